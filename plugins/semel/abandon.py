@@ -1,0 +1,35 @@
+"""abandon: give up a batch that never committed; its records are planned again by a later run."""
+
+import sqlalchemy as sa
+
+from semel.errors import StateError
+from semel.ledger import Ledger, row, rows, transition
+
+
+def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
+    """Release the claims of a planned batch. Returns how many ranges became free.
+
+    StateError when the batch has committed: what is committed is finalized, never given up.
+    """
+    with ledger.transaction() as connection:
+        found = row(connection, "abandon", "batch", batch_id=batch_id)
+        if found is None:
+            raise StateError(f"there is no batch {batch_id}; see `semel batches`")
+        rows(connection, "plan", "lock_pipeline", pipeline_id=found["pipeline_id"])
+        return release(connection, batch_id, reason)
+
+
+def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
+    """The same within a transaction that holds the pipeline's lock (plan takes over orphans so)."""
+    status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
+    transition(
+        connection,
+        "abandon",
+        "abandon_batch",
+        f"batch {batch_id} is {status['status'] if status else 'gone'}, not planned, so it cannot be "
+        "abandoned; a committed batch is finished by `semel run` or by its finalize task",
+        batch_id=batch_id,
+        reason=reason,
+    )
+    rows(connection, "abandon", "lose_attempts", batch_id=batch_id, reason=reason)
+    return len(rows(connection, "abandon", "release_claims", batch_id=batch_id))

@@ -1,0 +1,137 @@
+"""The values that the verbs hand to each other: pipeline row, batch, claim, attempt, and their states.
+
+The state machine stands here as data; sql/schema.sql and docs/protocol.md state it again, and a test
+compares the three.
+"""
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from semel.ledger import Row
+
+
+class BatchStatus(StrEnum):
+    PLANNED = "planned"
+    COMMITTED = "committed"
+    FINALIZED = "finalized"
+    ABANDONED = "abandoned"
+
+
+class AttemptStatus(StrEnum):
+    RUNNING = "running"
+    STAGED = "staged"
+    WON = "won"
+    LOST = "lost"
+
+
+BATCH_TRANSITIONS = {
+    (BatchStatus.PLANNED, BatchStatus.COMMITTED): "commit",
+    (BatchStatus.PLANNED, BatchStatus.ABANDONED): "abandon",
+    (BatchStatus.COMMITTED, BatchStatus.FINALIZED): "finalize",
+}
+
+ATTEMPT_TRANSITIONS = {
+    (AttemptStatus.RUNNING, AttemptStatus.STAGED): "stage",
+    (AttemptStatus.RUNNING, AttemptStatus.LOST): "stage, commit or abandon",
+    (AttemptStatus.STAGED, AttemptStatus.WON): "commit",
+    (AttemptStatus.STAGED, AttemptStatus.LOST): "commit or abandon",
+}
+
+
+class _FromRow:
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        """The value in a row that holds a column for each of its fields (others are ignored)."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(_FromRow):
+    """A pipeline's row in the ledger."""
+
+    pipeline_id: int
+    name: str
+    sink_path: str
+    identity: str
+    shards: int
+    bucket_seconds: int
+    commit_seq: int
+    gc_floor: int
+    sink_schema: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(_FromRow):
+    """A batch: what was planned and how far it got. `spec` is the pipeline's spec of that moment."""
+
+    batch_id: int
+    pipeline_id: int
+    request_key: str
+    ordinal: int
+    status: BatchStatus
+    spec: dict[str, Any]
+    spec_digest: str
+    split_bytes: int
+    interval_start: datetime | None
+    interval_end: datetime | None
+    commit_seq: int | None
+    batch_time: datetime | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return super().from_row({**row, "status": BatchStatus(row["status"])})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(_FromRow):
+    """One planned range: bytes [start, end) of one generation of a file, with what identifies it."""
+
+    ordinal: int
+    source_partition_id: int
+    path: str
+    device: int
+    inode: int
+    head_length: int
+    head_hash: str
+    start: int
+    end: int
+    tail_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The account of a batch. read = survivors + both duplicates + quarantined + late."""
+
+    records_read: int = 0
+    survivors: int = 0
+    duplicates_batch: int = 0
+    duplicates_catalog: int = 0
+    quarantined: int = 0
+    late: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(_FromRow):
+    """One try at staging a batch."""
+
+    attempt_id: int
+    batch_id: int
+    fence: int
+    status: AttemptStatus
+    snapshot_seq: int
+    bucket_min: int | None
+    input_digest: str | None
+    sink_schema: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return super().from_row({**row, "status": AttemptStatus(row["status"])})  # type: ignore[arg-type]

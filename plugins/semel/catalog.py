@@ -1,0 +1,177 @@
+"""The catalog's headers: which id runs there are, who may see them, and where their ids lie.
+
+An id run is the sorted ids that one attempt, or one merge, adds to one shard. Its header is a small
+row; its ids and filter (semel.payload) lie in a segment table, one per pipeline and drop span, so
+that forgetting a hundred million ids is one DROP TABLE.
+
+A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired: merged
+into another or expired. Retired runs keep their payload as long as an attempt is open that may have
+pinned them. This holds only if an attempt is inserted *before* its snapshot is taken, both under the
+pipeline's lock and in one transaction: `merge` and `retire_expired` take the same lock.
+"""
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from semel import limits
+from semel.errors import RetryableError, StateError
+from semel.ledger import Ledger, Row, query, row, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while unpublished.
+
+    `bucket_start` to `bucket_end` (exclusive) are None in scope `horizon`. `checksum` is that of the
+    run's filter and of its directory, which holds a digest of every chunk of ids.
+    """
+
+    id_run_id: int
+    pipeline_id: int
+    attempt_id: int | None
+    shard: int
+    bucket_start: int | None
+    bucket_end: int | None
+    seq_min: int | None
+    seq_max: int | None
+    expires_at: datetime | None
+    segment_id: int
+    ids: int
+    filter_bytes: int
+    checksum: str
+
+    @classmethod
+    def from_row(cls, found: Row) -> Self:
+        """The run in a row that holds its columns (others are ignored)."""
+        return cls(**{field.name: found[field.name] for field in fields(cls)})
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks its ids are cut into."""
+        return -(-self.ids // limits.IDS_PER_CHUNK)
+
+    def may_share_ids(self, other: "Run") -> bool:
+        """Whether one id can be in both: the same shard, and buckets that overlap."""
+        if self.shard != other.shard:
+            return False
+        if self.bucket_start is None or other.bucket_start is None:
+            return True
+        return self.bucket_start < other.bucket_end and other.bucket_start < self.bucket_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What an attempt may consult: the runs that were visible at one commit sequence."""
+
+    commit_seq: int
+    gc_floor: int
+    runs: tuple[Run, ...]
+
+
+def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
+    """The pipeline's commit sequence, gc floor and live runs, read in one statement."""
+    found = rows(connection, "catalog", "snapshot", pipeline_id=pipeline_id)
+    if not found:
+        raise StateError(f"there is no pipeline {pipeline_id} in the ledger; plan a batch first")
+    return Snapshot(
+        commit_seq=found[0]["commit_seq"],
+        gc_floor=found[0]["gc_floor"],
+        runs=tuple(Run.from_row(each) for each in found if each["id_run_id"] is not None),
+    )
+
+
+def runs_since(connection: sa.Connection, pipeline_id: int, seq: int) -> list[Run]:
+    """Live runs that hold an id committed after `seq`; merged ones may hold older ids as well."""
+    return _runs(connection, "runs_since", pipeline_id=pipeline_id, seq=seq)
+
+
+def own_runs(connection: sa.Connection, attempt_id: int) -> list[Run]:
+    """The runs that an attempt stored, published or not, by shard."""
+    return _runs(connection, "own_runs", attempt_id=attempt_id)
+
+
+def publish_runs(
+    connection: sa.Connection, attempt_id: int, *, seq: int, expires_at: datetime
+) -> int:
+    """Make an attempt's runs visible, in the transaction that makes it win. Returns how many."""
+    values = {"attempt_id": attempt_id, "seq": seq, "expires_at": expires_at}
+    return len(rows(connection, "catalog", "publish_runs", **values))
+
+
+def ensure_segment(connection: sa.Connection, pipeline_id: int, horizon_seconds: int) -> int:
+    """The segment of the current drop span, made if it is not there yet.
+
+    The caller holds the pipeline's lock, or two would make it at once.
+    """
+    found = row(connection, "catalog", "current_segment", pipeline_id=pipeline_id)
+    if found is not None:
+        return found["segment_id"]
+    seconds = span_seconds(horizon_seconds)
+    made = rows(connection, "catalog", "insert_segment", pipeline_id=pipeline_id, seconds=seconds)
+    segment_id = made[0]["segment_id"]
+    connection.execute(payload_query("create_payload", segment_id))
+    connection.execute(payload_query("keep_payload_plain", segment_id))
+    return segment_id
+
+
+def span_seconds(horizon_seconds: int) -> int:
+    """The length of a drop span, in seconds."""
+    return max(1, horizon_seconds // limits.SPANS_PER_HORIZON)
+
+
+def retire_expired(connection: sa.Connection, pipeline_id: int) -> int:
+    """Retire the runs whose horizon is over. Returns how many.
+
+    The caller holds the pipeline's lock; in scope `bucket` it has raised the gc floor first.
+    """
+    return len(rows(connection, "catalog", "retire_expired", pipeline_id=pipeline_id))
+
+
+def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
+    """Delete the payload of runs that nobody can ask for any more. Returns how many pieces went.
+
+    These are runs that a merge or their age retired before any open attempt began, and runs of lost
+    attempts. Segment by segment, each in a transaction of its own.
+    """
+    deleted = 0
+    for segment in ledger.rows("catalog", "live_segments", pipeline_id=pipeline_id):
+        with ledger.transaction() as connection:
+            statement = payload_query("delete_payload", segment["segment_id"])
+            deleted += connection.execute(statement).rowcount
+    return deleted
+
+
+def droppable_segments(connection: sa.Connection, pipeline_id: int) -> list[int]:
+    """Segments of closed spans in which no run is live, and that no open attempt can ask for."""
+    found = rows(connection, "catalog", "droppable_segments", pipeline_id=pipeline_id)
+    return [each["segment_id"] for each in found]
+
+
+def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
+    """Drop a segment's table. RetryableError when it may not go (yet), or when somebody reads it."""
+    with ledger.transaction() as connection:
+        timeout = f"{limits.DROP_LOCK_TIMEOUT_MS}ms"
+        rows(connection, "catalog", "lock_timeout", lock_timeout=timeout)
+        # Two collectors may come at once: the second waits here, and then finds it dropped.
+        rows(connection, "catalog", "lock_segment", segment_id=segment_id)
+        if segment_id not in droppable_segments(connection, pipeline_id):
+            raise RetryableError(
+                f"segment {segment_id} of pipeline {pipeline_id} is dropped already or still needed; "
+                "nothing was done, the next `semel collect` looks again"
+            )
+        rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
+        connection.execute(payload_query("drop_payload", segment_id))
+
+
+@cache
+def payload_query(name: str, segment_id: int) -> sa.TextClause:
+    """A statement of catalog.sql about one segment's table (names cannot be parameters)."""
+    return sa.text(query("catalog", name).text.replace("{segment_id}", str(int(segment_id))))
+
+
+def _runs(connection: sa.Connection, name: str, **values: Any) -> list[Run]:
+    return [Run.from_row(each) for each in rows(connection, "catalog", name, **values)]

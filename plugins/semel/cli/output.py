@@ -1,0 +1,74 @@
+"""What commands print: results on standard output, progress and errors on standard error.
+
+A command ends with `emit`; one whose result is bad news then raises `typer.Exit(1)`.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+result = Console(highlight=False, soft_wrap=True)
+"""For results. Nothing may be printed here by a command that was given --json, but by `emit`."""
+
+progress = Console(stderr=True, highlight=False, soft_wrap=True)
+"""For what a person follows while they wait."""
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
+]
+"""The --json option of a command: `as_json: AsJson = False`."""
+
+
+def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) -> None:
+    """Print the result: `payload` as one JSON object, or what `render` prints for people."""
+    if as_json:
+        print(to_json(payload))
+    else:
+        render()
+
+
+def fail(error: BaseException, message: str, *, as_json: bool) -> None:
+    """Print why a command failed: as one JSON object on standard output, or on standard error."""
+    if as_json:
+        print(to_json({"error": type(error).__name__, "message": message}))
+    else:
+        # Not through rich: a path in the message may hold what looks like its markup.
+        print(f"semel: {message}", file=sys.stderr)
+
+
+def to_json(payload: Mapping[str, Any]) -> str:
+    """One line of JSON in ASCII, so that any file name fits any terminal's encoding.
+
+    Times are ISO 8601, durations seconds, bytes hexadecimal. TypeError for anything else unknown.
+    """
+    return json.dumps(payload, default=_plain, allow_nan=False)
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case PurePath() | Decimal():
+            return str(value)
+        case bytes() | memoryview():
+            return value.hex()
+        case Enum():
+            return value.value
+        case set() | frozenset():
+            return sorted(value)
+        case Mapping():  # a row of the ledger
+            return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,55 @@
+"""`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from semel.cli import output
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Pipeline files; all pipelines when left out."),
+    ] = None,
+    print_schema: Annotated[
+        bool, typer.Option("--print-schema", help="Print the JSON Schema for editors, and end.")
+    ] = False,
+    as_json: output.AsJson = False,
+) -> None:
+    """Check pipeline files: every error with file, line and key. Exit 1 when there is one.
+
+    Example: semel validate dags/pipelines/flights.yaml
+    """
+    from semel import pipeline
+    from semel.errors import SpecError
+
+    if print_schema:
+        schema = pipeline.json_schema()
+        output.emit(schema, as_json=as_json, render=lambda: print(pipeline.json_schema_text()))
+        return
+    checked: list[dict[str, Any]] = []
+    loaded: dict[Path, pipeline.Spec] = {}
+    for path in files or pipeline.files():
+        try:
+            spec = loaded[path] = pipeline.load(path)
+            checked.append({"file": path, "name": spec.name, "digest": spec.digest(), "errors": []})
+        except SpecError as error:
+            checked.append({"file": path, "errors": str(error).splitlines()})
+    clashes = pipeline.clashes(loaded)
+    count = len(clashes) + sum(len(one["errors"]) for one in checked)
+
+    def render() -> None:
+        for one in checked:
+            if not one["errors"]:
+                print(f"OK {one['file']}: {one['name']}, digest {one['digest'][:12]}")
+        for line in [line for one in checked for line in one["errors"]] + clashes:
+            print(line)
+        if not checked:
+            print("there are no pipeline files")
+
+    payload = {"ok": not count, "files": checked, "clashes": clashes}
+    output.emit(payload, as_json=as_json, render=render)
+    if count:
+        raise typer.Exit(1)

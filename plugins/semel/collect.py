@@ -1,0 +1,135 @@
+"""collect: forget what no promise needs any more. It runs on its own clock, beside everything else.
+
+How it works, each in a transaction of its own:
+1. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
+2. merge small id runs, so that a classification asks few filters;
+3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
+4. remove staged files of attempts that are proven lost, or whose batch is finalized.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel import limits, paths
+from semel.catalog import (
+    delete_payload,
+    drop_segment,
+    droppable_segments,
+    retire_expired,
+    snapshot,
+)
+from semel.errors import RetryableError
+from semel.ledger import Ledger, rows
+from semel.merge import merge, merge_candidates
+from semel.payload import FilterCache
+from semel.pipeline import Spec
+from semel.sinks import layout
+from semel.stage import Say
+from semel.storage import remove_folder
+
+_ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What one collect of a pipeline did."""
+
+    pipeline: str
+    runs_retired: int
+    runs_merged: int
+    payloads_deleted: int
+    segments_dropped: int
+    folders_removed: int
+    bytes_freed: int
+
+
+def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
+    """Collect one pipeline's garbage. None when it never planned a batch.
+
+    Two at once are safe; what is still in use is left for the next time.
+    """
+    found = [r for r in ledger.rows("collect", "pipelines") if r["name"] == spec.name]
+    if not found:
+        return None
+    pipeline_id, sink = found[0]["pipeline_id"], Path(found[0]["sink_path"])
+    retired = _retire(ledger, spec, pipeline_id)
+    merged = _merge(ledger, spec, pipeline_id, say)
+    deleted = delete_payload(ledger, pipeline_id)
+    dropped = _drop(ledger, pipeline_id, say)
+    folders, freed = _remove_staged(ledger, pipeline_id, sink)
+    return Collected(
+        pipeline=spec.name,
+        runs_retired=retired,
+        runs_merged=merged,
+        payloads_deleted=deleted,
+        segments_dropped=dropped,
+        folders_removed=folders,
+        bytes_freed=freed,
+    )
+
+
+def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:
+    if spec.dedup.scope == "bucket":
+        with ledger.transaction() as connection:
+            rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
+            horizon = spec.dedup.horizon.total_seconds()
+            values = {"pipeline_id": pipeline_id, "horizon_seconds": horizon}
+            rows(connection, "collect", "raise_floor", **values)
+    with ledger.transaction() as connection:
+        rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
+        return retire_expired(connection, pipeline_id)
+
+
+def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
+    """Merge until each shard has few live runs. Returns how many runs went into others."""
+    merged = 0
+    cache = FilterCache(paths.cache_dir())
+    horizon = int(spec.dedup.horizon.total_seconds())
+    for _ in range(limits.MERGES_PER_COLLECT_MAX):
+        with ledger.transaction() as connection:
+            live = snapshot(connection, pipeline_id).runs
+        groups = merge_candidates(live, horizon_seconds=horizon)
+        if not groups:
+            break
+        for group in groups:
+            try:
+                merge(ledger, cache, group)
+                merged += len(group)
+            except RetryableError as error:
+                say(f"a merge was left for the next time: {error}")
+                return merged
+    return merged
+
+
+def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
+    dropped = 0
+    with ledger.transaction() as connection:
+        segments = droppable_segments(connection, pipeline_id)
+    for segment in segments:
+        try:
+            drop_segment(ledger, pipeline_id, segment)
+            dropped += 1
+        except RetryableError as error:
+            say(f"a segment was left for the next time: {error}")
+    return dropped
+
+
+def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, int]:
+    """Remove folders of attempts that the ledger proves dead. Others', and unknown ones, stay."""
+    removed = freed = 0
+    staging = layout.own(sink) / "staging"
+    for folder in sorted(staging.glob("b*/f*")):
+        match = _ATTEMPT.fullmatch(str(folder.relative_to(staging)))
+        if match is None:
+            continue
+        batch_id, fence = int(match[1]), int(match[2])
+        values = {"batch_id": batch_id, "pipeline_id": pipeline_id}
+        for attempt in ledger.rows("collect", "attempt_ends", **values):
+            over = attempt["status"] == "lost" or attempt["batch_status"] == "finalized"
+            if attempt["fence"] == fence and over:
+                freed += remove_folder(folder)
+                removed += 1
+        if not any(folder.parent.iterdir()):
+            folder.parent.rmdir()
+    return removed, freed

@@ -1,0 +1,210 @@
+"""commit: make one attempt of a batch win. What has won is never given up.
+
+How it works:
+1. take the highest staged fence (a twin that took a newer fence and died does not block);
+2. without a lock, compare its ids with the id runs of batches that committed since its snapshot;
+   repeat while others commit;
+3. lock pipeline, batch, attempt; nothing may have committed since the comparison, else go back to 2;
+4. take the next place in the order of commits, let the attempt win and its siblings lose, and make
+   its id runs visible: one transaction whose size does not depend on the number of records.
+An attempt that overlaps with a newer commit is lost, and the batch is staged again from here, since
+an orchestrator cannot run an upstream task again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from semel import limits, paths
+from semel.batch import Attempt, Batch, BatchStatus, Pipeline
+from semel.catalog import Run, own_runs, publish_runs, snapshot
+from semel.payload import FilterCache, overlap
+from semel.errors import RetryableError, StateError
+from semel.ledger import Ledger, change, row, rows, transition
+from semel.pipeline import Spec
+from semel.stage import Say, lose
+
+_LEASE_POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """The answer of commit. `found`: it had committed before. `losses`: attempts staged again."""
+
+    batch: Batch
+    fence: int
+    found: bool
+    losses: int = 0
+
+
+class _Behind(Exception):
+    """Another batch committed after the comparison."""
+
+
+def commit(
+    ledger: Ledger, spec: Spec, batch_id: int, restage: Callable[[], object], say: Say = print
+) -> Committed:
+    """Commit a batch, staging it again through `restage` as often as it must.
+
+    RetryableError: it was beaten too often, or a part is away; the same call goes on from there.
+    StateError: the batch was abandoned.
+    """
+    for losses in range(limits.COMMIT_LOSSES_MAX):
+        with ledger.transaction() as connection:
+            batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+            found = row(connection, "stage", "staged", batch_id=batch_id)
+        if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
+            return Committed(batch=batch, fence=found["fence"], found=True, losses=losses)
+        if batch.status is BatchStatus.ABANDONED:
+            raise StateError(
+                f"batch {batch_id} was abandoned; its records are free for a later plan, run that"
+            )
+        if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
+            _take_lease(ledger, batch, say)
+        if found is None:
+            say(f"batch {batch_id} has no staged attempt: staging it")
+            restage()
+            continue
+        attempt = Attempt.from_row(found)
+        reason = _try(ledger, spec, batch, attempt, say)
+        if reason is None:
+            with ledger.transaction() as connection:
+                batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+            return Committed(batch=batch, fence=attempt.fence, found=False, losses=losses)
+        lose(ledger, attempt.attempt_id, reason)
+        say(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")
+    raise RetryableError(
+        f"batch {batch_id} lost {limits.COMMIT_LOSSES_MAX} attempts to other commits; nothing of it "
+        "is committed, run commit again"
+    )
+
+
+def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -> str | None:
+    """Commit one attempt. Returns None, or why it can never commit."""
+    compared = attempt.snapshot_seq
+    for _ in range(limits.COMPARE_ROUNDS_MAX):
+        _wait_for_lease(ledger, batch, say)
+        with ledger.transaction() as connection:
+            now = snapshot(connection, batch.pipeline_id)
+            mine = own_runs(connection, attempt.attempt_id)
+        theirs = [run for run in now.runs if run.seq_max > compared]
+        if mine and theirs:
+            common = overlap(ledger, FilterCache(paths.cache_dir()), mine, theirs)
+            if common:
+                return (
+                    f"{common} of its records were committed by other batches since commit "
+                    f"{attempt.snapshot_seq}"
+                )
+        compared = now.commit_seq
+        try:
+            with ledger.transaction() as connection:
+                return _decide(connection, spec, batch, attempt, mine, compared)
+        except _Behind:
+            continue
+    raise RetryableError(
+        f"batch {batch.batch_id}: other batches committed {limits.COMPARE_ROUNDS_MAX} times while it "
+        "compared; it stays staged, run commit again"
+    )
+
+
+def _decide(
+    connection: sa.Connection,
+    spec: Spec,
+    batch: Batch,
+    attempt: Attempt,
+    mine: list[Run],
+    compared: int,
+) -> str | None:
+    rows(connection, "plan", "lock_pipeline", pipeline_id=batch.pipeline_id)
+    rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
+    rows(connection, "commit", "lock_attempt", attempt_id=attempt.attempt_id)
+    # A statement of its own, after the locks: it sees what was committed while we waited.
+    now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
+    if now["commit_seq"] != compared or (
+        now["leased"] and now["lease_batch_id"] != batch.batch_id
+    ):
+        raise _Behind
+    if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
+        return f"its bucket {attempt.bucket_min} was collected (gc floor {now['gc_floor']})"
+    if now["sink_schema"] not in (None, attempt.sink_schema):
+        return "the output's columns changed since it was staged"
+    place = transition(
+        connection,
+        "commit",
+        "take_place",
+        f"the commit sequence of {spec.name} moved under its lock; this is a defect of semel",
+        pipeline_id=batch.pipeline_id,
+        compared_seq=compared,
+        sink_schema=attempt.sink_schema,
+    )
+    ids = {"batch_id": batch.batch_id, "attempt_id": attempt.attempt_id}
+    transition(
+        connection,
+        "commit",
+        "win_attempt",
+        f"batch {batch.batch_id}: attempt {attempt.fence} is not staged any more; run commit again",
+        attempt_id=attempt.attempt_id,
+    )
+    change(
+        connection, "commit", "lose_siblings", reason=f"attempt {attempt.fence} won", **ids
+    )
+    transition(
+        connection,
+        "commit",
+        "commit_batch",
+        f"batch {batch.batch_id} is not planned any more; run commit again",
+        batch_id=batch.batch_id,
+        commit_seq=place["commit_seq"],
+        batch_time=place["batch_time"],
+    )
+    publish_runs(
+        connection,
+        attempt.attempt_id,
+        seq=place["commit_seq"],
+        expires_at=_last_time(connection, batch, mine, place["batch_time"]) + spec.dedup.horizon,
+    )
+    return None
+
+
+def _last_time(
+    connection: sa.Connection, batch: Batch, mine: list[Run], batch_time: datetime
+) -> datetime:
+    """The later of batch time and the end of the newest bucket: ids live a horizon after both."""
+    ends = [run.bucket_end for run in mine if run.bucket_end is not None]
+    if not ends:
+        return batch_time
+    found = row(connection, "commit", "bucket_seconds", pipeline_id=batch.pipeline_id)
+    end = datetime.fromtimestamp(0, UTC) + timedelta(seconds=max(ends) * found["bucket_seconds"])
+    return max(batch_time, end)
+
+
+def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
+    """Ask the other batches of the pipeline to wait: this one lost too often."""
+    taken = ledger.rows(
+        "commit",
+        "take_lease",
+        pipeline_id=batch.pipeline_id,
+        batch_id=batch.batch_id,
+        seconds=limits.LEASE_SECONDS,
+    )
+    if taken:
+        say(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
+
+
+def _wait_for_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
+    """Wait while another batch holds the commit lease. It ends by itself when its holder died."""
+    said = False
+    for _ in range(int(limits.LEASE_SECONDS / _LEASE_POLL_S) + 1):
+        now = ledger.rows("commit", "pipeline_now", pipeline_id=batch.pipeline_id)[0]
+        if not now["leased"] or now["lease_batch_id"] == batch.batch_id:
+            return
+        if not said:
+            say(f"batch {batch.batch_id} waits: batch {now['lease_batch_id']} holds the commit lease")
+            said = True
+        time.sleep(_LEASE_POLL_S)
+    raise RetryableError(
+        f"batch {batch.batch_id} waited {limits.LEASE_SECONDS} s for the commit lease; run this again"
+    )

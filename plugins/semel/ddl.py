@@ -1,0 +1,157 @@
+"""Column types in the words of Spark's DDL, and what they are in Arrow.
+
+The words are parsed here, not by Spark, because plan, audit and the readers run without it.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCALARS = (
+    "string", "bigint", "int", "smallint", "double", "float", "boolean", "timestamp", "date",
+)  # fmt: skip
+KNOWN = (*SCALARS, "decimal(p,s)", "array<type>", "struct<name: type, ...>")
+
+_TOKEN = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*|[0-9]+)|([<>(),:]))")
+_DEPTH_MAX = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnType:
+    """A parsed type. `word` is lower case; the other fields belong to decimal, array, struct."""
+
+    word: str
+    precision: int = 0
+    scale: int = 0
+    element: "ColumnType | None" = None
+    fields: tuple[tuple[str, "ColumnType"], ...] = ()
+
+    def __str__(self) -> str:
+        """The one way to write this type, so that equal types give equal digests."""
+        if self.word == "decimal":
+            return f"decimal({self.precision},{self.scale})"
+        if self.word == "array":
+            return f"array<{self.element}>"
+        if self.word == "struct":
+            return f"struct<{', '.join(f'{name}: {kind}' for name, kind in self.fields)}>"
+        return self.word
+
+    @property
+    def nested(self) -> bool:
+        """Whether a value has parts (array, struct)."""
+        return self.word in ("array", "struct")
+
+    @property
+    def identifies(self) -> bool:
+        """Whether a value can be part of a record id: one value, and equal means the same."""
+        return not self.nested and self.word not in ("float", "double")
+
+    def arrow(self) -> "pa.DataType":
+        """The Arrow type; timestamps are microseconds in UTC."""
+        import pyarrow as pa
+
+        if self.word == "decimal":
+            return pa.decimal128(self.precision, self.scale)
+        if self.word == "array":
+            return pa.list_(self.element.arrow())
+        if self.word == "struct":
+            return pa.struct([pa.field(name, kind.arrow()) for name, kind in self.fields])
+        return {
+            "string": pa.string(),
+            "bigint": pa.int64(),
+            "int": pa.int32(),
+            "smallint": pa.int16(),
+            "double": pa.float64(),
+            "float": pa.float32(),
+            "boolean": pa.bool_(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+            "date": pa.date32(),
+        }[self.word]
+
+
+def parse(text: str) -> ColumnType:
+    """The type that `text` names. ValueError says what is wrong with it."""
+    reader = _Reader(text)
+    found = reader.type(depth=0)
+    if reader.tokens:
+        raise ValueError(f"{text!r} goes on after its type: {''.join(reader.tokens)!r}")
+    return found
+
+
+class _Reader:
+    """Recursive descent over the tokens of one type."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        at = 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if not match:
+                raise self.error(f"{text[at:].strip()[0]!r} does not belong in a type")
+            self.tokens.append(match[1] or match[2])
+            at = match.end()
+
+    def error(self, why: str) -> ValueError:
+        return ValueError(f"{self.text!r} is not a column type: {why}; known: {', '.join(KNOWN)}")
+
+    def next(self) -> str:
+        if not self.tokens:
+            raise self.error("it ends too early")
+        return self.tokens.pop(0)
+
+    def expect(self, token: str) -> None:
+        if (got := self.next()) != token:
+            raise self.error(f"{token!r} is expected in place of {got!r}")
+
+    def type(self, *, depth: int) -> ColumnType:
+        if depth > _DEPTH_MAX:
+            raise ValueError(f"a column type nests deeper than {_DEPTH_MAX}")
+        word = self.next().lower()
+        if word in SCALARS:
+            return ColumnType(word=word)
+        if word == "decimal":
+            return self.decimal()
+        if word == "array":
+            self.expect("<")
+            element = self.type(depth=depth + 1)
+            self.expect(">")
+            return ColumnType(word=word, element=element)
+        if word == "struct":
+            return ColumnType(word=word, fields=self.struct_fields(depth))
+        raise self.error(f"{word!r} is unknown")
+
+    def decimal(self) -> ColumnType:
+        self.expect("(")
+        precision = self.number()
+        self.expect(",")
+        scale = self.number()
+        self.expect(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise self.error("a decimal has 1 to 38 digits, and at most so many after the point")
+        return ColumnType(word="decimal", precision=precision, scale=scale)
+
+    def number(self) -> int:
+        token = self.next()
+        if not token.isdigit() or len(token) > 2:
+            raise self.error(f"a number is expected in place of {token!r}")
+        return int(token)
+
+    def struct_fields(self, depth: int) -> tuple[tuple[str, ColumnType], ...]:
+        self.expect("<")
+        fields: list[tuple[str, ColumnType]] = []
+        while True:
+            name = self.next()
+            if not (name[0].isalpha() or name[0] == "_"):
+                raise self.error(f"a field name is expected in place of {name!r}")
+            if name.lower() in (known.lower() for known, _ in fields):
+                raise self.error(f"the field {name!r} is there twice")
+            self.expect(":")
+            fields.append((name, self.type(depth=depth + 1)))
+            if (token := self.next()) == ">":
+                return tuple(fields)
+            if token != ",":
+                raise self.error(f"',' or '>' is expected in place of {token!r}")

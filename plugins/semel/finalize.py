@@ -1,0 +1,217 @@
+"""finalize: rename the winner's files to their final names. Any number of times, also twice at once.
+
+A pure decision table (`judge`) classifies each file by what is there; then it is acted upon. It
+never overwrites, and never takes existence for correctness. Order: renames, fsync of the folders,
+success marker, `committed -> finalized`.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts
+from semel.errors import CorruptionError, StateError
+from semel.ledger import Ledger, Row, row, rows
+from semel.manifest import Kind, ManifestFile
+from semel.pipeline import Spec
+from semel.sinks import layout
+from semel.storage import (
+    checksum,
+    make_folder,
+    move_new,
+    remove_folder,
+    sync_folder,
+    write_new,
+)
+
+MARKER_FORMAT = 1
+_ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
+
+
+class State(StrEnum):
+    """What is under a name: nothing, the file that the manifest describes, or another one."""
+
+    ABSENT = "absent"
+    RIGHT = "right"
+    WRONG = "wrong"
+
+
+class Act(StrEnum):
+    MOVE = "move"
+    NOTHING = "nothing"
+    REMOVE_STAGED = "remove staged"
+    FAIL = "fail"
+
+
+def judge(staged: State, final: State) -> Act:
+    """The decision table: all nine cases."""
+    match staged, final:
+        case State.RIGHT, State.ABSENT:
+            return Act.MOVE
+        case State.ABSENT, State.RIGHT:
+            return Act.NOTHING
+        case State.RIGHT, State.RIGHT:
+            return Act.REMOVE_STAGED
+        case _:
+            return Act.FAIL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalized:
+    """The answer of finalize. `found`: it had been finalized before."""
+
+    batch: Batch
+    found: bool
+    counts: Counts
+    files: int = 0
+    marker: Path | None = None
+
+
+def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+    """Finish a committed batch. A finalized one is answered from the ledger, not from files.
+
+    CorruptionError: a file is missing or is not what the manifest says; nothing was touched.
+    """
+    with ledger.transaction() as connection:
+        batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+        won = row(connection, "finalize", "won", batch_id=batch_id)
+        if won is None:
+            raise StateError(
+                f"batch {batch_id} is {batch.status}, and finalize needs a committed one; run commit "
+                "first"
+            )
+        files = [
+            ManifestFile(**{**r, "kind": Kind(r["kind"])})
+            for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
+        ]
+        claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
+        pipeline = row(connection, "plan", "pipeline", name=spec.name)
+    counts = Counts(**{name: won[name] for name in Counts.__dataclass_fields__})
+    sink = Path(pipeline["sink_path"])
+    marker = layout.marker(sink, batch_id)
+    if batch.status is BatchStatus.FINALIZED:
+        return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
+    rename(files, batch_id)
+    _mark(marker, marker_content(spec, sink, batch, won, counts, claims, files))
+    with ledger.transaction() as connection:
+        done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
+        now = row(connection, "finalize", "batch_status", batch_id=batch_id)
+    if now["status"] != BatchStatus.FINALIZED:
+        raise StateError(
+            f"batch {batch_id} is {now['status']}, expected committed or finalized; see `semel show "
+            f"{batch_id}`"
+        )
+    remove_folder(layout.attempt(sink, batch_id, won["fence"]))
+    return Finalized(
+        batch=batch, found=done is None, counts=counts, files=len(files), marker=marker
+    )
+
+
+def rename(files: list[ManifestFile], batch_id: int) -> None:
+    """Bring every file under its final name, or raise CorruptionError before touching any."""
+    for _ in range(_ROUNDS_MAX):
+        acts = [(file, *_look(file)) for file in files]
+        broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
+        # A twin may have moved a file between our two looks at it: look again at what seems broken.
+        broken = [(f, *_look(f)) for f, _, _ in broken]
+        broken = [(f, s, t) for f, s, t in broken if judge(s, t) is Act.FAIL]
+        if broken:
+            shown = "; ".join(
+                f"{f.final_path!r}: staged file {s}, final file {t}" for f, s, t in broken[:5]
+            )
+            raise CorruptionError(
+                f"batch {batch_id}: {len(broken)} of {len(files)} files are not as its manifest says "
+                f"({shown}); nothing was touched. Restore them from a backup: the batch has committed"
+            )
+        if all(judge(s, t) is Act.NOTHING for _, s, t in acts):
+            break
+        for folder in sorted({Path(f.final_path).parent for f in files}):
+            make_folder(folder)
+        for file, staged, final in acts:
+            _act(file, judge(staged, final))
+    for folder in sorted({str(Path(p).parent) for f in files for p in (f.final_path, f.staged_path)}):
+        if os.path.isdir(folder):
+            sync_folder(folder)
+
+
+def _look(file: ManifestFile) -> tuple[State, State]:
+    return _state(file, file.staged_path), _state(file, file.final_path)
+
+
+def _state(file: ManifestFile, path: str) -> State:
+    try:
+        if os.lstat(path).st_size != file.bytes:
+            return State.WRONG
+        return State.RIGHT if checksum(path) == file.checksum else State.WRONG
+    except (FileNotFoundError, NotADirectoryError):
+        return State.ABSENT
+
+
+def _act(file: ManifestFile, act: Act) -> None:
+    """Do what the table says. What a twin did meanwhile is seen in the next round."""
+    try:
+        if act is Act.MOVE:
+            move_new(Path(file.staged_path), Path(file.final_path))
+        elif act is Act.REMOVE_STAGED:
+            os.unlink(file.staged_path)
+    except (FileNotFoundError, FileExistsError):
+        return
+
+
+def marker_content(
+    spec: Spec,
+    sink: Path,
+    batch: Batch,
+    won: Row,
+    counts: Counts,
+    claims: list[Claim],
+    files: list[ManifestFile],
+) -> dict[str, Any]:
+    """The success marker: with the files it lists, all that a reader and the audit need."""
+    attempt = Attempt.from_row(won)
+    return {
+        "format": MARKER_FORMAT,
+        "pipeline": spec.name,
+        "batch_id": batch.batch_id,
+        "fence": attempt.fence,
+        "request_key": batch.request_key,
+        "commit_seq": batch.commit_seq,
+        "batch_time": batch.batch_time.isoformat() if batch.batch_time else None,
+        "interval": [
+            t.isoformat() if t else None for t in (batch.interval_start, batch.interval_end)
+        ],
+        "spec": batch.spec,
+        "spec_digest": batch.spec_digest,
+        "input_digest": attempt.input_digest,
+        "sink_schema": json.loads(attempt.sink_schema or "[]"),
+        "counts": asdict(counts),
+        "claims": [asdict(claim) for claim in claims],
+        "files": [
+            {
+                "kind": file.kind,
+                "path": os.path.relpath(file.final_path, sink),
+                "records": file.records,
+                "bytes": file.bytes,
+                "checksum": file.checksum,
+            }
+            for file in files
+        ],
+    }
+
+
+def _mark(marker: Path, content: dict[str, Any]) -> None:
+    """Write the marker, or prove that the one that is there lists the same attempt's files."""
+    make_folder(marker.parent)
+    try:
+        write_new(marker, json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
+    except FileExistsError:
+        there = json.loads(marker.read_bytes())
+        if any(there[key] != content[key] for key in ("batch_id", "fence", "files", "counts")):
+            raise CorruptionError(
+                f"the marker {marker} says something else than the ledger; nothing was touched. "
+                "Compare it with `semel show`, and restore the right one"
+            ) from None
+        sync_folder(marker.parent)

@@ -1,0 +1,140 @@
+"""The ledger: connections, transactions and the named statements of sql/queries/.
+
+Transactions are READ COMMITTED. REPEATABLE READ would be wrong behind a lock: its snapshot is from
+before the lock was had, so it would decide on what was true then.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import errors as pg
+
+from semel import limits, paths
+from semel.errors import OutcomeUnknownError, RetryableError, StateError, UnavailableError
+
+Row = sa.RowMapping
+
+_CONTENTION = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure)
+_AWAY = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections)
+
+
+@cache
+def query(verb: str, name: str) -> sa.TextClause:
+    """The statement `-- name: <name>` of sql/queries/<verb>.sql."""
+    return _queries(verb)[name]
+
+
+@cache
+def _queries(verb: str) -> dict[str, sa.TextClause]:
+    text = (paths.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
+    found = {}
+    for part in text.split("-- name: ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name.strip()] = sa.text(body.strip().rstrip(";"))
+    return found
+
+
+class Ledger:
+    """One Postgres database that holds the schema `semel`.
+
+    Purpose: hand out transactions whose settings the protocol relies on.
+    What it does not do: retry. Every verb may be called again, which is the one way to retry.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        url = sa.make_url(dsn).set(drivername="postgresql+psycopg")
+        self.dsn = url.render_as_string(hide_password=False)
+        self.engine = sa.create_engine(
+            url,
+            pool_size=2,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+            connect_args={"connect_timeout": 10, "application_name": "semel"},
+        )
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.engine.url.render_as_string(hide_password=True)})"
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction, committed at the end of the block and rolled back on an error in it.
+
+        UnavailableError: the ledger did not answer, and nothing was committed.
+        OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
+        RetryableError: a lock was not had in time.
+        """
+        try:
+            connection = self.engine.connect()
+        except sa.exc.OperationalError as error:
+            raise UnavailableError(
+                f"the ledger {self!r} does not answer ({_first_line(error)}); "
+                "see `semel status`, then run this again"
+            ) from error
+        committing = False
+        try:
+            with connection, connection.begin() as transaction:
+                connection.execute(query("ledger", "settings"), _SETTINGS)
+                yield connection
+                if transaction.is_active:
+                    committing = True
+                    transaction.commit()
+        except sa.exc.DBAPIError as error:
+            if isinstance(error.orig, _CONTENTION):
+                raise RetryableError(
+                    f"the ledger had no lock for us in time ({_first_line(error)}); run this again"
+                ) from error
+            if error.connection_invalidated or isinstance(error.orig, _AWAY):
+                kind = OutcomeUnknownError if committing else UnavailableError
+                what = "the reply to a commit was lost" if committing else "the ledger went away"
+                raise kind(f"{what} ({_first_line(error)}); run this again") from error
+            raise
+
+    def rows(self, verb: str, name: str, /, **values: Any) -> list[Row]:
+        """The rows of one statement in a transaction of its own."""
+        with self.transaction() as connection:
+            return rows(connection, verb, name, **values)
+
+
+_SETTINGS = {
+    "lock_timeout": f"{limits.LOCK_TIMEOUT_MS}ms",
+    "idle_timeout": f"{limits.IDLE_IN_TRANSACTION_MS}ms",
+}
+
+
+def rows(connection: sa.Connection, verb: str, name: str, /, **values: Any) -> list[Row]:
+    """All rows that a statement of sql/queries/<verb>.sql returns."""
+    return list(connection.execute(query(verb, name), values).mappings())
+
+
+def row(connection: sa.Connection, verb: str, name: str, /, **values: Any) -> Row | None:
+    """The only row of a statement, or None."""
+    return connection.execute(query(verb, name), values).mappings().one_or_none()
+
+
+def change(connection: sa.Connection, verb: str, name: str, /, **values: Any) -> int:
+    """Run a statement that returns no rows. Returns how many rows it changed."""
+    return connection.execute(query(verb, name), values).rowcount
+
+
+def transition(
+    connection: sa.Connection, verb: str, name: str, otherwise: str, /, **values: Any
+) -> Row:
+    """The row of a guarded transition. StateError with `otherwise` when its guard matched none."""
+    found = row(connection, verb, name, **values)
+    if found is None:
+        raise StateError(otherwise)
+    return found
+
+
+def _first_line(error: sa.exc.DBAPIError) -> str:
+    text = str(error.orig).strip()
+    return text.splitlines()[0] if text else type(error.orig).__name__

@@ -1,0 +1,115 @@
+"""Limits with their units and reasons. Every loop, retry and wait of semel is bounded by one of these."""
+
+IDS_PER_CHUNK = 8_192
+"""Ids in one stored chunk: 96 KiB, so a look-up reads one TOAST value, and pg_dump stays calm."""
+
+FILTER_BITS_PER_ID = 18
+"""Bits of the split-block Bloom filter an id gets at least: about 0.07 % false positives."""
+
+FILTER_PIECE_BYTES = 1 << 20
+"""A stored filter is cut into pieces of this size: one large bytea broke pg_dump."""
+
+RUNS_LIVE_PER_SHARD_MAX = 16
+"""Live id runs of a shard before collect merges them: probing costs per filter, not per size."""
+
+SPANS_PER_HORIZON = 4
+"""Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
+
+CHUNKS_PER_READ = 256
+"""Chunks of ids that one statement reads at most: 24 MiB, twice that while the driver decodes it."""
+
+FILTER_CACHE_BYTES = 4 << 30
+"""Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""
+
+FILTERS_OPEN_MAX = 1_024
+"""Filters that one process keeps mapped; then it lets go of all and maps again what it needs."""
+
+MERGE_IDS_AT_ONCE = 2 << 20
+"""Ids that a merge holds in memory: about 100 MiB with the copies that sorting makes."""
+
+DROP_LOCK_TIMEOUT_MS = 2_000
+"""How long dropping a segment waits for its table: nobody should read it; else collect comes again."""
+
+SPLIT_BYTES = 32 << 20
+"""Bytes of source one task reads. Fixed in the plan, so that every attempt cuts alike."""
+
+BLOCK_BYTES = 4 << 20
+"""Bytes parsed at once. One bad line makes its block go through the strict path, not the split."""
+
+RECORD_BYTES_MAX = 64 << 20
+"""Longest record. A longer line is quarantined without being held in memory as a row."""
+
+LINE_STEP_BYTES = 64 << 10
+"""Bytes read at once where only a line's end is looked for: at a split's two borders."""
+
+REJECTED_HEAD_BYTES = 4_096
+"""Bytes that a dead letter keeps of a record longer than RECORD_BYTES_MAX."""
+
+REJECTED_DETAIL_CHARS_MAX = 200
+"""Characters of a dead letter's explanation."""
+
+CSV_HEADER_BYTES_MAX = 1 << 20
+"""Longest CSV header. What is longer has no line end at all, and is not a CSV file."""
+
+BISECT_WAYS = 8
+"""Parts that a block with bad lines is cut into, again and again, until they stand alone."""
+
+HEAD_BYTES = 4_096
+"""Bytes at a file's start that are hashed to recognise it."""
+
+TAIL_BYTES = 4_096
+"""Bytes before the claimed end that are hashed to recognise it."""
+
+BATCH_BYTES_MAX = 8 << 30
+"""Default of limits.bytes_per_batch_max."""
+
+ATTEMPTS_LOST_BEFORE_LEASE = 3
+"""Losses of one batch to other commits before its commit takes the pipeline's commit lease."""
+
+COMPARE_ROUNDS_MAX = 20
+"""Rounds of comparing with newer commits before a commit gives up and asks to be retried."""
+
+LOCK_TIMEOUT_MS = 30_000
+"""How long a statement waits for a lock of the ledger before it fails and is retried."""
+
+IDLE_IN_TRANSACTION_MS = 60_000
+"""Postgres ends our transaction when we hold it idle for longer: a dead client must not block."""
+
+LEASE_SECONDS = 900
+"""A commit lease ends by itself after this long: its holder may be dead."""
+
+ORPHAN_SECONDS = 3_600
+"""A planned batch without a sign of life for this long may be taken over by a later plan."""
+
+HEARTBEAT_SECONDS = 15
+"""How often the driver of a running attempt signs in."""
+
+OUTPUT_FILE_BYTES = 512 << 20
+"""Bytes of rows in memory (Arrow) that one output file is made of at most."""
+
+PARTITION_FILES_PER_SPLIT_MAX = 4_096
+"""Files that one write task may open for partition_by before it is refused as a wrong key."""
+
+SPEC_BYTES_MAX = 64 << 10
+"""Longest pipeline file. A spec has some hundred lines; hostile YAML is parsed at 30 KB/s."""
+
+SPEC_PROBLEMS_MAX = 100
+"""Problems of one pipeline file that are listed, so that a wrong file cannot fill a log."""
+
+SPEC_DEPTH_MAX = 16
+"""Deepest nesting of a pipeline file: its reader recurses, and a spec needs three levels."""
+
+DURATION_DAYS_MAX = 3_650
+"""Longest duration of a spec, so that it fits the ledger's 32-bit seconds: ten years."""
+
+FILE_NAME_BYTES_MAX = 200
+"""Longest final file name without its extension; file systems allow 255 bytes."""
+
+RECORD_TIME_AHEAD_SECONDS = 86_400
+"""How far record_time may lie ahead of the ledger's clock in scope bucket: clocks are never exact."""
+
+COMMIT_LOSSES_MAX = 8
+"""Attempts of one batch that one commit call stages again before it gives up and is retried."""
+
+MERGES_PER_COLLECT_MAX = 64
+"""Rounds of merging in one collect: each round shrinks the number of live runs."""

@@ -1,0 +1,68 @@
+"""The manifest: what an attempt wrote. Tasks return it, the driver seals it, finalize goes by it."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from semel.batch import Counts
+
+
+class Kind(StrEnum):
+    DATA = "data"
+    DECISIONS = "decisions"
+    DEAD_LETTERS = "dead_letters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFile:
+    """A closed, fsynced file of an attempt. `folder` is its place below the sink, '' for the root."""
+
+    kind: Kind
+    path: str
+    folder: str
+    suffix: str
+    records: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitReport:
+    """What one split came to. `digest` covers the bytes that were read and what became of them."""
+
+    split: int
+    digest: str
+    counts: Counts
+    files: tuple[StagedFile, ...] = ()
+    spill: str | None = None
+    kept: str | None = None
+    sink_schema: str | None = None
+    bucket_min: int | None = None
+    bucket_max: int | None = None
+    reasons: dict[str, int] = field(default_factory=dict)
+    example: str | None = None
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        plain = json.loads(data)
+        plain["counts"] = Counts(**plain["counts"])
+        plain["files"] = tuple(
+            StagedFile(**{**f, "kind": Kind(f["kind"])}) for f in plain["files"]
+        )
+        return cls(**plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestFile:
+    """A file of a sealed manifest, with the name that finalize gives it (absolute paths)."""
+
+    kind: Kind
+    staged_path: str
+    final_path: str
+    records: int
+    bytes: int
+    checksum: str

@@ -1,0 +1,62 @@
+"""Where things are: the project's folders, the state of the local stack, the allowed data folders."""
+
+import os
+from pathlib import Path
+
+from semel.errors import TerminalError
+
+
+def home() -> Path:
+    """The project's top folder (SEMEL_HOME, else the checkout that this file lies in)."""
+    return Path(os.environ.get("SEMEL_HOME") or Path(__file__).resolve().parents[2])
+
+
+def state_dir() -> Path:
+    """State, logs and secrets of the local stack (SEMEL_STATE_DIR, else .semel/ in the project)."""
+    return Path(os.environ.get("SEMEL_STATE_DIR") or home() / ".semel")
+
+
+def sql_dir() -> Path:
+    """schema.sql, migrations/ and queries/."""
+    return home() / "sql"
+
+
+def pipelines_dir() -> Path:
+    """The folder of the pipelines' YAML files (SEMEL_PIPELINES_DIR, else dags/pipelines)."""
+    return Path(os.environ.get("SEMEL_PIPELINES_DIR") or home() / "dags" / "pipelines")
+
+
+def transforms_dir() -> Path:
+    """The only folder that transforms are imported from."""
+    return home() / "spark_jobs"
+
+
+def data_roots() -> list[Path]:
+    """Folders that pipelines may read and write (SEMEL_DATA_ROOTS, `:`-separated, else data/).
+
+    The first one is what relative paths in a pipeline's YAML start from.
+    """
+    named = os.environ.get("SEMEL_DATA_ROOTS")
+    roots = named.split(os.pathsep) if named else [str(home() / "data")]
+    return [Path(root).resolve() for root in roots if root]
+
+
+def allowed(path: str | os.PathLike, key: str) -> Path:
+    """The absolute form of a declared path. TerminalError when it leaves the data roots.
+
+    `key` is the declaration that the error names (`source.path`).
+    """
+    roots = data_roots()
+    resolved = Path(os.path.realpath(roots[0] / path))
+    if not any(resolved.is_relative_to(root) for root in roots):
+        shown = os.pathsep.join(map(str, roots))
+        raise TerminalError(
+            f"{key}: {str(path)!r} lies outside the allowed folders {shown}; "
+            "move it there, or name its folder in SEMEL_DATA_ROOTS"
+        )
+    return resolved
+
+
+def cache_dir() -> Path:
+    """Where executors keep filters of id runs (SEMEL_CACHE_DIR, else cache/ in the state folder)."""
+    return Path(os.environ.get("SEMEL_CACHE_DIR") or state_dir() / "cache")

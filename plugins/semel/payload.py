@@ -1,0 +1,366 @@
+"""The payload of id runs: chunks of ids, the filter, and how ids are looked up in them.
+
+Of a run its segment table holds two streams, cut into pieces:
+
+INDEX  the Bloom filter (`filter_bytes`), then the directory: the first h1 of each chunk (uint64), then
+       the xxh3_64 of each chunk (uint64); cut into pieces of `limits.FILTER_PIECE_BYTES`.
+CHUNK  `limits.IDS_PER_CHUNK` ids a piece, sorted by h1 over the run: their h1 (uint64), then their
+       h2 (uint32). All numbers are little endian.
+
+The header's checksum is the xxh3_128 of the index. So the checksum guards filter and directory, and
+the directory guards each chunk by itself: a look-up verifies what it reads without reading the rest.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import sqlalchemy as sa
+import xxhash
+from psycopg import errors as pg
+
+from semel import bloom, limits, sortedids
+from semel.catalog import Run, payload_query
+from semel.errors import AttemptLostError, CorruptionError
+from semel.ledger import Ledger, row
+
+_ID_BYTES = 12
+_DIRECTORY_BYTES = 16
+_INDEX_PIECES_PER_READ = max(1, (16 << 20) // limits.FILTER_PIECE_BYTES)
+
+
+class Kind(IntEnum):
+    """The streams of a run's payload."""
+
+    INDEX = 0
+    CHUNK = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One row of a segment table."""
+
+    kind: Kind
+    piece: int
+    payload: bytes
+
+
+class Encoder:
+    """Turns sorted ids into pieces, part by part, so that a merge need not hold them all.
+
+    `ids_max` is how many ids may come. The parts follow the blocks of the filter: one part holds
+    the ids of the blocks up to the given one, and no id twice.
+    """
+
+    def __init__(self, ids_max: int) -> None:
+        self.blocks = bloom.blocks_for(ids_max)
+        self.filter_bytes = self.blocks * bloom.BLOCK_BYTES
+        self.ids = 0
+        self._block = 0
+        self._ready: list[Piece] = []
+        self._h1, self._h2 = np.empty(0, np.uint64), np.empty(0, np.uint32)
+        self._first_h1: list[int] = []
+        self._digests: list[int] = []
+        self._index = bytearray()
+        self._index_pieces = 0
+        self._checksum = xxhash.xxh3_128()
+
+    def add(self, h1: np.ndarray, h2: np.ndarray, end_block: int) -> None:
+        """Take the ids of the blocks from where the last part ended to `end_block` (exclusive)."""
+        self._add_index(bloom.build_part(h1, self.blocks, self._block, end_block).tobytes())
+        self._block = end_block
+        self.ids += len(h1)
+        self._h1, self._h2 = np.concatenate((self._h1, h1)), np.concatenate((self._h2, h2))
+        whole = len(self._h1) - len(self._h1) % limits.IDS_PER_CHUNK
+        self._cut(whole)
+
+    def finish(self) -> str:
+        """Close the run after its last part. Returns the checksum for its header."""
+        self._cut(len(self._h1))
+        directory = np.array(self._first_h1 + self._digests, dtype="<u8")
+        self._add_index(directory.tobytes(), last=True)
+        return self._checksum.hexdigest()
+
+    def take(self) -> list[Piece]:
+        """The pieces that are complete and were not taken yet."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _cut(self, count: int) -> None:
+        for start in range(0, count, limits.IDS_PER_CHUNK):
+            end = min(start + limits.IDS_PER_CHUNK, count)
+            payload = self._h1[start:end].astype("<u8").tobytes()
+            payload += self._h2[start:end].astype("<u4").tobytes()
+            self._ready.append(Piece(kind=Kind.CHUNK, piece=len(self._digests), payload=payload))
+            self._first_h1.append(int(self._h1[start]))
+            self._digests.append(xxhash.xxh3_64_intdigest(payload))
+        self._h1, self._h2 = self._h1[count:], self._h2[count:]
+
+    def _add_index(self, data: bytes, *, last: bool = False) -> None:
+        self._checksum.update(data)
+        self._index += data
+        size = limits.FILTER_PIECE_BYTES
+        while len(self._index) >= size or (last and self._index):
+            payload = bytes(self._index[:size])
+            del self._index[:size]
+            self._ready.append(Piece(kind=Kind.INDEX, piece=self._index_pieces, payload=payload))
+            self._index_pieces += 1
+
+
+def write_pieces(
+    connection: sa.Connection, segment_id: int, id_run_id: int, pieces: Iterable[Piece]
+) -> None:
+    """Insert pieces of a run (psycopg sends bytes in binary)."""
+    values = [
+        {"id_run_id": id_run_id, "kind": each.kind, "piece": each.piece, "payload": each.payload}
+        for each in pieces
+    ]
+    if values:
+        connection.execute(payload_query("insert_payload", segment_id), values)
+
+
+def store_run(
+    ledger: Ledger,
+    *,
+    pipeline_id: int,
+    attempt_id: int,
+    shard: int,
+    segment_id: int,
+    bucket_start: int | None,
+    bucket_end: int | None,
+    h1: np.ndarray,
+    h2: np.ndarray,
+) -> Run:
+    """Store the new ids of a running attempt's shard: at least one, sorted by h1, none twice.
+
+    A speculative twin that comes second finds the same run and returns it. AttemptLostError when the
+    attempt is not running any more; CorruptionError when the twin's ids are not these.
+    """
+    if np.any(h1[1:] < h1[:-1]):
+        raise ValueError(f"the ids of shard {shard} of attempt {attempt_id} are not sorted by h1")
+    encoder = Encoder(len(h1))
+    encoder.add(h1, h2, encoder.blocks)
+    checksum = encoder.finish()
+    with ledger.transaction() as connection:
+        if row(connection, "catalog", "share_attempt", attempt_id=attempt_id) is None:
+            raise AttemptLostError(
+                f"attempt {attempt_id} is not running any more, so shard {shard} stores no ids; "
+                "a newer attempt of its batch goes on"
+            )
+        header = row(
+            connection, "catalog", "insert_run",
+            pipeline_id=pipeline_id, attempt_id=attempt_id, shard=shard, segment_id=segment_id,
+            bucket_start=bucket_start, bucket_end=bucket_end, ids=len(h1),
+            filter_bytes=encoder.filter_bytes, checksum=checksum,
+            seq_min=None, seq_max=None, expires_at=None,
+        )  # fmt: skip
+        if header is None:
+            twin = row(connection, "catalog", "own_run", attempt_id=attempt_id, shard=shard)
+            if (twin["checksum"], twin["ids"]) != (checksum, len(h1)):
+                raise CorruptionError(
+                    f"two tasks of attempt {attempt_id} found different new ids in shard {shard} "
+                    f"({twin['ids']} and {len(h1)} ids): its input changed meanwhile, or one read "
+                    "wrong bytes; the attempt cannot be used, check the source files"
+                )
+            return Run.from_row(twin)
+        write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
+        return Run.from_row(header)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """A run's filter and directory, verified, in memory-mapped form."""
+
+    filter: bloom.Filter
+    first_h1: np.ndarray
+    digests: np.ndarray
+
+
+class FilterCache:
+    """The indexes of runs as files of this machine, so that each is fetched once.
+
+    Purpose: a batch fetches the filters of new runs only.
+    How it works: a file is named after the checksum in the run's header, and verified against it
+    each time that a process opens it; so a damaged or foreign file is fetched anew, whatever ledger
+    it came from. Files appear by rename: any number of processes may share the folder.
+    What it does not do: guess. A run that the ledger cannot give whole is a CorruptionError.
+    """
+
+    def __init__(self, folder: Path, *, bytes_max: int = limits.FILTER_CACHE_BYTES) -> None:
+        self.folder = folder
+        self.bytes_max = bytes_max
+        self._open: dict[str, Index] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, ledger: Ledger, run: Run) -> Index:
+        """The run's index. CorruptionError names the run and what is wrong with it."""
+        index = self._open.get(run.checksum)
+        if index is None:
+            path = self.folder / run.checksum
+            index = _map(path, run) or self._fetch(ledger, run, path)
+            if len(self._open) >= limits.FILTERS_OPEN_MAX:
+                self._open.clear()
+            self._open[run.checksum] = index
+        return index
+
+    def _fetch(self, ledger: Ledger, run: Run, path: Path) -> Index:
+        size = run.filter_bytes + _DIRECTORY_BYTES * run.chunks
+        self._make_room(size)
+        pieces = -(-size // limits.FILTER_PIECE_BYTES)
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=f"{run.checksum}.", suffix=".part")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for start in range(0, pieces, _INDEX_PIECES_PER_READ):
+                    wanted = range(start, min(start + _INDEX_PIECES_PER_READ, pieces))
+                    file.writelines(_read(ledger, run, Kind.INDEX, wanted))
+            index = _map(temporary, run)
+            if index is None:
+                raise _corrupt(run, "its filter or directory does not match its checksum")
+            temporary.rename(path)
+            return index
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make_room(self, needed: int) -> None:
+        """Remove the files that were unused for longest. Who has one mapped keeps its bytes."""
+        files = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
+                found = path.stat()
+                files.append((found.st_mtime_ns, found.st_size, path))
+        total = needed + sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= self.bytes_max:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _map(path: Path, run: Run) -> Index | None:
+    """The index in a file, None when it is not there or not what the run's header says."""
+    try:
+        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        os.utime(path)  # the cache removes what was unused for longest
+    except (FileNotFoundError, ValueError):  # numpy's answer to an empty file
+        return None
+    if len(data) != run.filter_bytes + _DIRECTORY_BYTES * run.chunks:
+        return None
+    if xxhash.xxh3_128_hexdigest(data) != run.checksum:
+        return None
+    directory = data[run.filter_bytes :].view("<u8")
+    return Index(
+        filter=bloom.Filter(words=data[: run.filter_bytes].view("<u4")),
+        first_h1=directory[: run.chunks],
+        digests=directory[run.chunks :],
+    )
+
+
+def read_ids(
+    ledger: Ledger, run: Run, index: Index, chunks: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """h1 and h2 of the ids in some chunks (ascending numbers), verified chunk by chunk."""
+    h1, h2 = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
+    for chunk, payload in zip(chunks, _read(ledger, run, Kind.CHUNK, chunks), strict=True):
+        count = min(limits.IDS_PER_CHUNK, run.ids - chunk * limits.IDS_PER_CHUNK)
+        if len(payload) != count * _ID_BYTES:
+            raise _corrupt(run, f"chunk {chunk} has {len(payload)} bytes, not {count} ids")
+        if xxhash.xxh3_64_intdigest(payload) != index.digests[chunk]:
+            raise _corrupt(run, f"chunk {chunk} does not match its checksum")
+        h1.append(np.frombuffer(payload, "<u8", count))
+        h2.append(np.frombuffer(payload, "<u4", count, 8 * count))
+    return np.concatenate(h1), np.concatenate(h2)
+
+
+def known(
+    ledger: Ledger, cache: FilterCache, runs: Iterable[Run], h1: np.ndarray, h2: np.ndarray
+) -> np.ndarray:
+    """Which of the ids (sorted by h1) are in any of the runs: a mask, exact.
+
+    The filters are asked first; only chunks that a hit points into are read.
+    CorruptionError when a run, its index or a chunk is missing or damaged.
+    """
+    found = np.zeros(len(h1), dtype=bool)
+    for run in runs:
+        index = cache.open(ledger, run)
+        left = np.flatnonzero(~found)
+        hits = left[index.filter.probe(h1[left])]
+        if len(hits):
+            found[hits] = _look_up(ledger, run, index, h1[hits], h2[hits])
+    return found
+
+
+def overlap(
+    ledger: Ledger, cache: FilterCache, mine: Iterable[Run], theirs: Iterable[Run]
+) -> int:
+    """How many ids are in a run of `mine` and in one of `theirs` (counted for each pair of runs).
+
+    The smaller run's ids are held against the larger one's filter, a bounded number at a time.
+    """
+    common = 0
+    theirs = list(theirs)
+    for own in mine:
+        for other in theirs:
+            if own.may_share_ids(other):
+                small, large = sorted((own, other), key=lambda run: run.ids)
+                common += _common(ledger, cache, small, large)
+    return common
+
+
+def _common(ledger: Ledger, cache: FilterCache, small: Run, large: Run) -> int:
+    common = 0
+    index = cache.open(ledger, small)
+    for start in range(0, small.chunks, limits.CHUNKS_PER_READ):
+        chunks = range(start, min(start + limits.CHUNKS_PER_READ, small.chunks))
+        h1, h2 = read_ids(ledger, small, index, chunks)
+        common += int(known(ledger, cache, [large], h1, h2).sum())
+    return common
+
+
+def _look_up(
+    ledger: Ledger, run: Run, index: Index, h1: np.ndarray, h2: np.ndarray
+) -> np.ndarray:
+    """Which of the ids are in the run, by its chunks."""
+    # Ids with the same h1 may end one chunk and begin the next, so an id may point into several.
+    first = np.maximum(np.searchsorted(index.first_h1, h1) - 1, 0)
+    last = np.searchsorted(index.first_h1, h1, side="right") - 1
+    marks = np.bincount(first, minlength=run.chunks + 1)
+    marks -= np.bincount(last + 1, minlength=run.chunks + 1)
+    wanted = np.flatnonzero(np.cumsum(marks) > 0)
+    found = np.zeros(len(h1), dtype=bool)
+    for start in range(0, len(wanted), limits.CHUNKS_PER_READ):
+        chunks = wanted[start : start + limits.CHUNKS_PER_READ]
+        sorted_h1, sorted_h2 = read_ids(ledger, run, index, chunks.tolist())
+        asked = (last >= chunks[0]) & (first <= chunks[-1])
+        found[asked] |= sortedids.contains(sorted_h1, sorted_h2, h1[asked], h2[asked])
+    return found
+
+
+def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[bytes]:
+    """Pieces of a run in the order of their numbers. CorruptionError when one is missing."""
+    statement = payload_query("pieces", run.segment_id)
+    values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
+    try:
+        with ledger.transaction() as connection:
+            found = connection.execute(statement, values).all()
+    except sa.exc.ProgrammingError as error:
+        if isinstance(error.orig, pg.UndefinedTable):
+            raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
+        raise
+    missing = sorted(set(wanted) - {piece for piece, _ in found})
+    if missing:
+        raise _corrupt(run, f"{kind.name.lower()} pieces {missing[:5]} of {len(wanted)} are missing")
+    return [payload for _, payload in found]
+
+
+def _corrupt(run: Run, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "
+        f"{run.segment_id}): {what}; without it duplicates would pass, so nothing was decided. "
+        "Restore the ledger's table from a backup"
+    )

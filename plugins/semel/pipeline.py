@@ -1,0 +1,291 @@
+"""A pipeline as its user declares it: the whole spec, and finding and loading its YAML file.
+
+The models check what the text alone can tell, so that a stored spec can be read anywhere. What
+depends on the machine (folders, transform modules) is checked by `load`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from semel import ddl, paths, spec_yaml
+from semel.errors import SpecError, TerminalError
+from semel.spec_parts import GLOB, Dedup, FilesSink, FilesSource, Late, Limits, Model, Scope
+from semel.spec_parts import Select, Text, twice
+from semel.spec_yaml import Problem, Problems
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+"""What a schedule may say in place of a cron expression."""
+
+_TRANSFORM = r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$"
+_NOT_OF_THE_DATA = ("description", "schedule", "max_active_runs", "limits")
+
+
+class Spec(Model):
+    """One pipeline."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    """The pipeline's name, which is its DAG's too. Never reuse or change it: ids hang on it."""
+    description: str = ""
+    """What it is for; shown in Airflow."""
+    schedule: str | None = None
+    """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
+    source: FilesSource
+    """Where records come from."""
+    record_id: tuple[Text, ...] = ()
+    """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
+    record_time: str | None = None
+    """A timestamp or date column that is the same on every delivery of a record."""
+    dedup: Dedup = Dedup()
+    """How repeated records are recognised; needs record_id."""
+    transforms: tuple[Annotated[str, Field(pattern=_TRANSFORM)], ...] = ()
+    """Functions DataFrame -> DataFrame in spark_jobs/, as module:function, in order."""
+    sink: FilesSink
+    """Where the survivors go."""
+    limits: Limits = Limits()
+    """Bounds beyond which a batch stops."""
+    max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
+    """DAG runs of this pipeline at the same time."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, schedule: str | None) -> str | None:
+        from croniter import croniter
+
+        if schedule is None or schedule in SCHEDULE_WORDS:
+            return schedule
+        if len(schedule.split()) != 5 or not croniter.is_valid(schedule):
+            words = ", ".join(SCHEDULE_WORDS)
+            raise ValueError(
+                f"{schedule!r} is neither a cron expression of five fields nor one of {words}"
+            )
+        return schedule
+
+    @model_validator(mode="after")
+    def _check(self) -> "Spec":
+        if problems := [Problem(key, why) for key, why in self._problems()]:
+            raise Problems(problems)
+        return self
+
+    def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        columns = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        there = f"the schema has {', '.join(columns)}"
+        if name := twice(self.record_id):
+            yield ("record_id",), f"names {name!r} twice"
+        for at, name in enumerate(self.record_id):
+            if name not in columns:
+                yield ("record_id", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                yield ("record_id", at), (
+                    f"{name!r} is {columns[name]}: an id column holds one exact value "
+                    "(no array, struct, float or double)"
+                )
+        if self.record_time is not None:
+            if self.record_time not in columns:
+                yield ("record_time",), f"{self.record_time!r} is not a column; {there}"
+            elif columns[self.record_time].word not in ("timestamp", "date"):
+                kind = columns[self.record_time]
+                yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        if not self.record_id and self.dedup != Dedup():
+            yield ("dedup",), "has no meaning without record_id: positions never repeat"
+        if self.dedup.scope is Scope.BUCKET and self.record_time is None:
+            yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
+        if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
+            yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
+        if not self.transforms:  # A transform may make columns that only the run can know.
+            yield from self._partition_problems(columns, there)
+
+    def _partition_problems(
+        self, columns: dict[str, ddl.ColumnType], there: str
+    ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for at, name in enumerate(self.sink.partition_by):
+            if name not in columns:
+                yield ("sink", "partition_by", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                why = f"{name!r} is {columns[name]}, which does not name a folder"
+                yield ("sink", "partition_by", at), why
+        if len(self.sink.partition_by) >= len(columns):
+            yield ("sink", "partition_by"), "takes every column, and none is left for the files"
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a record's identity is its position: no catalog, no dedup."""
+        return not self.record_id
+
+    def digest(self) -> str:
+        """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
+        shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
+        text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON, defaults filled in; `from_json` reads it back.
+
+        The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys.
+        """
+        plain = self.model_dump(mode="json", by_alias=True)
+        plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Spec":
+        """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
+        source = dict(plain["source"], schema=dict(plain["source"]["schema"]))
+        try:
+            return cls.model_validate(dict(plain, source=source))
+        except ValidationError as error:
+            found = spec_yaml.problems_of(error, cls)
+            shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)
+            raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
+
+    def column_types(self) -> dict[str, ddl.ColumnType]:
+        """The parsed type of each column, in order."""
+        return {name: ddl.parse(text) for name, text in self.source.columns.items()}
+
+    def arrow_schema(self) -> "pa.Schema":
+        """The source's columns in Arrow; all may be null, because a record may lack any."""
+        import pyarrow as pa
+
+        return pa.schema([(name, kind.arrow()) for name, kind in self.column_types().items()])
+
+    def source_root(self) -> Path:
+        """The absolute folder before the first part with a wildcard, symlinks resolved.
+
+        TerminalError when it lies outside the data roots.
+        """
+        return paths.allowed(_split_glob(self.source.path)[0], "source.path")
+
+    def source_pattern(self) -> str:
+        """What the files' paths match, relative to `source_root` (`*.jsonl`, `**/*.csv`)."""
+        return _split_glob(self.source.path)[1]
+
+    def sink_path(self) -> Path:
+        """The absolute folder of the output. TerminalError when it lies outside the data roots."""
+        return paths.allowed(self.sink.path, "sink.path")
+
+    def file_stem(self, *, batch: int, part: int, fence: int) -> str:
+        """The final name of a file, without extension; unique for (batch, part)."""
+        return self.sink.file_name.format(pipeline=self.name, batch=batch, part=part, fence=fence)
+
+
+class UnknownPipelineError(SpecError):
+    """No pipeline has this name. The message lists those that there are."""
+
+
+def files() -> list[Path]:
+    """The pipelines' YAML files, sorted by name."""
+    folder = paths.pipelines_dir()
+    return sorted(p for ending in ("*.yaml", "*.yml") for p in folder.glob(ending) if p.is_file())
+
+
+def load(path: Path) -> Spec:
+    """The pipeline of one file. SpecError lists all that is wrong, as `file:line: key: message`."""
+    document = spec_yaml.read(path)
+    try:
+        spec = Spec.model_validate(document.data)
+    except ValidationError as error:
+        raise document.error(spec_yaml.problems_of(error, Spec)) from error
+    if document.problems:
+        raise document.error([])
+    if problems := [Problem(key, why) for key, why in _machine_problems(spec)]:
+        raise document.error(problems)
+    return spec
+
+
+def load_all() -> dict[str, Spec]:
+    """All pipelines by name. SpecError lists all that is wrong with any of the files."""
+    loaded: dict[Path, Spec] = {}
+    errors: list[str] = []
+    for path in files():
+        try:
+            loaded[path] = load(path)
+        except SpecError as error:
+            errors.append(str(error))
+    if errors := errors + clashes(loaded):
+        raise SpecError("\n".join(errors))
+    return {spec.name: spec for spec in loaded.values()}
+
+
+def clashes(loaded: dict[Path, Spec]) -> list[str]:
+    """What is wrong between files that are right by themselves, as `file: key: message`."""
+    found: list[str] = []
+    seen: list[tuple[Path, Spec]] = []
+    for path, spec in loaded.items():
+        sink = spec.sink_path()
+        for other_path, other in seen:
+            there = other.sink_path()
+            if spec.name == other.name:
+                found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
+            if sink.is_relative_to(there) or there.is_relative_to(sink):
+                found.append(f"{path}: sink.path: {sink} overlaps with {there} of {other_path}")
+        seen.append((path, spec))
+    return found
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a pipeline's file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Spec.model_json_schema()
+
+
+def json_schema_text() -> str:
+    """docs/pipeline.schema.json, but for its last newline."""
+    return json.dumps(json_schema(), indent=2)
+
+
+def find(name: str) -> Spec:
+    """The pipeline of this name, also when another pipeline's file is broken.
+
+    UnknownPipelineError lists what there is. SpecError: its file is wrong, or two declare it.
+    """
+    declared = [(spec_yaml.declared_name(path), path) for path in files()]
+    found = [path for known, path in declared if known == name]
+    if not found:
+        there = ", ".join(sorted({known for known, _ in declared})) or "none"
+        raise UnknownPipelineError(
+            f"no pipeline is named {name!r} in {paths.pipelines_dir()}; there are: {there}"
+        )
+    if len(found) > 1:
+        shown = " and ".join(map(str, found))
+        raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
+    return load(found[0])
+
+
+def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with a spec on this machine: its folders and its transforms' modules."""
+    for at, transform in enumerate(spec.transforms):
+        module = paths.transforms_dir() / f"{transform.partition(':')[0]}.py"
+        if not module.is_file():
+            yield ("transforms", at), f"{transform!r}: there is no file {module}"
+    try:
+        source = spec.source_root()
+    except TerminalError as error:
+        source = None
+        yield ("source", "path"), str(error).removeprefix("source.path: ")
+    try:
+        sink = spec.sink_path()
+    except TerminalError as error:
+        yield ("sink", "path"), str(error).removeprefix("sink.path: ")
+        return
+    if source is None:
+        return
+    declared = spec.source.path
+    if not GLOB.search(declared) and (source / spec.source_pattern()).is_dir():
+        yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
+    if sink.is_relative_to(source):
+        yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
+    elif source.is_relative_to(sink):
+        yield ("sink", "path"), f"{sink} holds the source's folder {source}; keep them apart"
+
+
+def _split_glob(path: str) -> tuple[str, str]:
+    """The folder before the first part with a wildcard, and the pattern from there on."""
+    parts = PurePosixPath(path).parts
+    first = next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:first])), "/".join(parts[first:])

@@ -1,0 +1,58 @@
+"""`semel run`: the verbs of one run, one after the other, without Airflow."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from semel.commit import Committed, commit
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.plan import Plan, plan
+from semel.stage import Engine, Say, Staged, stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What one pass of the verbs did, and the seconds each took. Only `plan` when nothing was new."""
+
+    plan: Plan
+    staged: Staged | None = None
+    committed: Committed | None = None
+    finalized: Finalized | None = None
+    seconds: dict[str, float]
+
+
+def run_batch(
+    ledger: Ledger,
+    spec: Spec,
+    request_key: str,
+    engine: Engine,
+    interval: tuple[datetime, datetime] | None = None,
+    say: Say = print,
+) -> Ran:
+    """Plan, stage, commit and finalize one batch. The same request goes on where it stopped."""
+    seconds: dict[str, float] = {}
+
+    def timed(verb: str, call: Callable[[], Any]) -> Any:
+        started = time.monotonic()
+        done = call()
+        seconds[verb] = round(time.monotonic() - started, 3)
+        return done
+
+    planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
+    if planned.batch is None:
+        return Ran(plan=planned, seconds=seconds)
+    batch_id = planned.batch.batch_id
+
+    def staging() -> Staged:
+        return stage(ledger, spec, batch_id, engine, say)
+
+    staged = timed("stage", staging)
+    committed = timed("commit", lambda: commit(ledger, spec, batch_id, staging, say))
+    finalized = timed("finalize", lambda: finalize(ledger, spec, batch_id))
+    return Ran(
+        plan=planned, staged=staged, committed=committed, finalized=finalized, seconds=seconds
+    )

@@ -1,0 +1,115 @@
+"""Files as a sink: Arrow tables become Parquet or JSON Lines files, in Hive-style folders if asked.
+
+Called in a write task. A file is closed and fsynced before it is named in a report; nothing here
+gives a file its final name (finalize does).
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from semel import limits
+from semel.errors import LimitError
+from semel.manifest import Kind, StagedFile
+from semel.storage import Sealed
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartWriter:
+    """Collects the rows of one task and writes one file per folder, several when they grow large.
+
+    `folder` is the attempt's data folder. ValueErrors of pyarrow pass through: a column that cannot
+    be written is the transform's defect.
+    """
+
+    def __init__(self, folder: str, *, format: str, partition_by: tuple[str, ...], tag: str) -> None:
+        self._folder = Path(folder)
+        self._format = format
+        self._keys = list(partition_by)
+        self._tag = tag
+        self._held: dict[str, list[pa.Table]] = defaultdict(list)
+        self._files: list[StagedFile] = []
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        for folder, part in self._parts(table):
+            held = self._held[folder]
+            held.append(part)
+            if sum(t.nbytes for t in held) > limits.OUTPUT_FILE_BYTES:
+                self._flush(folder)
+        if len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX:
+            raise LimitError(
+                f"sink.partition_by {self._keys} has more than "
+                f"{limits.PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
+                "fewer values"
+            )
+        self.rows += table.num_rows
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Write what is held. Returns all files, in the order of their folders."""
+        for folder in sorted(self._held):
+            self._flush(folder)
+        return tuple(self._files)
+
+    def _parts(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if not table.num_rows:
+            return
+        if not self._keys:
+            yield "", table
+            return
+        names = [_folder_values(table.column(key)) for key in self._keys]
+        labels = pc.binary_join_element_wise(*names, "/")
+        rest = table.drop_columns(self._keys)
+        encoded = pc.dictionary_encode(labels)
+        for code, label in enumerate(encoded.dictionary.to_pylist()):
+            folder = "/".join(
+                f"{quote(key, safe='')}={value}"
+                for key, value in zip(self._keys, label.split("/"), strict=True)
+            )
+            if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
+                raise LimitError(
+                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... would be longer "
+                    f"than {limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+                )
+            yield folder, rest.filter(pc.equal(encoded.indices, code))
+
+    def _flush(self, folder: str) -> None:
+        held = self._held.pop(folder, [])
+        if not held:
+            return
+        table = pa.concat_tables(held)
+        path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
+        self._files.append(write_table(path, table, Kind.DATA, folder, self._format))
+
+
+def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
+    """Write a table as one new file, durably, and say what it is."""
+    with Sealed(path) as file:
+        if format == "parquet":
+            pq.write_table(table, file, compression="zstd", compression_level=1)
+        else:
+            pl.from_arrow(table).write_ndjson(file)
+    return StagedFile(
+        kind=kind,
+        path=str(path),
+        folder=folder,
+        suffix=f".{format}",
+        records=table.num_rows,
+        bytes=file.size,
+        checksum=file.checksum,
+    )
+
+
+def _folder_values(column: pa.ChunkedArray) -> pa.Array:
+    """A column's values as they stand in folder names: escaped, null as Hive writes it."""
+    encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
+    names = pa.array([quote(value, safe="") for value in encoded.dictionary.to_pylist()], pa.string())
+    return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)

@@ -1,0 +1,32 @@
+"""Where things lie below a sink: output files, and `_semel/` with all that semel keeps beside them.
+
+Readers of Hive-style folders skip names that begin with `_`. docs/protocol.md gives each file's
+schema.
+"""
+
+from pathlib import Path
+
+OWN = "_semel"
+
+
+def own(sink: Path) -> Path:
+    return sink / OWN
+
+
+def attempt(sink: Path, batch_id: int, fence: int) -> Path:
+    """The folder of one attempt. Only the driver makes it, and collect removes it."""
+    return own(sink) / "staging" / f"b{batch_id:08d}" / f"f{fence:04d}"
+
+
+def markers(sink: Path) -> Path:
+    return own(sink) / "markers"
+
+
+def marker(sink: Path, batch_id: int) -> Path:
+    """The success marker: it lists the files of a batch, and readers go by it."""
+    return markers(sink) / f"b{batch_id:08d}.json"
+
+
+def kept(sink: Path, kind: str, batch_id: int, part: int) -> Path:
+    """The final name of a `decisions` or `dead_letters` file."""
+    return own(sink) / kind / f"b{batch_id:08d}-{part:05d}.parquet"

@@ -1,0 +1,181 @@
+"""CSV: fields in a fixed order, quoted where needed; a quote within quotes is doubled.
+
+An empty field is null, a quoted empty one is the empty text (and no number, date or flag). A
+record is a line, unless `multiline` allows line ends within quotes. In a quote that never ends, a
+line is malformed; with `multiline` it takes the lines behind it with it.
+"""
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from semel import limits
+from semel.errors import SourceError, SpecError
+from semel.sources.blocks import line_ends
+from semel.sources.records import BadRecords, Lines, Reason
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv:
+    """The format `csv`. Without `header`, the columns are in the schema's order."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    multiline: bool = False
+    header: bool = True
+
+    def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_CsvParser":
+        """See records.Format."""
+        return _CsvParser(self, schema, columns or schema.names)
+
+
+def read_header(file: BinaryIO, format: Csv, schema: pa.Schema) -> tuple[list[str], int]:
+    """The names in the header at the file's start, and the offset behind it.
+
+    An empty file has no names, offset 0. Raises SourceError unless the names are the schema's, in
+    any order.
+    """
+    if not format.header:
+        return schema.names, 0
+    head = bytearray(file.read(limits.CSV_HEADER_BYTES_MAX))
+    if not head:
+        return [], 0
+    ends = _CsvParser(format, schema, schema.names).record_ends(head, len(head))
+    end = int(ends[0]) if len(ends) else len(head)
+    name = repr(getattr(file, "name", "the file"))
+    try:
+        text = head[:end].removeprefix(_BOM).decode()
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter,
+                          quotechar=format.quote, strict=True)
+        names = next(rows, [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
+    if sorted(names) != sorted(schema.names):
+        raise SourceError(
+            f"{name}: the CSV header names {names}, the schema {schema.names}; "
+            "correct the file, or the pipeline's schema"
+        )
+    return names, end
+
+
+class _CsvParser:
+    def __init__(self, format: Csv, schema: pa.Schema, columns: list[str]) -> None:
+        for field in schema:
+            if pa.types.is_nested(field.type):
+                raise SpecError(
+                    f"column {field.name!r}: CSV holds no {field.type}; declare it as string"
+                )
+        self.header_records = int(format.header)
+        self._blank = b" \t\r".replace(format.delimiter.encode(), b"")
+        self._one_column = len(columns) == 1
+        quote, delimiter = (re.escape(char.encode()) for char in (format.quote, format.delimiter))
+        self._record = re.compile(_record(quote, delimiter, rb"\r\n"))
+        self._multiline = re.compile(_record(quote, delimiter, rb"\n") + rb"\n")
+        self.record_ends = self._multiline_ends if format.multiline else line_ends
+        self._read = pa.csv.ReadOptions(
+            use_threads=False, block_size=(1 << 31) - 1, column_names=columns
+        )
+        self._parse = pa.csv.ParseOptions(
+            delimiter=format.delimiter,
+            quote_char=format.quote,
+            newlines_in_values=format.multiline,
+        )
+        self._convert = pa.csv.ConvertOptions(
+            column_types={field.name: _as_read(field.type) for field in schema},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+
+    def _multiline_ends(self, buffer: bytearray, filled: int) -> np.ndarray:
+        ends, position = [], 0
+        while found := self._multiline.match(buffer, position, filled):
+            position = found.end()
+            ends.append(position)
+        return np.array(ends, np.int64)
+
+    def parse(self, lines: Lines) -> pa.Table:
+        """See records.Parser.
+
+        Rows end at line ends, and each one holds at least one line that is not empty. So as many
+        rows as lines (the caller counts) are one on each, when no lone CR ends a row as well.
+        Only the last one may be open: pyarrow takes the end of the input for a closing quote.
+        """
+        data = np.frombuffer(lines.data, np.uint8)
+        start, end = lines.span
+        if (data[lines.starts] == _BOM[0]).any() and any(
+            lines.data.startswith(_BOM, int(at)) for at in lines.starts
+        ):
+            # pyarrow drops it from the start of its input, wherever that is in the file.
+            raise BadRecords(Reason.malformed, "a byte order mark within the file")
+        if len(lines) > 1:
+            returns = np.flatnonzero(data[start : end - 1] == 13) + start
+            if data[end - 1] == 13 or not (data[returns + 1] == 10).all():
+                raise BadRecords(Reason.malformed, "a CR without LF")
+        if self._one_column:
+            # pyarrow would take white space for a value. The strict path leaves these lines out.
+            for i in np.flatnonzero(np.isin(data[lines.starts], list(self._blank))):
+                if not self.clean(lines.raw(i)):
+                    raise BadRecords(Reason.malformed, "a blank line")
+        if not self._record.fullmatch(lines.data, int(lines.starts[-1]), end):
+            raise BadRecords(Reason.malformed, "a quote that does not end, or a CR without LF")
+        try:
+            return pa.csv.read_csv(
+                pa.BufferReader(_with_line_end(lines)),
+                read_options=self._read,
+                parse_options=self._parse,
+                convert_options=self._convert,
+            )
+        except pa.ArrowInvalid as error:
+            raise _verdict(str(error)) from error
+
+    def clean(self, raw: bytes) -> bytes:
+        """See records.Parser."""
+        return raw if raw.strip(self._blank) else b""
+
+
+def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
+    """Pattern of a record as pyarrow reads it: a quote means something at a field's start only.
+
+    There is one way at most to match a text, so a failure takes linear time.
+    """
+    rest = rb"[^%b%b]*" % (delimiter, line_end)
+    quoted = rb"Q[^Q]*(?:QQ[^Q]*)*Q(?!Q)".replace(b"Q", quote)
+    field = rb"(?:%b|(?!%b))%b" % (quoted, quote, rest)
+    return rb"%b(?:%b%b)*" % (field, delimiter, field)
+
+
+def _with_line_end(lines: Lines) -> pa.Buffer:
+    """The records with a line end behind the last one.
+
+    Without it, pyarrow 26 takes an empty last field for a quoted one when another field is quoted.
+    """
+    start, end = lines.span
+    for line_end in (b"\n", b"\r\n"):
+        if lines.data.startswith(line_end, end):
+            return pa.py_buffer(lines.data).slice(start, end + len(line_end) - start)
+    return pa.py_buffer(bytes(memoryview(lines.data)[start:end]) + b"\n")
+
+
+def _as_read(declared: pa.DataType) -> pa.DataType:
+    """Dates and times are read as text, so that they mean the same as in JSON."""
+    if pa.types.is_timestamp(declared) or pa.types.is_date(declared):
+        return pa.string()
+    return declared
+
+
+def _verdict(message: str) -> BadRecords:
+    detail = re.sub(r"^CSV parse error: |^In CSV column|Row #\d+: |CSV conversion error ", "", message)
+    if "Expected" in message and "columns, got" in message:
+        return BadRecords(Reason.field_count, detail)
+    if message.startswith("In CSV column"):
+        return BadRecords(Reason.type_mismatch, "column" + detail)
+    return BadRecords(Reason.malformed, detail)

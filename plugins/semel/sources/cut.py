@@ -1,0 +1,146 @@
+"""Cutting a plan: which ranges of the listed files a batch takes, by what is known and unclaimed."""
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from semel.errors import LimitError
+from semel.pipeline import Spec
+from semel.sources import files
+from semel.sources.files import Known, ListedFile, Refusal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A file that may be read up to `end`. `whole`: as one range or not at all."""
+
+    file: ListedFile
+    known: Known | None
+    end: int
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """What a plan takes of one file: bytes [start, end)."""
+
+    wanted: Wanted
+    start: int
+    end: int
+    tail_hash: str
+
+
+def want(
+    spec: Spec, listed: list[ListedFile], known: list[Known]
+) -> tuple[list[Wanted], list[Refusal]]:
+    """Recognise each listed file and find its last record end."""
+    by_inode = {(k.device, k.inode): k for k in known}
+    by_path = {k.path: k for k in known}
+    heads = defaultdict(list)
+    sizes = {file.path: file.size for file in listed}
+    for k in known:
+        if sizes.get(k.path, 0) < k.tail_end:
+            heads[k.head_length, k.head_hash].append(k)
+    wanted, refused = [], []
+    for file in listed:
+        found = files.recognise(
+            file,
+            by_inode.get((file.device, file.inode)),
+            by_path.get(file.path),
+            heads[file.head_length, file.head_hash],
+        )
+        item = found if isinstance(found, Refusal) else _end(spec, file, found)
+        (refused if isinstance(item, Refusal) else wanted).append(item)
+    return _each_inode_once(wanted, refused), refused
+
+
+def _each_inode_once(wanted: list[Wanted], refused: list[Refusal]) -> list[Wanted]:
+    """Leave out all names but the known one of a file that is listed under several names."""
+    names = defaultdict(list)
+    for item in wanted:
+        names[item.file.device, item.file.inode].append(item)
+    kept = []
+    for items in names.values():
+        known = [i for i in items if i.known and i.known.path == i.file.path]
+        chosen = known or (items if len(items) == 1 else [])
+        kept += chosen
+        refused += [
+            Refusal(
+                path=i.file.path,
+                reason="hard link",
+                detail=f"one file under {len(items)} names; leave one name in the source folder",
+            )
+            for i in items
+            if i not in chosen
+        ]
+    return sorted(kept, key=lambda i: (i.file.mtime_ns, i.file.path))
+
+
+def _end(spec: Spec, file: ListedFile, known: Known | None) -> Wanted | Refusal:
+    compressed = file.path.endswith(".gz")
+    after = spec.source.closed_after
+    age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
+    closed = after is not None and age >= after.total_seconds()
+    if compressed or spec.source.csv.multiline:
+        kind = "gzip" if compressed else "multiline CSV"
+        if known and known.tail_end and known.tail_end != file.size:
+            detail = f"a {kind} file is read once, whole, and it grew after that"
+            return Refusal(path=file.path, reason="changed", detail=detail)
+        if after is None:
+            detail = f"a {kind} file is read whole, so source.closed_after must say when it is"
+            return Refusal(path=file.path, reason="open", detail=detail)
+        return Wanted(file=file, known=known, end=file.size if closed else 0, whole=True)
+    end = files.record_end(file, 0, file.size, whole=closed)
+    return Wanted(file=file, known=known, end=end, whole=False)
+
+
+def cut(
+    spec: Spec, wanted: list[Wanted], free: dict[int, list[tuple[int, int]]]
+) -> tuple[list[Range], int]:
+    """The ranges to claim, oldest file first, and how many bytes are left for a later plan.
+
+    `free` holds the unclaimed ranges of each known partition up to its wanted end. `select: arrival`
+    takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises LimitError.
+    """
+    room = spec.limits.bytes_per_batch_max
+    spans = [
+        (item, start, end)
+        for item in wanted
+        for start, end in (
+            free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
+        )
+        if start < end
+    ]
+    total = sum(end - start for _, start, end in spans)
+    if spec.source.select == "interval" and total > room:
+        raise LimitError(
+            f"pipeline {spec.name}: the interval holds {total} bytes in {len(spans)} ranges, and "
+            f"limits.bytes_per_batch_max is {room}; raise the limit, or run shorter intervals"
+        )
+    taken, used = [], 0
+    for item, start, end in spans:
+        stop = _stop(spec, item, start, end, room - used, first=not taken)
+        if stop > start:
+            tail = files.tail_of(item.file.path, stop)
+            taken.append(Range(wanted=item, start=start, end=stop, tail_hash=tail))
+            used += stop - start
+        if stop < end:
+            break
+    return taken, total - used
+
+
+def _stop(spec: Spec, item: Wanted, start: int, end: int, room: int, *, first: bool) -> int:
+    if end - start <= room:
+        return end
+    if item.whole:
+        if first:
+            raise LimitError(
+                f"pipeline {spec.name}: {os.path.basename(item.file.path)!r} has {end} bytes and is "
+                f"read whole; limits.bytes_per_batch_max is {spec.limits.bytes_per_batch_max}: raise it"
+            )
+        return start
+    stop = files.record_end(item.file, start, start + room, whole=False) if room > 0 else start
+    if stop == start and first:  # One record is longer than the limit: it is taken alone.
+        stop = files.next_record_end(item.file, start, end)
+    return stop

@@ -1,0 +1,313 @@
+"""Files as a source: listing, recognising a file again, and the end of its last whole record.
+
+A file is known by (device, inode), by a hash of its head *with its length*, and by a hash of the last
+bytes before the claimed end. Head alone never suffices: CSV files of one kind begin alike. Edits in
+the middle are not seen here; the input digest of an attempt sees them between attempts.
+"""
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import xxhash
+
+from semel import limits
+from semel.batch import Claim
+from semel.errors import SourceError
+from semel.pipeline import Spec
+
+_SCAN_BYTES = 1 << 16
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedFile:
+    """A file as the source shows it now. `when` is its place in time for `select: interval`."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    head_length: int
+    head_hash: str
+    when: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A file that plan leaves alone, and why. Its records stay unclaimed until that is settled."""
+
+    path: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """An open source partition of the ledger."""
+
+    source_partition_id: int
+    path: str
+    generation: int
+    device: int
+    inode: int
+    head_length: int
+    head_hash: str
+    tail_end: int
+    tail_hash: str
+
+
+def list_files(
+    spec: Spec, window: tuple[datetime, datetime] | None = None
+) -> tuple[list[ListedFile], list[Refusal]]:
+    """Regular files of the source, oldest first (then by path), and what was refused.
+
+    `window` [start, end) keeps only files whose own time (`source.interval_from`) lies in it.
+    """
+    root = Path(os.path.realpath(spec.source_root()))
+    found: list[ListedFile] = []
+    refused: list[Refusal] = []
+    names = set(glob.iglob(spec.source_pattern(), root_dir=root, recursive=True))
+    for name in sorted(names):
+        path = os.path.join(root, name)
+        try:
+            path.encode("utf-8")
+        except UnicodeEncodeError:
+            shown = path.encode("utf-8", "backslashreplace").decode()
+            refused.append(_refusal(shown, "name", "its name is not UTF-8; rename it"))
+            continue
+        if os.path.isdir(path):
+            continue
+        item = _look(spec, root, path, window)
+        if isinstance(item, Refusal):
+            refused.append(item)
+        elif item is not None:
+            found.append(item)
+    found.sort(key=lambda file: (file.mtime_ns, file.path))
+    return found, refused
+
+
+def _look(
+    spec: Spec, root: Path, path: str, window: tuple[datetime, datetime] | None
+) -> ListedFile | Refusal | None:
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        return _refusal(path, "symlink", f"it leads out of {root}; move the file itself there")
+    try:
+        handle = os.open(path, _OPEN)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            return _refusal(path, "symlink", "it leads nowhere; remove it")
+        return None  # It went away between listing and looking.
+    except OSError as error:
+        return _refusal(path, "unreadable", f"{error.strerror}; give the reader access")
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return _refusal(path, "kind", "it is not a regular file")
+        when = file_time(spec, path, status.st_mtime_ns)
+        if isinstance(when, Refusal):
+            return when
+        if window is not None and not (when and window[0] <= when < window[1]):
+            return None
+        length = min(status.st_size, limits.HEAD_BYTES)
+        return ListedFile(
+            path=path,
+            device=_signed(status.st_dev),
+            inode=_signed(status.st_ino),
+            size=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            head_length=length,
+            head_hash=_hash(handle, 0, length),
+            when=when,
+        )
+    finally:
+        os.close(handle)
+
+
+def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None:
+    """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
+    rule = spec.source.interval_from
+    if rule is None:
+        return None
+    if rule == "mtime":
+        return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
+    try:
+        return datetime.strptime(os.path.basename(path), rule).replace(tzinfo=UTC)
+    except ValueError:
+        return _refusal(path, "interval", f"its name does not follow {rule!r}, so it has no interval")
+
+
+def recognise(
+    file: ListedFile, by_inode: Known | None, by_path: Known | None, copies: Iterable[Known]
+) -> Known | Refusal | None:
+    """The open source partition that a file continues; None: a new one; or why it is refused.
+
+    A total decision over what the ledger knows under the file's inode and under its path. `copies`
+    are partitions with this file's head whose own file was truncated or is gone.
+    """
+    if by_inode is not None:
+        trouble = _differs(file, by_inode)
+        if trouble:
+            return _refusal(
+                file.path,
+                "changed",
+                f"{trouble} since it was planned as {by_inode.path!r} generation "
+                f"{by_inode.generation} (partition {by_inode.source_partition_id}: {show(by_inode)}; "
+                f"now {show(file)}); `semel accept` reads it as a new generation",
+            )
+        if by_inode.path != file.path and os.path.lexists(by_inode.path):
+            if _inode_of(by_inode.path) == (file.device, file.inode):
+                return _refusal(
+                    file.path, "hard link", f"the same file is read as {by_inode.path!r} already"
+                )
+        return by_inode
+    if by_path is not None and not _moved_away(by_path):
+        return _refusal(
+            file.path,
+            "replaced",
+            f"another file took the place of partition {by_path.source_partition_id} (was "
+            f"{show(by_path)}; now {show(file)}); `semel accept` reads it as a new generation, "
+            "`semel accept --as same` goes on in it",
+        )
+    for copy in copies:
+        if 0 < copy.tail_end <= file.size and not _differs(file, copy):
+            return _refusal(
+                file.path,
+                "copy",
+                f"it begins with all that was read of {copy.path!r} (partition "
+                f"{copy.source_partition_id}), whose own file was cut or is gone; `semel accept` "
+                "reads it as new, `semel accept --as same` goes on in it",
+            )
+    return None
+
+
+def _moved_away(known: Known) -> bool:
+    """Whether the file that a partition was read from lives on under another name (log rotation)."""
+    folder = os.path.dirname(known.path)
+    with os.scandir(folder) as entries:
+        return any(
+            _signed(entry.inode()) == known.inode and entry.path != known.path for entry in entries
+        )
+
+
+def _differs(file: ListedFile, known: Known) -> str | None:
+    """What tells a file from a known one: it shrank, or its head or tail is another."""
+    if file.size < max(known.tail_end, known.head_length):
+        return f"it shrank to {file.size} bytes"
+    with open(file.path, "rb", opener=_opener) as handle:
+        if _hash(handle.fileno(), 0, known.head_length) != known.head_hash:
+            return f"its first {known.head_length} bytes changed"
+        if known.tail_end and tail_hash(handle.fileno(), known.tail_end) != known.tail_hash:
+            return f"its bytes before {known.tail_end} changed"
+    return None
+
+
+def record_end(file: ListedFile, floor: int, ceiling: int, *, whole: bool) -> int:
+    """The last end of a record in [floor, ceiling) of a file; `floor` when there is none.
+
+    `whole`: the file is closed, so what follows its last newline is a record too.
+    """
+    if whole and ceiling == file.size:
+        return ceiling
+    with open(file.path, "rb", opener=_opener) as handle:
+        position = ceiling
+        while position > floor:
+            start = max(floor, position - _SCAN_BYTES)
+            found = os.pread(handle.fileno(), position - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            position = start
+    return floor
+
+
+def next_record_end(file: ListedFile, start: int, ceiling: int) -> int:
+    """The first end of a record after `start`, at most `ceiling`."""
+    with open(file.path, "rb", opener=_opener) as handle:
+        for position in range(start, ceiling, _SCAN_BYTES):
+            data = os.pread(handle.fileno(), min(_SCAN_BYTES, ceiling - position), position)
+            found = data.find(b"\n")
+            if found >= 0:
+                return position + found + 1
+    return ceiling
+
+
+def tail_of(path: str, end: int) -> str:
+    """Hash of the bytes before `end`, at most TAIL_BYTES."""
+    with open(path, "rb", opener=_opener) as handle:
+        return tail_hash(handle.fileno(), end)
+
+
+def tail_hash(handle: int, end: int) -> str:
+    start = max(0, end - limits.TAIL_BYTES)
+    return _hash(handle, start, end - start)
+
+
+def check_claims(claims: Iterable[Claim]) -> None:
+    """Prove that each claimed range still lies in the file that was planned.
+
+    Called by the driver before and after the job. SourceError names the file and what changed.
+    """
+    for claim in claims:
+        with open_claim(claim) as handle:
+            if _hash(handle.fileno(), 0, claim.head_length) != claim.head_hash:
+                raise changed(claim, f"its first {claim.head_length} bytes changed")
+            if tail_hash(handle.fileno(), claim.end) != claim.tail_hash:
+                raise changed(claim, f"its bytes before {claim.end} changed")
+
+
+def open_claim(claim: Claim):  # noqa: ANN201 - a binary file object
+    """Open a claimed file for reading; SourceError when it is not the file that was planned."""
+    try:
+        handle = open(claim.path, "rb", opener=_opener)  # noqa: SIM115 - handed to the caller
+    except OSError as error:
+        raise changed(claim, f"it cannot be read ({error.strerror})") from error
+    status = os.fstat(handle.fileno())
+    same = (_signed(status.st_dev), _signed(status.st_ino)) == (claim.device, claim.inode)
+    if not same or status.st_size < claim.end:
+        handle.close()
+        what = f"it shrank to {status.st_size} bytes" if same else "another file took its place"
+        raise changed(claim, what)
+    return handle
+
+
+def changed(claim: Claim, what: str) -> SourceError:
+    return SourceError(
+        f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what was planned: "
+        f"{what}; bytes {claim.start} to {claim.end} of it are claimed. Put the file back, or give "
+        "the batch up with `semel abandon` and settle the file with `semel accept`"
+    )
+
+
+def show(what: ListedFile | Known) -> str:
+    return f"inode {what.inode}, head {what.head_hash[:12]} of {what.head_length} bytes"
+
+
+def _inode_of(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return _signed(status.st_dev), _signed(status.st_ino)
+
+
+def _hash(handle: int, start: int, length: int) -> str:
+    return xxhash.xxh3_128_hexdigest(os.pread(handle, length, start))
+
+
+def _signed(number: int) -> int:
+    """An unsigned 64-bit number as Postgres' bigint holds it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | _OPEN)
+
+
+def _refusal(path: str, reason: str, detail: str) -> Refusal:
+    return Refusal(path=path, reason=reason, detail=re.sub(r"[\x00-\x1f\x7f]", "?", detail))

@@ -1,0 +1,249 @@
+"""The Spark job of stage: read, classify, write, as one job of three stages. Ids travel, rows stay.
+
+What it does not do: decide anything. The tasks call semel.steps, and the driver gets their reports.
+Known limitation: transforms run in a second job, on the rows that the first one kept.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from semel import errors
+from semel.errors import CorruptionError, RetryableError, SemelError, TerminalError
+from semel.manifest import Kind, SplitReport, StagedFile
+from semel.spark.transforms import load_transforms
+from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
+from semel.steps.job import StageJob
+from semel.steps.read import read
+from semel.steps.shard import classify_shard
+from semel.steps.write import decide, survivors, write_rows
+
+_READ = "shard int, split int, ids binary, report binary"
+_CLASSIFIED = "split int, shard int, dropped binary, report binary"
+_REPORTS = "split int, report binary"
+_WRITTEN = "files binary"
+_ARROW = {
+    _READ: [("shard", pa.int32()), ("split", pa.int32()), ("ids", pa.binary()), ("report", pa.binary())],
+    _CLASSIFIED: [
+        ("split", pa.int32()),
+        ("shard", pa.int32()),
+        ("dropped", pa.binary()),
+        ("report", pa.binary()),
+    ],
+    _REPORTS: [("split", pa.int32()), ("report", pa.binary())],
+    _WRITTEN: [("files", pa.binary())],
+}
+_REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
+_OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a job hands to the driver: a report for each split, and what the transforms wrote."""
+
+    reports: list[SplitReport]
+    files: tuple[StagedFile, ...]
+    sink_schema: list[list[str]]
+
+
+class SparkEngine:
+    """Runs stage jobs in a Spark session, over Connect or in the driver's own process."""
+
+    def __init__(self, session: SparkSession) -> None:
+        """TerminalError when the session's Spark would mix two tries of a stage in one attempt."""
+        self.session = session
+        for key, value in _REQUIRED.items():
+            found = session.conf.get(key, None)
+            if found != value:
+                raise TerminalError(
+                    f"this Spark was started with {key}={found}; semel needs {key}={value}, so that a "
+                    "lost executor fails the attempt in place of mixing two outcomes of a transform"
+                )
+
+    def run(self, job: StageJob) -> Outcome:
+        """Run a job. RetryableError: Spark failed; errors that tasks raised keep their class."""
+        try:
+            transforms = load_transforms(job.spec.transforms)
+            reports = self._reports(job, write=not transforms)
+            if not transforms:
+                return Outcome(
+                    reports=reports, files=(), sink_schema=schema_of(job.output_schema())
+                )
+            return self._transform(job, reports, transforms)
+        except PySparkException as error:
+            raise translated(error) from error
+
+    def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
+        count = len(job.splits)
+        splits = self.session.range(0, count, 1, count)
+        if job.spec.by_position:
+            done = splits.mapInArrow(_read_only(job, write), _REPORTS)
+        else:
+            done = (
+                splits.mapInArrow(_read(job), _READ)
+                .repartitionById(job.shards, "shard")
+                .mapInArrow(_classify(job), _CLASSIFIED)
+                .repartitionById(count, "split")
+                .mapInArrow(_write(job, write), _REPORTS)
+            )
+        reports = [SplitReport.from_bytes(bytes(row["report"])) for row in done.collect()]
+        reports.sort(key=lambda report: report.split)
+        _each_once("split", [report.split for report in reports], count, job)
+        return reports
+
+    def _transform(
+        self, job: StageJob, reports: list[SplitReport], transforms: list[tuple[str, Callable]]
+    ) -> Outcome:
+        count = len(job.splits)
+        frame = self.session.range(0, count, 1, count).mapInArrow(
+            _survivors(job, reports), from_arrow_schema(job.output_schema())
+        )
+        for name, transform in transforms:
+            frame = _applied(name, transform, frame)
+        schema = to_arrow_schema(frame.schema)
+        missing = [c for c in job.spec.sink.partition_by if c not in schema.names]
+        if missing:
+            raise TerminalError(
+                f"sink.partition_by {missing}: the transforms gave only {schema.names}; add the "
+                "columns to the last transform's select, or change partition_by"
+            )
+        written = frame.mapInArrow(_write_rows(job), _WRITTEN).collect()
+        files = tuple(
+            StagedFile(**{**plain, "kind": Kind(plain["kind"])})
+            for row in written
+            for plain in json.loads(bytes(row["files"]))
+        )
+        return Outcome(reports=reports, files=files, sink_schema=schema_of(schema))
+
+
+def schema_of(schema: pa.Schema) -> list[list[str]]:
+    """An Arrow schema as the ledger keeps it: pairs of name and type."""
+    return [[field.name, str(field.type)] for field in schema]
+
+
+def translated(error: PySparkException) -> SemelError:
+    """The error that a task raised, or that Spark has, in semel's words."""
+    text = str(error)
+    if found := _OURS.findall(text):
+        name, message = found[-1]
+        kind = getattr(errors, name, RetryableError)
+        return kind(message.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b", line)] or lines
+    shown = (causes[-1] if causes else type(error).__name__)[:500]
+    return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
+
+
+def _applied(name: str, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
+    try:
+        made = transform(frame)
+        made.schema  # noqa: B018 - Connect analyses only when it is asked.
+    except Exception as error:
+        raise TerminalError(f"transform {name} raised {type(error).__name__}: {error}") from error
+    return made
+
+
+def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in _values(batches, "id"):
+            done = read(job, job.splits[number], write=False)
+            report = done.report.to_bytes()
+            for shard, ids in done.ids.items():
+                yield _one(_READ, shard, number, pack_ids(ids), report)
+
+    return task
+
+
+def _read_only(job: StageJob, write: bool) -> Callable:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in _values(batches, "id"):
+            yield _one(_REPORTS, number, read(job, job.splits[number], write=write).report.to_bytes())
+
+    return task
+
+
+def _classify(job: StageJob) -> Callable:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sorted(_rows(batches), key=lambda row: row["split"])
+        if not rows:
+            return
+        shard = rows[0]["shard"]
+        _each_once("split", [row["split"] for row in rows], len(job.splits), job)
+        parts = [unpack_ids(row["ids"]) for row in rows]
+        reports = [SplitReport.from_bytes(row["report"]) for row in rows]
+        dropped = classify_shard(job, shard, parts, reports)
+        for row in rows:
+            number = row["split"]
+            blob = pack_dropped(dropped[number]) if number in dropped else b""
+            yield _one(_CLASSIFIED, number, shard, blob, row["report"])
+
+    return task
+
+
+def _write(job: StageJob, write: bool) -> Callable:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = list(_rows(batches))
+        for number in sorted({row["split"] for row in rows}):
+            own = [row for row in rows if row["split"] == number]
+            _each_once("shard", [row["shard"] for row in own], job.shards, job)
+            if len({row["report"] for row in own}) != 1:
+                raise CorruptionError(
+                    f"attempt {job.attempt_id}: split {number} was read twice with two outcomes; run "
+                    "stage again"
+                )
+            report = SplitReport.from_bytes(own[0]["report"])
+            dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
+            yield _one(_REPORTS, number, decide(job, report, dropped, write=write).to_bytes())
+
+    return task
+
+
+def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in _values(batches, "id"):
+            yield from survivors(job, reports[number])
+
+    return task
+
+
+def _write_rows(job: StageJob) -> Callable:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        files, _ = write_rows(job, TaskContext.get().partitionId(), batches)
+        yield _one(_WRITTEN, json.dumps([asdict(file) for file in files]).encode())
+
+    return task
+
+
+def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
+    """Nothing of a shuffle may be missing or doubled: it would lose or double records."""
+    if sorted(found) != list(range(count)):
+        raise CorruptionError(
+            f"attempt {job.attempt_id}: expected each {what} below {count} once, found "
+            f"{len(found)}; Spark lost or repeated part of a shuffle, run stage again"
+        )
+
+
+def _values(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(column).to_pylist()
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _one(ddl: str, *values: Any) -> pa.RecordBatch:
+    schema = pa.schema(_ARROW[ddl])
+    arrays = [pa.array([v], f.type) for v, f in zip(values, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)

@@ -1,0 +1,305 @@
+"""The parts of a pipeline's declaration: models that check what their own text alone can tell."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import PurePosixPath
+from string import Formatter
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from semel import ddl, limits
+from semel.durations import format_duration, parse_duration, parse_size
+from semel.spec_yaml import Problem, Problems
+
+RESERVED_PREFIX = "_semel"
+"""Columns that semel adds begin with this; no declared column may."""
+
+GLOB = re.compile(r"[*?\[]")
+"""The characters that make a part of source.path a pattern."""
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["30 days", "6 hours", "90 s", "P3D"]}),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["8 GiB", "500 MB", 1048576]}),
+]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Select(StrEnum):
+    """What one batch takes: all that has arrived, or what belongs to the run's data interval."""
+
+    ARRIVAL = "arrival"
+    INTERVAL = "interval"
+
+
+class Scope(StrEnum):
+    """Where a repeated id is looked for: in the whole horizon, or in its record time's bucket."""
+
+    HORIZON = "horizon"
+    BUCKET = "bucket"
+
+
+class Late(StrEnum):
+    """What becomes of a record whose bucket has been collected."""
+
+    QUARANTINE = "quarantine"
+    ACCEPT = "accept"
+
+
+class Model(BaseModel):
+    """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Csv(Model):
+    """How CSV files are written. Each file begins with a header that names the schema's columns."""
+
+    delimiter: str = Field(default=",", pattern=r"^[\t -~]$")
+    """The one character between two fields."""
+    quote: str = Field(default='"', pattern=r"^[!-~]$")
+    """The one character around a field that holds delimiters."""
+    multiline: bool = Field(default=False, strict=True)
+    """Fields may hold newlines. Such a file cannot be split: one task reads it whole."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Csv":
+        if self.delimiter == self.quote:
+            raise Problems([Problem(("quote",), "is the same character as the delimiter")])
+        return self
+
+
+class FilesSource(Model):
+    """Files that grow at their end, or appear."""
+
+    type: Literal["files"]
+    """The kind of source."""
+    path: Text
+    """The files: relative to the first data root, or absolute. May hold *, ?, [...] and **."""
+    format: Literal["jsonl", "csv"]
+    """jsonl: one JSON object a line. csv: a header, then one record a line."""
+    columns: dict[str, str] = Field(alias="schema", min_length=1)
+    """The columns in their order, each with its type in the words of Spark's DDL."""
+    select: Select = Select.ARRIVAL
+    """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
+    interval_from: str | None = None
+    """Where a file's time is read: a strptime pattern of its whole name, or "mtime"."""
+    lateness: Duration = timedelta(0)
+    """An interval's batch also takes what is unclaimed this far before its start."""
+    closed_after: Duration | None = None
+    """A last line without newline, and a gzip file, is taken once the file is this old."""
+    csv: Csv = Csv()
+    """Only for format: csv."""
+
+    @field_validator("path")
+    @classmethod
+    def _path(cls, path: str) -> str:
+        if why := _path_problem(path):
+            raise ValueError(f"{path!r} {why}")
+        if path.endswith("/") or not PurePosixPath(path).name:
+            raise ValueError(f"{path!r} is a folder; add a pattern such as *.jsonl")
+        return path
+
+    @field_validator("columns")
+    @classmethod
+    def _types(cls, columns: dict[str, str]) -> dict[str, str]:
+        problems, types, seen = [], {}, set()
+        for name, text in columns.items():
+            if not name.strip() or not name.isprintable() or "`" in name:
+                problems.append(Problem((name,), "is not a column name: use printable characters"))
+            if name.lower().startswith(RESERVED_PREFIX):
+                problems.append(Problem((name,), "names of this beginning are kept for semel"))
+            if name.lower() in seen:
+                problems.append(Problem((name,), "is there twice (upper and lower case are alike)"))
+            seen.add(name.lower())
+            try:
+                types[name] = str(ddl.parse(text))
+            except ValueError as error:
+                problems.append(Problem((name,), str(error)))
+        if problems:
+            raise Problems(problems)
+        return types
+
+    @model_validator(mode="after")
+    def _check(self) -> "FilesSource":
+        if problems := [Problem(key, why) for key, why in self._problems()]:
+            raise Problems(problems)
+        return self
+
+    def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        if self.select is Select.INTERVAL and self.interval_from is None:
+            yield ("interval_from",), (
+                "is missing: select: interval needs a pattern of the file names "
+                '("flights-%Y-%m-%d.jsonl") or "mtime"'
+            )
+        if self.select is Select.ARRIVAL:
+            if self.interval_from is not None:
+                yield ("interval_from",), "has no meaning with select: arrival; leave it out"
+            if self.lateness:
+                yield ("lateness",), "has no meaning with select: arrival; leave it out"
+        if self.interval_from not in (None, "mtime") and not _reads_dates(self.interval_from):
+            yield ("interval_from",), (
+                f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
+                'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
+            )
+        if self.format == "csv":
+            for name, text in self.columns.items():
+                if ddl.parse(text).nested:
+                    yield ("schema", name), f"{text}: a CSV field cannot hold an array or a struct"
+        elif self.csv != Csv():
+            yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
+
+
+class FilesSink(Model):
+    """A folder of files that are only ever added, whole batches at a time."""
+
+    type: Literal["files"]
+    """The kind of sink."""
+    path: Text
+    """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
+    format: Literal["parquet", "jsonl"]
+    """The format of the files."""
+    partition_by: tuple[Text, ...] = ()
+    """Columns that become folders (column=value), outermost first."""
+    file_name: str = "{pipeline}-b{batch:08d}-{part:05d}"
+    """A file's name without extension, from {pipeline}, {batch}, {part} and {fence}."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    @field_validator("file_name")
+    @classmethod
+    def _file_name(cls, template: str) -> str:
+        if why := _template_problem(template):
+            raise ValueError(f"{template!r} {why}")
+        return template
+
+    @field_validator("path")
+    @classmethod
+    def _path(cls, path: str) -> str:
+        if why := _path_problem(path):
+            raise ValueError(f"{path!r} {why}")
+        if GLOB.search(path):
+            raise ValueError(f"{path!r} holds *, ? or [: the sink is one folder")
+        return path
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partition_by(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if name := twice(names):
+            raise ValueError(f"names {name!r} twice")
+        return names
+
+
+class Dedup(Model):
+    """How repeated records are recognised."""
+
+    scope: Scope = Scope.HORIZON
+    """horizon: an id may come back with any time. bucket: always with the same record_time."""
+    horizon: Duration = timedelta(days=30)
+    """How long ids are kept: a repeat that comes later is a new record."""
+    shards: int = Field(default=4, ge=1, le=256, strict=True)
+    """Parts of the id catalog that are worked on in parallel. Fixed at the first batch."""
+    late: Late = Late.QUARANTINE
+    """scope: bucket only: what becomes of a record whose bucket has been collected."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Dedup":
+        if not self.horizon:
+            raise Problems([Problem(("horizon",), "must be longer than nothing")])
+        return self
+
+
+class Limits(Model):
+    """Bounds beyond which a batch stops instead of going on."""
+
+    bytes_per_batch_max: Size = limits.BATCH_BYTES_MAX
+    """Source bytes of one batch. arrival leaves the rest to the next; interval is refused."""
+    quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
+    """The batch fails when a larger share of its records is quarantined (1: never)."""
+    orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
+    """A planned batch without a sign of life for so long may be taken over by a later plan."""
+
+
+def _path_problem(path: str) -> str | None:
+    if not path.isprintable():
+        return "holds a control character"
+    parts = PurePosixPath(path).parts
+    if ".." in parts:
+        return "holds '..': write the path that is meant"
+    if any("**" in part and part != "**" for part in parts):
+        return "holds ** beside other characters: it stands alone between two slashes"
+    if parts and parts[-1] == "**":
+        return "ends in **, which matches folders; add a file pattern such as /*.jsonl"
+    return None
+
+
+def _reads_dates(pattern: str) -> bool:
+    """Whether file names written with this pattern give their dates back."""
+    if "/" in pattern or "%Y" not in pattern:
+        return False
+    sample = datetime(2013, 1, 1)
+    try:
+        return datetime.strptime(sample.strftime(pattern), pattern).replace(tzinfo=None) == sample
+    except ValueError:
+        return False
+
+
+def _template_problem(template: str) -> str | None:
+    """What is wrong with sink.file_name. Two (batch, part) must never give one name."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        return f"is not a template: {error}"
+    literals = "".join(literal for literal, *_ in parts)
+    if not re.fullmatch(r"[A-Za-z0-9._-]*", literals, re.ASCII):
+        return "may hold letters, digits, '.', '_', '-' and fields, and no slashes"
+    if template[:1] in (".", "_", "-"):
+        return "begins with '.', '_' or '-': readers such as Spark take that for a hidden file"
+    apart, seen = True, []
+    for literal, field, spec, conversion in parts:
+        apart = apart or bool(re.search(r"[^0-9]", literal))
+        if field is None:
+            continue
+        if field not in ("pipeline", "batch", "part", "fence"):
+            return f"has the unknown field {{{field}}}; known: pipeline, batch, part, fence"
+        if conversion or not re.fullmatch(r"(0[0-9]{1,2}d)?" if field != "pipeline" else "", spec):
+            return f"formats {{{field}}} in another way than {{batch:08d}}"
+        if field != "pipeline" and not apart:
+            return f"has a number right before {{{field}}}: 1 and 12 would read like 11 and 2"
+        apart = field == "pipeline"
+        seen.append(field)
+    if missing := {"batch", "part"} - set(seen):
+        return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
+    longest = template.format(pipeline="p" * 63, batch=1 << 62, part=1 << 31, fence=1 << 31)
+    if len(longest) > limits.FILE_NAME_BYTES_MAX:
+        return f"can grow longer than {limits.FILE_NAME_BYTES_MAX} bytes"
+    return None
+
+
+def twice(names: tuple[str, ...]) -> str | None:
+    return next((name for name, count in Counter(map(str.lower, names)).items() if count > 1), None)

@@ -1,0 +1,233 @@
+"""Reading a pipeline's YAML with the line of every key, and errors that say where they are."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+from semel import limits
+from semel.errors import SpecError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
+Key = tuple[str | int, ...]
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the key's path in the document, and why."""
+
+    key: Key
+    why: str
+
+
+class Problems(ValueError):
+    """Several problems that one validator found; their keys start at the validated value."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(f"{key_of(p.key)}: {p.why}" for p in problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A parsed file: its data, the line (from 1) of each key by its path, and what YAML hides.
+
+    `problems` are repeated keys and values that cannot be read; the data is then not to be used.
+    """
+
+    path: Path
+    data: dict[str, Any]
+    lines: dict[Key, int]
+    problems: list[Problem]
+
+    def error(self, problems: Iterable[Problem]) -> SpecError:
+        """One SpecError of these problems and the document's own, in the order of their lines."""
+        own = {p.key for p in self.problems}
+        every = self.problems + [p for p in problems if p.key not in own]
+        placed = sorted((self.line(p.key), key_of(p.key), p.why) for p in every)
+        shown = [_placed(self.path, *one) for one in placed[: limits.SPEC_PROBLEMS_MAX]]
+        if more := len(placed) - len(shown):
+            shown.append(_placed(self.path, placed[-1][0], "(file)", f"{more} more problems"))
+        return SpecError("\n".join(shown))
+
+    def line(self, key: Key) -> int:
+        """The line of the key, or of the nearest key around it when it is missing."""
+        while key not in self.lines and key:
+            key = key[:-1]
+        return self.lines.get(key, 1)
+
+
+def key_of(key: Key) -> str:
+    """A key's path as people write it: `source.schema.carrier`, `record_id[2]`."""
+    shown = ""
+    for part in key:
+        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else str(part)
+    return shown or "(file)"
+
+
+def read(path: Path) -> Document:
+    """The document of one file. SpecError with file and line when it is not a mapping in YAML."""
+    text = _text(path)
+    try:
+        _refuse_bombs(path, text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        why = error.problem or str(error)
+        if "cannot start any token" in why:
+            why += '; put quotes around the value, such as "@daily"'
+        raise SpecError(_placed(path, mark.line + 1 if mark else 1, "(yaml)", why)) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        why = f"the character U+{error.character:04X} is not allowed in YAML"
+        raise SpecError(_placed(path, line, "(yaml)", why)) from error
+    if not isinstance(root, yaml.MappingNode):
+        why = "is not a mapping; a pipeline begins with `name: ...`"
+        raise SpecError(_placed(path, 1, "(file)", why))
+    builder = _Builder()
+    data = builder.build(root, ())
+    return Document(path=path, data=data, lines=builder.lines, problems=builder.problems)
+
+
+def declared_name(path: Path) -> str:
+    """The name that a file declares, or its stem when the file cannot say."""
+    try:
+        name = read(path).data.get("name")
+    except SpecError:
+        return path.stem
+    return name if isinstance(name, str) else path.stem
+
+
+def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:
+    """What pydantic found in the input of `model`, in words that a person can act on."""
+    found: list[Problem] = []
+    for item in error.errors(include_url=False):
+        key = tuple(part for part in item["loc"] if part != "[key]")
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, Problems):
+            found += [Problem(key + inner.key, inner.why) for inner in cause.problems]
+        else:
+            found.append(Problem(key, _why(item, cause, model)))
+    return found
+
+
+def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
+    kind, value = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        return "is an unknown key" + _suggestion(item["loc"], model)
+    if kind == "missing":
+        return "is missing"
+    if kind == "string_pattern_mismatch":
+        return f"{value!r} does not match the pattern {item['ctx']['pattern']}"
+    if kind == "tuple_type":
+        return f"must be a list, such as [{value if isinstance(value, str) else '...'}]"
+    if kind in ("dict_type", "model_type"):
+        return "must be a mapping: keys with values, each on its own indented line"
+    if isinstance(cause, ValueError):
+        return str(cause)
+    why = item["msg"].replace("Input should be", "must be")
+    if isinstance(value, (dict, list)) or value is None:
+        return f"{why}, not {'nothing' if value is None else 'a list or mapping'}"
+    read = isinstance(value, bool) and kind == "string_type"
+    hint = "; YAML reads it as a truth value, put it in quotes" if read else ""
+    return f"{why}, not {value!r}{hint}"
+
+
+def _suggestion(loc: Key, model: type["BaseModel"]) -> str:
+    for part in loc[:-1]:
+        model = model.model_fields[str(part)].annotation
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    close = get_close_matches(str(loc[-1]), known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(limits.SPEC_BYTES_MAX + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(raw) > limits.SPEC_BYTES_MAX:
+        raise SpecError(f"{path}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise SpecError(_placed(path, line, "(yaml)", "is not valid UTF-8")) from error
+
+
+def _refuse_bombs(path: Path, text: str) -> None:
+    """Refuse what makes a small file a large document, before anything recurses into it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
+            raise SpecError(_placed(path, line, "(yaml)", why))
+        if getattr(event, "tag", None):
+            why = f"the tag {event.tag} is not read; write the plain value, or quote it"
+            raise SpecError(_placed(path, line, "(yaml)", why))
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+        if depth > limits.SPEC_DEPTH_MAX:
+            why = f"nests deeper than {limits.SPEC_DEPTH_MAX}"
+            raise SpecError(_placed(path, line, "(yaml)", why))
+
+
+class _Builder:
+    """Plain data from YAML nodes: keys are text as written, and none comes twice."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Key, int] = {}
+        self.problems: list[Problem] = []
+        self.scalars = SafeConstructor()
+
+    def build(self, node: yaml.Node, key: Key) -> Any:
+        self.lines.setdefault(key, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self.mapping(node, key)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return [self.build(child, (*key, at)) for at, child in enumerate(node.value)]
+        try:
+            value = self.scalars.construct_object(node, deep=True)
+        except (yaml.constructor.ConstructorError, ValueError) as error:
+            why = getattr(error, "problem", None) or str(error)
+            self.problems.append(Problem(key, f"cannot be read: {why}"))
+            return None
+        if isinstance(value, str) and _UNSTORABLE.search(value):
+            why = "holds a NUL or half a surrogate pair, which the ledger cannot store"
+            self.problems.append(Problem(key, why))
+        return value
+
+    def mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem(key, f"line {line} has a key that is not text"))
+                continue
+            name = key_node.value
+            if name in built:
+                why = f"is there twice, first in line {self.lines[*key, name]}"
+                self.lines[*key, name] = line
+                self.problems.append(Problem((*key, name), why))
+                continue
+            self.lines[*key, name] = line
+            built[name] = self.build(value_node, (*key, name))
+        return built
+
+
+def _placed(path: Path, line: int, key: str, why: str) -> str:
+    return f"{path}:{line}: {key}: {why}"

@@ -1,0 +1,347 @@
+"""stage: one attempt at a batch. It may be repeated, killed and run twice at once; nothing of it is
+visible to readers.
+
+How it works:
+1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id runs:
+   the pinned list, which is all that the attempt may consult;
+2. make the attempt's folder, and check that the planned ranges are still there;
+3. run the job (semel.steps) in an engine;
+4. check again, make everything durable, and seal the manifest with `running -> staged`.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Protocol
+
+import xxhash
+
+from semel import limits, paths
+from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline
+from semel.catalog import ensure_segment, snapshot
+from semel.errors import (
+    AttemptLostError,
+    LimitError,
+    RetryableError,
+    SemelError,
+    StateError,
+    TerminalError,
+)
+from semel.ledger import Ledger, change, row, rows, transition
+from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
+from semel.pipeline import Spec
+from semel.sinks import layout
+from semel.sources import files
+from semel.steps.job import StageJob, splits_of
+from semel.storage import make_folder, sync_folder
+
+Say = Callable[[str], None]
+
+
+class Outcome(Protocol):
+    """What an engine hands back: one report a split, what transforms wrote, the output's columns."""
+
+    reports: list[SplitReport]
+    files: tuple[StagedFile, ...]
+    sink_schema: list[list[str]]
+
+
+class Engine(Protocol):
+    """Runs the job of an attempt.
+
+    Called once per attempt, in the driver. Its tasks may run several times and at the same time.
+    Raises RetryableError when the engine failed; an error that a task raised keeps its class.
+    """
+
+    def run(self, job: StageJob) -> Outcome: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """The answer of stage. `attempt` is None when the batch has committed already."""
+
+    batch: Batch
+    attempt: Attempt | None
+    found: bool
+    counts: Counts = Counts()
+    files: int = 0
+    reasons: dict[str, int] | None = None
+    example: str | None = None
+
+
+def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = print) -> Staged:
+    """Stage a planned batch; a batch that is staged or committed is answered without a new fence.
+
+    AttemptLostError: another attempt won, or the batch was given up, while this one ran.
+    TerminalError: the spec or the source is not what was planned, or a limit was broken.
+    """
+    with ledger.transaction() as connection:
+        batch = _batch(connection, batch_id)
+        pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
+        done = row(connection, "stage", "staged", batch_id=batch_id)
+        claims = [
+            Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)
+        ]
+    if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
+        return Staged(batch=batch, attempt=None, found=True)
+    if batch.status is BatchStatus.ABANDONED:
+        raise StateError(
+            f"batch {batch_id} was abandoned, and its records are free for a later plan; clear the "
+            "run's plan task, or run the pipeline again"
+        )
+    if batch.spec_digest != spec.digest():
+        raise TerminalError(
+            f"batch {batch_id} was planned by another version of {spec.name}'s declaration (digest "
+            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); put the file back, or `semel "
+            f"abandon {batch_id}` and run the pipeline again"
+        )
+    if done is not None:
+        return Staged(batch=batch, attempt=Attempt.from_row(done), found=True)
+    return _attempt(ledger, spec, pipeline, batch, claims, engine, say)
+
+
+def _batch(connection, batch_id: int) -> Batch:  # noqa: ANN001 - sqlalchemy.Connection
+    found = row(connection, "stage", "batch", batch_id=batch_id)
+    if found is None:
+        raise StateError(f"there is no batch {batch_id}; run plan first, or see `semel batches`")
+    return Batch.from_row(found)
+
+
+def _attempt(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    claims: list[Claim],
+    engine: Engine,
+    say: Say,
+) -> Staged:
+    files.check_claims(claims)
+    attempt, job = _begin(ledger, spec, pipeline, batch, claims)
+    say(
+        f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
+        f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
+    )
+    try:
+        with _heartbeat(ledger, batch.batch_id):
+            for folder in (job.spill_dir, job.data_dir):
+                make_folder(folder)
+            outcome = engine.run(job)
+            files.check_claims(claims)
+        return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
+    except SemelError as error:
+        lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+        raise
+    except OSError as error:
+        lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+        raise RetryableError(
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. Mend "
+            f"the file system below {pipeline.sink_path}, then run stage again"
+        ) from error
+
+
+def _begin(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim]
+) -> tuple[Attempt, StageJob]:
+    with ledger.transaction() as connection:
+        rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
+        segment = None
+        if not spec.by_position:
+            horizon = int(spec.dedup.horizon.total_seconds())
+            segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
+        pinned = snapshot(connection, pipeline.pipeline_id)
+        begun = transition(
+            connection,
+            "stage",
+            "begin_attempt",
+            f"batch {batch.batch_id} is not planned any more, so it takes no new attempt; run this "
+            "again to see what became of it",
+            batch_id=batch.batch_id,
+            snapshot_seq=pinned.commit_seq,
+            gc_floor=pinned.gc_floor,
+            driver=f"{socket.gethostname()}:{os.getpid()}",
+        )
+    attempt = Attempt.from_row(begun)
+    folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
+    whole = {
+        c.ordinal for c in claims if c.path.endswith(".gz") or spec.source.csv.multiline
+    }
+    return attempt, StageJob(
+        spec=spec,
+        dsn=ledger.dsn,
+        pipeline_id=pipeline.pipeline_id,
+        batch_id=batch.batch_id,
+        attempt_id=attempt.attempt_id,
+        fence=attempt.fence,
+        folder=folder,
+        splits=splits_of(claims, batch.split_bytes, whole=whole),
+        shards=pipeline.shards,
+        bucket_seconds=pipeline.bucket_seconds,
+        gc_floor=pinned.gc_floor,
+        now_seconds=begun["now_seconds"],
+        segment_id=segment,
+        runs=pinned.runs,
+        cache_dir=paths.cache_dir(),
+    )
+
+
+def _seal(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    attempt: Attempt,
+    job: StageJob,
+    outcome: Outcome,
+) -> Staged:
+    staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
+    counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
+    written = sum(f.records for f in staged if f.kind is Kind.DATA)
+    counts = Counts(**{**asdict(counts), "rows_written": written})
+    reasons, example = _quarantine(spec, batch, outcome.reports, counts)
+    schema = json.dumps(outcome.sink_schema)
+    if pipeline.sink_schema not in (None, schema):
+        raise TerminalError(
+            f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s output "
+            f"had {pipeline.sink_schema}; change the transform back, or `semel accept {spec.name} "
+            "--columns` to let the output have new columns from here on"
+        )
+    digest = _input_digest(job, outcome.reports)
+    manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
+    for folder in (job.data_dir, job.folder, job.folder.parent):
+        sync_folder(folder)
+    buckets = [r.bucket_min for r in outcome.reports if r.bucket_min is not None]
+    with ledger.transaction() as connection:
+        other = row(
+            connection, "stage", "other_digest", batch_id=batch.batch_id, input_digest=digest
+        )
+        if other is not None:
+            raise TerminalError(
+                f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
+                f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a source "
+                f"file was edited in between. `semel abandon {batch.batch_id}` plans it anew"
+            )
+        sealed = row(
+            connection,
+            "stage",
+            "seal",
+            attempt_id=attempt.attempt_id,
+            bucket_min=min(buckets) if buckets else None,
+            input_digest=digest,
+            sink_schema=schema,
+            **asdict(counts),
+        )
+        if sealed is None:
+            raise AttemptLostError(_lost_message(connection, batch, attempt))
+        change(
+            connection,
+            "stage",
+            "insert_manifest",
+            attempt_id=attempt.attempt_id,
+            batch_id=batch.batch_id,
+            kinds=[f.kind for f in manifest],
+            staged_paths=[f.staged_path for f in manifest],
+            final_paths=[f.final_path for f in manifest],
+            records=[f.records for f in manifest],
+            bytes=[f.bytes for f in manifest],
+            checksums=[f.checksum for f in manifest],
+        )
+    return Staged(
+        batch=batch,
+        attempt=attempt,
+        found=False,
+        counts=counts,
+        files=len(manifest),
+        reasons=reasons,
+        example=example,
+    )
+
+
+def _quarantine(
+    spec: Spec, batch: Batch, reports: list[SplitReport], counts: Counts
+) -> tuple[dict[str, int], str | None]:
+    """Why records were set aside. LimitError when it is a larger share than declared."""
+    reasons: dict[str, int] = {}
+    for report in reports:
+        for reason, count in report.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    example = next((r.example for r in reports if r.example), None)
+    ratio_max = spec.limits.quarantine_ratio_max
+    if counts.quarantined > ratio_max * counts.records_read:
+        raise LimitError(
+            f"batch {batch.batch_id}: {counts.quarantined} of {counts.records_read} records would be "
+            f"quarantined ({reasons}), more than limits.quarantine_ratio_max {ratio_max}; the first: "
+            f"{example}. Mend the source or the schema, or raise the limit, then run stage again"
+        )
+    return reasons, example
+
+
+def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:
+    """A digest of what was read: ranges, bytes, and how many records were good and bad."""
+    found = xxhash.xxh3_128()
+    for split, report in zip(job.splits, reports, strict=True):
+        claim = split.claim
+        part = (claim.source_partition_id, split.start, split.end, report.digest, report.reasons)
+        found.update(json.dumps(part, sort_keys=True).encode())
+    return found.hexdigest()
+
+
+def _final_names(
+    spec: Spec, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
+) -> Iterator[ManifestFile]:
+    sink = Path(pipeline.sink_path)
+    for part, file in enumerate(staged):
+        if file.kind is Kind.DATA:
+            stem = spec.file_stem(batch=batch.batch_id, part=part, fence=attempt.fence)
+            final = sink / file.folder / f"{stem}{file.suffix}"
+        else:
+            final = layout.kept(sink, file.kind, batch.batch_id, part)
+        yield ManifestFile(
+            kind=file.kind,
+            staged_path=file.path,
+            final_path=str(final),
+            records=file.records,
+            bytes=file.bytes,
+            checksum=file.checksum,
+        )
+
+
+def lose(ledger: Ledger, attempt_id: int, reason: str) -> None:
+    """Give an attempt up. An attempt that won or is lost already stays what it is."""
+    ledger.rows("stage", "lose", attempt_id=attempt_id, reason=reason)
+
+
+def _lost_message(connection, batch: Batch, attempt: Attempt) -> str:  # noqa: ANN001
+    found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
+    return (
+        f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']} ({found['reason']}) and "
+        "takes nothing more; another attempt goes on, or run stage again"
+    )
+
+
+@contextmanager
+def _heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
+    """Sign in while the job runs, so that no later plan takes the batch for an orphan."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(limits.HEARTBEAT_SECONDS):
+            try:
+                with ledger.transaction() as connection:
+                    change(connection, "stage", "sign_of_life", batch_id=batch_id)
+            except RetryableError:
+                continue  # The ledger is away; sealing will say so if it stays away.
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

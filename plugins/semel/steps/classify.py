@@ -1,0 +1,125 @@
+"""classify: which records of a shard are duplicates, of this batch or of the catalog.
+
+A pure function of the shard's ids, in source order, and of what `known` answers from the pinned runs.
+The first copy in source order wins; every copy of an id that the catalog holds is a duplicate of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from semel import sortedids
+
+Known = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Reason(IntEnum):
+    """Why a record is not a survivor."""
+
+    DUPLICATE_BATCH = 1
+    DUPLICATE_CATALOG = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitIds:
+    """The ids of one split that belong to one shard, in source order.
+
+    `row` (uint32) is the place of each in the split's spill, ascending. h1 is uint64, h2 uint32.
+    """
+
+    split: int
+    h1: np.ndarray
+    h2: np.ndarray
+    row: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """The rows (uint32, ascending) of a split that are dropped, and the `Reason` (uint8) of each."""
+
+    rows: np.ndarray
+    reason: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What to drop from each split (splits that lose nothing are not named), and the new ids.
+
+    `h1` and `h2` are those of the survivors, one each, sorted by h1: the shard's next id run.
+    """
+
+    dropped: dict[int, Dropped]
+    h1: np.ndarray
+    h2: np.ndarray
+
+    @property
+    def survivors(self) -> int:
+        """How many records stay."""
+        return len(self.h1)
+
+
+def classify(parts: list[SplitIds], known: Known) -> Verdict:
+    """Judge a shard's ids. `parts` come in source order, one for each split.
+
+    `known(h1, h2)` is called once, with distinct ids sorted by h1; its mask says which the pinned
+    runs hold.
+    """
+    # 1. Bring the copies of each id together, in source order.
+    h1 = np.concatenate([np.empty(0, np.uint64), *(part.h1 for part in parts)])
+    h2 = np.concatenate([np.empty(0, np.uint32), *(part.h2 for part in parts)])
+    order = sortedids.grouped_order(h1, h2)
+    h1, h2 = h1[order], h2[order]
+    first = sortedids.is_first(h1, h2)
+
+    # 2. Ask the catalog for each id once.
+    new_h1, new_h2 = h1[first], h2[first]
+    old = known(new_h1, new_h2)
+
+    # 3. Judge every copy, then put the verdicts back into source order.
+    judged = np.where(first, np.uint8(0), np.uint8(Reason.DUPLICATE_BATCH))
+    if old.any():
+        judged[old[np.cumsum(first) - 1]] = Reason.DUPLICATE_CATALOG
+    reason = np.empty(len(h1), dtype=np.uint8)
+    reason[order] = judged
+    dropped = {}
+    start = 0
+    for part in parts:
+        of_part = reason[start : start + len(part.h1)]
+        start += len(part.h1)
+        gone = np.flatnonzero(of_part)
+        if len(gone):
+            dropped[part.split] = Dropped(rows=part.row[gone], reason=of_part[gone])
+    return Verdict(dropped=dropped, h1=new_h1[~old], h2=new_h2[~old])
+
+
+def pack_ids(part: SplitIds) -> bytes:
+    """A part as bytes for the shuffle: split (int64), then its columns one after the other."""
+    head = np.array([part.split], dtype="<i8")
+    columns = (part.h1.astype("<u8"), part.h2.astype("<u4"), part.row.astype("<u4"))
+    return b"".join(column.tobytes() for column in (head, *columns))
+
+
+def unpack_ids(data: bytes) -> SplitIds:
+    """The part that `pack_ids` packed. Its columns are views of `data`."""
+    count = (len(data) - 8) // 16
+    return SplitIds(
+        split=int(np.frombuffer(data, "<i8", 1)[0]),
+        h1=np.frombuffer(data, "<u8", count, 8),
+        h2=np.frombuffer(data, "<u4", count, 8 + 8 * count),
+        row=np.frombuffer(data, "<u4", count, 8 + 12 * count),
+    )
+
+
+def pack_dropped(dropped: Dropped) -> bytes:
+    """Dropped rows as bytes for the shuffle: the rows, then their reasons."""
+    return dropped.rows.astype("<u4").tobytes() + dropped.reason.astype("u1").tobytes()
+
+
+def unpack_dropped(data: bytes) -> Dropped:
+    """What `pack_dropped` packed. Its columns are views of `data`."""
+    count = len(data) // 5
+    return Dropped(
+        rows=np.frombuffer(data, "<u4", count), reason=np.frombuffer(data, "u1", count, 4 * count)
+    )

@@ -1,0 +1,75 @@
+"""What every task of a stage job is given: one value, made by the driver, never changed after."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from semel.batch import Claim
+from semel.catalog import Run
+from semel.pipeline import Spec
+from semel.sources.records import OFFSET
+
+SOURCE_COLUMN = "_semel_source"
+OFFSET_COLUMN = OFFSET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The part of a claimed range that one read task owns: lines that start in [start, end)."""
+
+    number: int
+    claim: Claim
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageJob:
+    """One attempt's work. `runs` is the pinned list: all that classification may consult."""
+
+    spec: Spec
+    dsn: str = field(repr=False)
+    pipeline_id: int
+    batch_id: int
+    attempt_id: int
+    fence: int
+    folder: Path
+    splits: tuple[Split, ...]
+    shards: int
+    bucket_seconds: int
+    gc_floor: int
+    now_seconds: int
+    segment_id: int | None
+    runs: tuple[Run, ...]
+    cache_dir: Path
+
+    @property
+    def spill_dir(self) -> Path:
+        return self.folder / "spill"
+
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / "data"
+
+    def output_schema(self) -> pa.Schema:
+        """The columns that transforms are given, and that are written when there is none."""
+        schema = self.spec.arrow_schema()
+        if self.spec.sink.position_columns:
+            schema = schema.append(pa.field(SOURCE_COLUMN, pa.int64(), nullable=False))
+            schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
+        return schema
+
+
+def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> tuple[Split, ...]:
+    """Cut claims into splits in source order. The same claims and size give the same splits.
+
+    `whole` holds the ordinals of claims that cannot be cut (gzip, multiline CSV).
+    """
+    found: list[Split] = []
+    for claim in claims:
+        step = claim.end - claim.start if claim.ordinal in whole else split_bytes
+        for start in range(claim.start, claim.end, step):
+            end = min(start + step, claim.end)
+            found.append(Split(number=len(found), claim=claim, start=start, end=end))
+    return tuple(found)

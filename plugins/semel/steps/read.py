@@ -1,0 +1,273 @@
+"""read: a split's bytes become a spill of valid records, packed ids, and dead letters.
+
+Runs in a task, once per split and once more per retry or speculation. Its result is a pure function
+of the planned bytes and the job; only file names differ between tries.
+"""
+
+import gzip
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from semel import limits
+from semel.batch import Counts
+from semel.ids import hash_ids
+from semel.manifest import Kind, SplitReport, StagedFile
+from semel.pipeline import Late, Scope
+from semel.sinks.files import PartWriter, write_table
+from semel.sources import files
+from semel.sources.csv import Csv
+from semel.sources.jsonl import JsonLines
+from semel.sources.records import OFFSET, Block, Rejected, read_split
+from semel.steps.classify import SplitIds
+from semel.steps.job import SOURCE_COLUMN, Split, StageJob
+
+DEAD_LETTERS = pa.schema(
+    [
+        ("source_partition_id", pa.int64()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("raw", pa.large_binary()),
+    ]
+)
+LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
+REASONS = {
+    LATE: ("late", "its bucket of record time has been collected"),
+    TIME_AHEAD: ("record_time_ahead", "record_time lies too far in the future"),
+    TIME_MISSING: ("record_time_missing", "record_time is null or missing, in scope bucket"),
+    ID_MISSING: ("id_missing", "a column of record_id is null or missing"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What became of a split: its report, and its ids by shard (none with identity by position)."""
+
+    report: SplitReport
+    ids: dict[int, SplitIds]
+
+
+def read(job: StageJob, split: Split, *, write: bool) -> Read:
+    """Read a split. `write`: its records go to output files at once (no catalog, no transform).
+
+    SourceError: the file is no longer what was planned.
+    """
+    with files.open_claim(split.claim) as raw:
+        gzipped = split.claim.path.endswith(".gz")
+        file: BinaryIO = gzip.GzipFile(fileobj=raw) if gzipped else raw  # type: ignore[assignment]
+        reader = _Reader(job, split, file, gzipped=gzipped)
+        result = reader.run(_Output(job, split) if write else _Spill(job, split))
+    with files.open_claim(split.claim):
+        return result
+
+
+class _Reader:
+    """One pass over a split."""
+
+    def __init__(self, job: StageJob, split: Split, file: BinaryIO, *, gzipped: bool) -> None:
+        self._job, self._split, self._file, self._gzipped = job, split, file, gzipped
+        self._digest = xxhash.xxh3_128()
+        self._rejected: list[Rejected] = []
+        self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._bucket_min: int | None = None
+        self._bucket_max: int | None = None
+
+    def run(self, out: "_Spill | _Output") -> Read:
+        kept = 0
+        for block in self._blocks():
+            self._rejected += block.rejected
+            table = self._identify(block)
+            out.write(table)
+            kept += table.num_rows
+        spill, written = out.close()
+        letters = self._dead_letters()
+        reasons = Counter(r.reason for r in self._rejected)
+        late = reasons.get(REASONS[LATE][0], 0)
+        bytes_read = self._split.end - self._split.start
+        counts = Counts(
+            records_read=kept + len(self._rejected),
+            survivors=kept,
+            quarantined=len(self._rejected) - late,
+            late=late,
+            rows_written=sum(f.records for f in written),
+            bytes_read=bytes_read,
+        )
+        self._digest.update(repr((self._split.start, self._split.end, counts.records_read)).encode())
+        report = SplitReport(
+            split=self._split.number,
+            digest=self._digest.hexdigest(),
+            counts=counts,
+            files=(*written, *letters),
+            spill=spill,
+            bucket_min=self._bucket_min,
+            bucket_max=self._bucket_max,
+            reasons={str(k): v for k, v in reasons.items()},
+            example=self._example(),
+        )
+        return Read(report=report, ids=self._by_shard())
+
+    def _blocks(self) -> Iterator[Block]:
+        spec, split = self._job.spec, self._split
+        csv = spec.source.csv
+        kind = (
+            JsonLines()
+            if spec.source.format == "jsonl"
+            else Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
+        )
+        return read_split(
+            self._file,
+            start=0 if self._gzipped else split.start,
+            end=None if self._gzipped else split.end,
+            range_start=0 if self._gzipped else split.claim.start,
+            range_end=None if self._gzipped else split.claim.end,
+            schema=spec.arrow_schema(),
+            format=kind,
+            digest=self._digest,
+        )
+
+    def _identify(self, block: Block) -> pa.Table:
+        """Hash the ids of a block; reject rows without one, and rows of collected buckets."""
+        spec, table = self._job.spec, block.table
+        if spec.by_position or not table.num_rows:
+            return table
+        reason = np.zeros(table.num_rows, np.uint8)
+        buckets = None
+        if spec.dedup.scope is Scope.BUCKET:
+            buckets = self._buckets(table, reason)
+        hashed = hash_ids(table, spec.record_id, shards=self._job.shards, bucket=buckets)
+        reason[~hashed.valid] = ID_MISSING
+        good = reason == 0
+        h1, h2, shard = hashed.h1, hashed.h2, hashed.shard
+        if not good.all():
+            self._reject(block, table, reason)
+            table = table.filter(pa.array(good))
+            h1, h2, shard = h1[good], h2[good], shard[good]
+            buckets = buckets[good] if buckets is not None else None
+        if buckets is not None and len(buckets):
+            low, high = int(buckets.min()), int(buckets.max())
+            self._bucket_min = min(low, self._bucket_min if self._bucket_min is not None else low)
+            self._bucket_max = max(high, self._bucket_max if self._bucket_max is not None else high)
+        self._ids.append((h1, h2, shard))
+        return table
+
+    def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
+        """The bucket of each row by its record time. Marks rows that have none or are too late."""
+        job = self._job
+        time = table.column(job.spec.record_time).cast(pa.timestamp("s", tz="UTC"), safe=False)
+        seconds = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
+        buckets = np.floor_divide(seconds, job.bucket_seconds)
+        if job.spec.dedup.late is Late.QUARANTINE:
+            reason[buckets < job.gc_floor] = LATE
+        reason[seconds > job.now_seconds + limits.RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
+        reason[time.is_null().to_numpy()] = TIME_MISSING
+        return buckets
+
+    def _reject(self, block: Block, table: pa.Table, reason: np.ndarray) -> None:
+        offsets = table.column(OFFSET).to_numpy()
+        for index in np.flatnonzero(reason):
+            offset = int(offsets[index])
+            raw = block.raw(offset)
+            self._rejected.append(
+                Rejected(
+                    offset=offset,
+                    length=len(raw),
+                    reason=REASONS[int(reason[index])][0],
+                    detail=REASONS[int(reason[index])][1],
+                    raw=raw,
+                )
+            )
+
+    def _by_shard(self) -> dict[int, SplitIds]:
+        if self._job.spec.by_position:
+            return {}
+        empty = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
+        h1, h2, shard = (np.concatenate(a) for a in zip(empty, *self._ids, strict=True))
+        row = np.arange(len(h1), dtype=np.uint32)
+        found = {}
+        for number in range(self._job.shards):
+            own = np.flatnonzero(shard == number)
+            found[number] = SplitIds(
+                split=self._split.number, h1=h1[own], h2=h2[own], row=row[own]
+            )
+        return found
+
+    def _dead_letters(self) -> tuple[StagedFile, ...]:
+        if not self._rejected:
+            return ()
+        letters = sorted(self._rejected, key=lambda r: r.offset)
+        table = pa.table(
+            [
+                pa.array([self._split.claim.source_partition_id] * len(letters), pa.int64()),
+                pa.array([r.offset for r in letters], pa.int64()),
+                pa.array([r.length for r in letters], pa.int64()),
+                pa.array([str(r.reason) for r in letters], pa.string()),
+                pa.array([r.detail for r in letters], pa.string()),
+                pa.array([r.raw for r in letters], pa.large_binary()),
+            ],
+            schema=DEAD_LETTERS,
+        )
+        path = self._job.data_dir / f"letters-{self._split.number:05d}-{uuid.uuid4().hex}"
+        return (write_table(path, table, Kind.DEAD_LETTERS, "", "parquet"),)
+
+    def _example(self) -> str | None:
+        if not self._rejected:
+            return None
+        first = min(self._rejected, key=lambda r: r.offset)
+        return f"{self._split.claim.path!r} byte {first.offset}: {first.reason} ({first.detail})"
+
+
+class _Spill:
+    """The valid records of a split as an Arrow file that the write step reads again."""
+
+    def __init__(self, job: StageJob, split: Split) -> None:
+        self._path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        schema = job.spec.arrow_schema().append(pa.field(OFFSET, pa.int64(), nullable=False))
+        self._file = pa.OSFile(self._path, "wb")
+        self._writer = pa.ipc.new_file(self._file, schema, options=options)
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> tuple[str, tuple[StagedFile, ...]]:
+        self._writer.close()
+        self._file.close()
+        return self._path, ()
+
+
+class _Output:
+    """Straight to output files: identity by position and no transform need no spill."""
+
+    def __init__(self, job: StageJob, split: Split) -> None:
+        self._job, self._split = job, split
+        sink = job.spec.sink
+        self._writer = PartWriter(
+            str(job.data_dir),
+            format=sink.format,
+            partition_by=sink.partition_by,
+            tag=f"s{split.number:05d}",
+        )
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write(output_columns(self._job, self._split, table))
+
+    def close(self) -> tuple[None, tuple[StagedFile, ...]]:
+        return None, self._writer.close()
+
+
+def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
+    """A spilled table as the sink or the transforms see it."""
+    if not job.spec.sink.position_columns:
+        return table.drop_columns([OFFSET])
+    source = pa.array(np.full(table.num_rows, split.claim.source_partition_id, np.int64))
+    at = table.column_names.index(OFFSET)
+    return table.add_column(at, pa.field(SOURCE_COLUMN, pa.int64(), nullable=False), source)

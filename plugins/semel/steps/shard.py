@@ -1,0 +1,55 @@
+"""classify, as a task: one shard's ids of all splits against the pinned runs, and its new id run."""
+
+from functools import cache
+from pathlib import Path
+
+from semel.ledger import Ledger
+from semel.manifest import SplitReport
+from semel.payload import FilterCache, known, store_run
+from semel.steps.classify import Dropped, SplitIds, classify
+from semel.steps.job import StageJob
+
+
+@cache
+def ledger_of(dsn: str) -> Ledger:
+    """The ledger of this worker process: tasks that follow each other keep its connection."""
+    return Ledger(dsn)
+
+
+@cache
+def filters_in(folder: Path) -> FilterCache:
+    """The filters that this worker process has open."""
+    return FilterCache(folder)
+
+
+def classify_shard(
+    job: StageJob, shard: int, parts: list[SplitIds], reports: list[SplitReport]
+) -> dict[int, Dropped]:
+    """Decide who is dropped in one shard, and store the ids of those who are not.
+
+    A pure function of the parts and the pinned list; storing the same run again changes nothing.
+    """
+    low = [r.bucket_min for r in reports if r.bucket_min is not None]
+    high = [r.bucket_max for r in reports if r.bucket_max is not None]
+    span = (min(low), max(high) + 1) if low else (None, None)
+    runs = [
+        run
+        for run in job.runs
+        if run.shard == shard
+        and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
+    ]
+    ledger, filters = ledger_of(job.dsn), filters_in(job.cache_dir)
+    verdict = classify(parts, lambda h1, h2: known(ledger, filters, runs, h1, h2))
+    if len(verdict.h1):
+        store_run(
+            ledger,
+            pipeline_id=job.pipeline_id,
+            attempt_id=job.attempt_id,
+            shard=shard,
+            segment_id=job.segment_id,
+            bucket_start=span[0],
+            bucket_end=span[1],
+            h1=verdict.h1,
+            h2=verdict.h2,
+        )
+    return verdict.dropped

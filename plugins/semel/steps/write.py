@@ -1,0 +1,129 @@
+"""write: a split's spill minus its dropped rows becomes output files and decisions.
+
+Runs in a task after classify, once per split and once more per retry or speculation. Which rows are
+kept is a pure function of the job; with transforms, the rows pass through Spark and `write_rows`
+writes what comes out of them.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from semel.errors import CorruptionError
+from semel.manifest import Kind, SplitReport, StagedFile
+from semel.sinks.files import PartWriter, write_table
+from semel.sources.records import OFFSET
+from semel.steps.classify import Dropped, Reason
+from semel.steps.job import Split, StageJob
+from semel.steps.read import output_columns
+
+REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
+
+
+def decide(job: StageJob, report: SplitReport, dropped: list[Dropped], *, write: bool) -> SplitReport:
+    """Write a split's decisions and, with `write`, its survivors. Returns the whole account.
+
+    Without `write` the kept rows go to a file beside the spill, for `survivors` to read.
+    """
+    split = job.splits[report.split]
+    rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
+    reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
+    total = report.counts.survivors
+    code = np.zeros(total, np.uint8)
+    code[rows] = reason
+    if np.count_nonzero(code) != len(rows):
+        raise CorruptionError(
+            f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this is "
+            "a defect of semel, nothing was committed"
+        )
+    files = list(report.files)
+    writer = _writer(job, f"s{split.number:05d}") if write else None
+    out: list[pa.Table] = []
+    for table, codes in _parts(report, code):
+        if codes.any():
+            out.append(_decisions(job, split, table, codes))
+        if writer is not None:
+            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
+            writer.write(output_columns(job, split, kept))
+    if out:
+        path = job.data_dir / f"decisions-{split.number:05d}-{uuid.uuid4().hex}"
+        files.append(write_table(path, pa.concat_tables(out), Kind.DECISIONS, "", "parquet"))
+    kept_path = None
+    if writer is not None:
+        files += writer.close()
+    else:
+        kept_path = str(job.spill_dir / f"k{split.number:05d}-{uuid.uuid4().hex}.npy")
+        np.save(kept_path, code == 0)
+    catalog = int(np.count_nonzero(reason == Reason.DUPLICATE_CATALOG))
+    counts = replace(
+        report.counts,
+        survivors=total - len(rows),
+        duplicates_batch=len(rows) - catalog,
+        duplicates_catalog=catalog,
+        rows_written=writer.rows if writer is not None else 0,
+    )
+    return replace(report, files=tuple(files), counts=counts, kept=kept_path)
+
+
+def survivors(job: StageJob, report: SplitReport) -> Iterator[pa.RecordBatch]:
+    """The kept rows of a split, for the transforms."""
+    split = job.splits[report.split]
+    if report.kept is None:
+        code = np.zeros(report.counts.survivors, np.uint8)
+    else:
+        code = (~np.load(report.kept)).astype(np.uint8)
+    for table, codes in _parts(report, code):
+        kept = table.filter(pa.array(codes == 0)) if codes.any() else table
+        yield from output_columns(job, split, kept).to_batches()
+
+
+def write_rows(
+    job: StageJob, part: int, batches: Iterator[pa.RecordBatch]
+) -> tuple[tuple[StagedFile, ...], pa.Schema | None]:
+    """Write what the transforms made in one Spark partition. Returns the files and their columns."""
+    writer = _writer(job, f"t{part:05d}")
+    schema = None
+    for batch in batches:
+        schema = batch.schema
+        writer.write(pa.Table.from_batches([batch]))
+    return writer.close(), schema
+
+
+def _writer(job: StageJob, tag: str) -> PartWriter:
+    sink = job.spec.sink
+    return PartWriter(
+        str(job.data_dir), format=sink.format, partition_by=sink.partition_by, tag=tag
+    )
+
+
+def _parts(report: SplitReport, code: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """A spill's record batches, each with its rows' decisions."""
+    start = 0
+    with pa.memory_map(report.spill) as file:
+        reader = pa.ipc.open_file(file)
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            yield pa.Table.from_batches([batch]), code[start : start + batch.num_rows]
+            start += batch.num_rows
+    if start != len(code):
+        raise CorruptionError(
+            f"the spill {report.spill} has {start} rows, and {len(code)} were read; this attempt is "
+            "lost, run stage again"
+        )
+
+
+def _decisions(job: StageJob, split: Split, table: pa.Table, codes: np.ndarray) -> pa.Table:
+    dropped = table.filter(pa.array(codes != 0))
+    ids = dropped.select(list(job.spec.record_id)).combine_chunks()
+    source = np.full(dropped.num_rows, split.claim.source_partition_id, np.int64)
+    return pa.table(
+        {
+            "source_partition_id": source,
+            "offset": dropped.column(OFFSET),
+            "reason": REASONS.take(pa.array(codes[codes != 0])),
+            "record_id": ids.to_struct_array(),
+        }
+    )

@@ -1,0 +1,125 @@
+"""Durable file operations: write once, fsync, rename without ever replacing. Local file systems.
+
+Checksums are xxh3_128: they find damage and edits at memory speed. They are no signature.
+"""
+
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+import xxhash
+
+from semel.errors import UnavailableError
+
+_READ_BYTES = 8 << 20
+
+
+class Sealed(io.RawIOBase):
+    """A new file that is hashed while it is written and fsynced when it is closed.
+
+    Made by a task in a folder that the driver made: it never makes folders of the attempt itself, so
+    a zombie task of a deleted attempt fails here. FileExistsError when the name is taken.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._hash = xxhash.xxh3_128()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:  # noqa: ANN001 - any buffer
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            done += self._file.write(view[done:])
+        self._hash.update(view)
+        self.size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.size
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if not self.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            super().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+
+def checksum(path: str | os.PathLike) -> str:
+    """The xxh3_128 of a file's bytes, as Sealed computes it."""
+    found = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            found.update(data)
+    return found.hexdigest()
+
+
+def sync_folder(path: str | os.PathLike) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, each durably."""
+    missing = [path, *path.parents]
+    missing = missing[: next(i for i, p in enumerate(missing) if p.is_dir())]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def move_new(source: Path, target: Path) -> None:
+    """Give a file another name. FileExistsError when that is taken: nothing is ever replaced.
+
+    A hard link and an unlink; after a crash between the two, both names are one file.
+    """
+    try:
+        os.link(source, target)
+    except PermissionError as error:
+        raise UnavailableError(
+            f"{target.parent} does not take hard links ({error}); a sink needs one local file system"
+        ) from error
+    os.unlink(source)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, durably: temporary, fsync, link, fsync of the folder.
+
+    FileExistsError when the name is taken.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with Sealed(temporary) as file:
+            file.write(data)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> int:
+    """Remove a folder and all below it, which others may be removing too. Returns bytes freed."""
+    freed = sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else 0
+
+    def gone(function: object, name: str, error: tuple) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            raise error[1]
+
+    shutil.rmtree(path, onerror=gone)
+    return freed

@@ -1,0 +1,53 @@
+-- commit: make one attempt win.
+
+-- name: pipeline_now
+SELECT commit_seq, gc_floor, sink_schema, lease_batch_id,
+       COALESCE(lease_until > clock_timestamp(), false) AS leased
+FROM semel.pipeline
+WHERE pipeline_id = :pipeline_id;
+
+-- name: bucket_seconds
+SELECT bucket_seconds FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
+
+-- name: lock_batch
+SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
+
+-- name: lock_attempt
+SELECT status, bucket_min FROM semel.attempt WHERE attempt_id = :attempt_id FOR NO KEY UPDATE;
+
+-- name: take_place
+-- The place in the order of commits, and the batch time, strictly increasing. Never a sequence:
+-- nextval is not in the order in which commits become visible.
+UPDATE semel.pipeline
+SET commit_seq = commit_seq + 1,
+    batch_time_last = GREATEST(clock_timestamp(), batch_time_last + interval '1 microsecond'),
+    sink_schema = COALESCE(sink_schema, :sink_schema),
+    lease_batch_id = NULL,
+    lease_until = NULL
+WHERE pipeline_id = :pipeline_id AND commit_seq = :compared_seq
+RETURNING commit_seq, batch_time_last AS batch_time;
+
+-- name: win_attempt
+UPDATE semel.attempt
+SET status = 'won', ended_at = clock_timestamp()
+WHERE attempt_id = :attempt_id AND status = 'staged'
+RETURNING attempt_id;
+
+-- name: lose_siblings
+UPDATE semel.attempt
+SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
+WHERE batch_id = :batch_id AND attempt_id <> :attempt_id AND status IN ('running', 'staged');
+
+-- name: commit_batch
+UPDATE semel.batch
+SET status = 'committed', commit_seq = :commit_seq, batch_time = :batch_time,
+    committed_at = clock_timestamp()
+WHERE batch_id = :batch_id AND status = 'planned'
+RETURNING batch_id;
+
+-- name: take_lease
+UPDATE semel.pipeline
+SET lease_batch_id = :batch_id, lease_until = clock_timestamp() + make_interval(secs => :seconds)
+WHERE pipeline_id = :pipeline_id
+  AND (lease_batch_id IS NULL OR lease_batch_id = :batch_id OR lease_until < clock_timestamp())
+RETURNING lease_until;

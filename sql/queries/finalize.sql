@@ -1,0 +1,23 @@
+-- finalize: give the winner's files their final names.
+
+-- name: won
+SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+       records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
+       rows_written, bytes_read
+FROM semel.attempt
+WHERE batch_id = :batch_id AND status = 'won';
+
+-- name: manifest
+SELECT kind, staged_path, final_path, records, bytes, checksum
+FROM semel.manifest_file
+WHERE attempt_id = :attempt_id
+ORDER BY ordinal;
+
+-- name: finalize_batch
+UPDATE semel.batch
+SET status = 'finalized', finalized_at = clock_timestamp()
+WHERE batch_id = :batch_id AND status = 'committed'
+RETURNING batch_id;
+
+-- name: batch_status
+SELECT status FROM semel.batch WHERE batch_id = :batch_id;

@@ -1,0 +1,67 @@
+-- stage: one attempt at a batch, from a new fence to a sealed manifest.
+
+-- name: batch
+SELECT batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
+       interval_start, interval_end, commit_seq, batch_time
+FROM semel.batch
+WHERE batch_id = :batch_id;
+
+-- name: staged
+-- The attempt that commit would take: the highest staged fence.
+SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema
+FROM semel.attempt
+WHERE batch_id = :batch_id AND status IN ('staged', 'won')
+ORDER BY fence DESC
+LIMIT 1;
+
+-- name: begin_attempt
+-- The next fence. None when the batch is not planned any more.
+INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver)
+SELECT b.batch_id,
+       1 + COALESCE((SELECT max(a.fence) FROM semel.attempt AS a WHERE a.batch_id = b.batch_id), 0),
+       :snapshot_seq, :gc_floor, :driver
+FROM semel.batch AS b
+WHERE b.batch_id = :batch_id AND b.status = 'planned'
+RETURNING attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+          CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
+
+-- name: sign_of_life
+UPDATE semel.batch SET seen_at = clock_timestamp()
+WHERE batch_id = :batch_id AND status = 'planned';
+
+-- name: attempt_status
+SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;
+
+-- name: seal
+UPDATE semel.attempt
+SET status = 'staged', staged_at = clock_timestamp(), bucket_min = :bucket_min,
+    input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
+    survivors = :survivors, duplicates_batch = :duplicates_batch,
+    duplicates_catalog = :duplicates_catalog, quarantined = :quarantined, late = :late,
+    rows_written = :rows_written, bytes_read = :bytes_read
+WHERE attempt_id = :attempt_id AND status = 'running'
+RETURNING attempt_id;
+
+-- name: other_digest
+-- Every attempt of a batch must have read the same bytes.
+SELECT fence, input_digest
+FROM semel.attempt
+WHERE batch_id = :batch_id AND input_digest IS NOT NULL AND input_digest <> :input_digest
+LIMIT 1;
+
+-- name: insert_manifest
+INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
+                                 records, bytes, checksum)
+SELECT :attempt_id, :batch_id, f.ordinal - 1, f.kind, f.staged_path, f.final_path, f.records, f.bytes,
+       f.checksum
+FROM unnest(CAST(:kinds AS text[]), CAST(:staged_paths AS text[]), CAST(:final_paths AS text[]),
+            CAST(:records AS bigint[]), CAST(:bytes AS bigint[]), CAST(:checksums AS text[]))
+         WITH ORDINALITY
+         AS f (kind, staged_path, final_path, records, bytes, checksum, ordinal);
+
+-- name: lose
+-- The committed `-> lost` is the proof that this attempt never lands.
+UPDATE semel.attempt
+SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
+WHERE attempt_id = :attempt_id AND status IN ('running', 'staged')
+RETURNING attempt_id;

@@ -1,0 +1,222 @@
+-- The ledger of semel, whole: this file is the sum of sql/migrations/ (a test compares the two).
+-- PostgreSQL 14 and newer. No triggers; each rule of docs/protocol.md that the database can hold is
+-- a constraint here, with the damage that it prevents.
+
+CREATE SCHEMA semel;
+CREATE EXTENSION IF NOT EXISTS btree_gist WITH SCHEMA public;
+
+-- A pipeline: the row whose lock orders its planners and committers.
+CREATE TABLE semel.pipeline (
+    pipeline_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name              text NOT NULL,
+    sink_path         text NOT NULL,
+    identity          text NOT NULL,
+    shards            int NOT NULL CHECK (shards BETWEEN 1 AND 256),
+    bucket_seconds    int NOT NULL CHECK (bucket_seconds > 0),
+    commit_seq        bigint NOT NULL DEFAULT 0 CHECK (commit_seq >= 0),
+    batch_time_last   timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
+    gc_floor          bigint NOT NULL DEFAULT -9223372036854775808,
+    sink_schema       text,
+    lease_batch_id    bigint,
+    lease_until       timestamptz,
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT pipeline_name_unique UNIQUE (name),
+    -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
+    CONSTRAINT pipeline_sink_unique UNIQUE (sink_path),
+    CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
+);
+
+-- A source partition: one generation of a file.
+CREATE TABLE semel.source_partition (
+    source_partition_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
+    path              text NOT NULL,
+    generation        int NOT NULL CHECK (generation >= 1),
+    device            bigint NOT NULL,
+    inode             bigint NOT NULL,
+    head_length       int NOT NULL CHECK (head_length >= 0),
+    head_hash         text NOT NULL,
+    tail_end          bigint NOT NULL DEFAULT 0 CHECK (tail_end >= 0),
+    tail_hash         text NOT NULL DEFAULT '',
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    retired_at        timestamptz,
+    -- This prevents two open generations of one path: the same bytes would be read under both.
+    -- Deferred, because a log rotation moves several files in one transaction.
+    CONSTRAINT source_partition_path_open EXCLUDE USING gist
+        (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL) DEFERRABLE INITIALLY DEFERRED,
+    -- This prevents one file from being read under two paths (hard links).
+    CONSTRAINT source_partition_inode_open EXCLUDE USING gist
+        (pipeline_id WITH =, device WITH =, inode WITH =) WHERE (retired_at IS NULL)
+        DEFERRABLE INITIALLY DEFERRED
+);
+
+-- A batch: a fixed set of offset ranges, written down before any work.
+CREATE TABLE semel.batch (
+    batch_id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
+    request_key       text NOT NULL CHECK (request_key <> ''),
+    ordinal           int NOT NULL CHECK (ordinal >= 1),
+    status            text NOT NULL DEFAULT 'planned'
+                      CHECK (status IN ('planned', 'committed', 'finalized', 'abandoned')),
+    spec              jsonb NOT NULL,
+    spec_digest       text NOT NULL,
+    split_bytes       bigint NOT NULL CHECK (split_bytes > 0),
+    interval_start    timestamptz,
+    interval_end      timestamptz,
+    commit_seq        bigint,
+    batch_time        timestamptz,
+    reason            text,
+    planned_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    committed_at      timestamptz,
+    finalized_at      timestamptz,
+    -- This prevents a retried plan from cutting a second batch for the same request.
+    CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
+    -- This prevents two batches from taking the same place in the order of commits.
+    CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
+    CONSTRAINT batch_committed_whole CHECK (
+        (status IN ('committed', 'finalized')) = (commit_seq IS NOT NULL)
+        AND (commit_seq IS NULL) = (batch_time IS NULL)
+        AND (commit_seq IS NULL) = (committed_at IS NULL)),
+    CONSTRAINT batch_finalized_whole CHECK ((status = 'finalized') = (finalized_at IS NOT NULL)),
+    CONSTRAINT batch_interval_whole CHECK (
+        (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
+);
+CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
+
+-- A claim: one offset range of one source partition, owned by one batch.
+CREATE TABLE semel.claim (
+    batch_id          bigint NOT NULL REFERENCES semel.batch,
+    ordinal           int NOT NULL CHECK (ordinal >= 0),
+    source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
+    span              int8range NOT NULL,
+    tail_hash         text NOT NULL,
+    PRIMARY KEY (batch_id, ordinal),
+    -- This prevents a position from being claimed twice, whatever our own code does.
+    CONSTRAINT claim_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),
+    -- An empty range passes the exclusion, and an unbounded one would swallow all that comes.
+    CONSTRAINT claim_bounded CHECK (
+        NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
+);
+
+-- An attempt: one try at staging a batch; its fence is its number within the batch.
+CREATE TABLE semel.attempt (
+    attempt_id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    batch_id          bigint NOT NULL REFERENCES semel.batch,
+    fence             int NOT NULL CHECK (fence >= 1),
+    status            text NOT NULL DEFAULT 'running'
+                      CHECK (status IN ('running', 'staged', 'won', 'lost')),
+    snapshot_seq      bigint NOT NULL CHECK (snapshot_seq >= 0),
+    gc_floor          bigint NOT NULL,
+    driver            text NOT NULL,
+    bucket_min        bigint,
+    input_digest      text,
+    sink_schema       text,
+    records_read      bigint CHECK (records_read >= 0),
+    survivors         bigint CHECK (survivors >= 0),
+    duplicates_batch  bigint CHECK (duplicates_batch >= 0),
+    duplicates_catalog bigint CHECK (duplicates_catalog >= 0),
+    quarantined       bigint CHECK (quarantined >= 0),
+    late              bigint CHECK (late >= 0),
+    rows_written      bigint CHECK (rows_written >= 0),
+    bytes_read        bigint CHECK (bytes_read >= 0),
+    reason            text,
+    started_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    staged_at         timestamptz,
+    ended_at          timestamptz,
+    CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
+    -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
+    CONSTRAINT attempt_accounted CHECK (
+        status NOT IN ('staged', 'won') OR COALESCE(
+            records_read = survivors + duplicates_batch + duplicates_catalog + quarantined + late
+            AND input_digest IS NOT NULL AND sink_schema IS NOT NULL
+            AND rows_written IS NOT NULL AND bytes_read IS NOT NULL
+            AND staged_at IS NOT NULL, false))
+);
+-- This prevents two attempts of one batch from both reaching the output.
+CREATE UNIQUE INDEX attempt_won_once ON semel.attempt (batch_id) WHERE status = 'won';
+CREATE INDEX attempt_open ON semel.attempt (batch_id) WHERE status IN ('running', 'staged');
+
+-- A manifest: the files that an attempt wrote and their final names.
+CREATE TABLE semel.manifest_file (
+    attempt_id        bigint NOT NULL REFERENCES semel.attempt,
+    batch_id          bigint NOT NULL REFERENCES semel.batch,
+    ordinal           int NOT NULL CHECK (ordinal >= 0),
+    kind              text NOT NULL CHECK (kind IN ('data', 'decisions', 'dead_letters')),
+    staged_path       text NOT NULL,
+    final_path        text NOT NULL,
+    records           bigint NOT NULL CHECK (records >= 0),
+    bytes             bigint NOT NULL CHECK (bytes >= 0),
+    checksum          text NOT NULL,
+    PRIMARY KEY (attempt_id, ordinal),
+    CONSTRAINT manifest_file_final_unique UNIQUE (attempt_id, final_path),
+    -- This prevents one batch's file from taking the name of another batch's.
+    CONSTRAINT manifest_file_final_owned EXCLUDE USING gist
+        (final_path WITH =, batch_id WITH <>)
+);
+
+-- A segment: the table that holds the payloads of the id runs made in one drop span.
+-- Payload tables are named semel.ids_<segment_id>. No foreign key points at them: dropping one must
+-- not queue behind readers of the headers.
+CREATE TABLE semel.segment (
+    segment_id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
+    span_start        timestamptz NOT NULL,
+    span_end          timestamptz NOT NULL,
+    dropped_at        timestamptz,
+    CONSTRAINT segment_span_unique UNIQUE (pipeline_id, span_start),
+    CONSTRAINT segment_span_whole CHECK (span_start < span_end)
+);
+
+-- An id run: the header of the sorted ids that one attempt (or one merge) added to one shard.
+CREATE TABLE semel.id_run (
+    id_run_id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
+    attempt_id        bigint REFERENCES semel.attempt,
+    shard             int NOT NULL CHECK (shard >= 0),
+    bucket_start      bigint,
+    bucket_end        bigint,
+    seq_min           bigint,
+    seq_max           bigint,
+    expires_at        timestamptz,
+    segment_id        bigint NOT NULL REFERENCES semel.segment,
+    ids               bigint NOT NULL CHECK (ids > 0),
+    filter_bytes      bigint NOT NULL CHECK (filter_bytes > 0),
+    checksum          text NOT NULL,
+    retired_at        timestamptz,
+    retired_by        bigint REFERENCES semel.id_run,
+    CONSTRAINT id_run_bucket_whole CHECK (
+        (bucket_start IS NULL) = (bucket_end IS NULL) AND bucket_start < bucket_end),
+    CONSTRAINT id_run_seq_whole CHECK (
+        (seq_min IS NULL) = (seq_max IS NULL) AND seq_min <= seq_max
+        AND (seq_min IS NULL) = (expires_at IS NULL)),
+    -- A merged run is born visible; an attempt's run becomes visible when the attempt wins.
+    CONSTRAINT id_run_merged_visible CHECK (attempt_id IS NOT NULL OR seq_min IS NOT NULL),
+    -- This prevents two speculative tasks from adding the same ids twice.
+    CONSTRAINT id_run_attempt_unique UNIQUE (attempt_id, shard)
+);
+CREATE INDEX id_run_live ON semel.id_run (pipeline_id, shard)
+    WHERE seq_min IS NOT NULL AND retired_at IS NULL;
+
+-- What plan refused to read, and why: shown by `semel gaps` until it is gone or accepted.
+CREATE TABLE semel.refusal (
+    pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
+    path              text NOT NULL,
+    reason            text NOT NULL,
+    detail            text NOT NULL,
+    seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (pipeline_id, path)
+);
+
+-- Totals per pipeline: what was read is accounted for, at any time.
+CREATE VIEW semel.counters AS
+SELECT p.pipeline_id, p.name, count(*) AS batches,
+       sum(a.records_read) AS records_read, sum(a.survivors) AS survivors,
+       sum(a.duplicates_batch) AS duplicates_batch,
+       sum(a.duplicates_catalog) AS duplicates_catalog,
+       sum(a.quarantined) AS quarantined, sum(a.late) AS late,
+       sum(a.rows_written) AS rows_written, sum(a.bytes_read) AS bytes_read
+FROM semel.pipeline AS p
+JOIN semel.batch AS b USING (pipeline_id)
+JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+GROUP BY p.pipeline_id, p.name;

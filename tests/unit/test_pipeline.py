@@ -1,0 +1,387 @@
+"""Pipelines as YAML: every error names file, line and key, and a spec survives its storage."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import jsonschema
+import pyarrow as pa
+import pytest
+import yaml
+
+from semel import paths, pipeline
+from semel.errors import SpecError, TerminalError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BASE = """\
+name: clicks
+source:
+  type: files
+  path: clicks/*.jsonl
+  format: jsonl
+  schema:
+    id: string
+    at: timestamp
+    score: double
+    tags: array<string>
+record_id: [id]
+sink:
+  type: files
+  path: out/clicks
+  format: parquet
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A project folder of its own: data/ allowed, dags/pipelines/ and spark_jobs/ empty."""
+    for part in ("data", "dags/pipelines", "spark_jobs"):
+        (tmp_path / part).mkdir(parents=True)
+    monkeypatch.setenv("SEMEL_HOME", str(tmp_path))
+    monkeypatch.delenv("SEMEL_DATA_ROOTS", raising=False)
+    monkeypatch.delenv("SEMEL_PIPELINES_DIR", raising=False)
+    return tmp_path
+
+
+def written(folder: Path, text: str, name: str = "clicks.yaml") -> Path:
+    path = folder / "dags" / "pipelines" / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def changed(old: str, new: str) -> str:
+    assert old in BASE
+    return BASE.replace(old, new)
+
+
+def errors(path: Path) -> list[str]:
+    """The lines of the SpecError that loading gives, without the file's path."""
+    with pytest.raises(SpecError) as caught:
+        pipeline.load(path)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}:") for line in lines)
+    return [line.removeprefix(f"{path}:") for line in lines]
+
+
+def test_the_base_is_right(folder):
+    """The text that the cases below break is right, with the documented defaults."""
+    spec = pipeline.load(written(folder, BASE))
+    assert (spec.dedup.horizon, spec.dedup.shards) == (timedelta(days=30), 4)
+    assert (spec.schedule, spec.max_active_runs, spec.by_position) == (None, 4, False)
+    assert spec.limits.bytes_per_batch_max == 8 << 30
+    assert spec.source_root() == folder / "data" / "clicks"
+    assert spec.source_pattern() == "*.jsonl"
+    assert spec.sink_path() == folder / "data" / "out" / "clicks"
+    assert spec.file_stem(batch=7, part=2, fence=1) == "clicks-b00000007-00002"
+
+
+# fmt: off
+BROKEN = [
+    ("name: clicks\n", "name: Clicks\n", "1: name: 'Clicks' does not match"),
+    ("name: clicks\n", "name: \"clicks\\n\"\n", "1: name: 'clicks\\n' does not match"),
+    ("name: clicks\n", "name: no\n", "1: name: must be a valid string, not False; YAML reads"),
+    ("name: clicks\n", "name: clicks\nschedul: x\n", "2: schedul: is an unknown key; did you mean"),
+    ("name: clicks\n", "name: clicks\nname: b\n", "2: name: is there twice, first in line 1"),
+    ("name: clicks\n", "name: clicks\nschedule: 0 0 * *\n", "2: schedule: '0 0 * *' is neither"),
+    ("name: clicks\n", "name: clicks\nschedule: 99 0 * * *\n", "2: schedule: '99 0 * * *' is"),
+    ("name: clicks\n", "name: clicks\nschedule: @daily\n", "2: (yaml): found character '@'"),
+    ("name: clicks\n", "name: clicks\nmax_active_runs: yes\n",
+     "2: max_active_runs: must be a valid"),
+    ("name: clicks\n", "name: clicks\ntransforms: [a:b:c]\n", "2: transforms[0]: 'a:b:c' does not"),
+    ("name: clicks\n", "name: clicks\ntransforms: [gone:f]\n",
+     "2: transforms[0]: 'gone:f': there is"),
+    ("name: clicks\n", "name: clicks\nlimits: {quarantine_ratio_max: 5}\n",
+     "2: limits.quarantine_ratio_max: must be less than or equal to 1"),
+    ("name: clicks\n", "name: clicks\nlimits: {quarantine_ratio_max: .nan}\n",
+     "2: limits.quarantine_ratio_max: must be"),
+    ("name: clicks\n", "name: clicks\nlimits: {bytes_per_batch_max: 8 GX}\n",
+     "2: limits.bytes_per_batch_max: '8 GX' has the unknown unit"),
+    ("name: clicks\n", "name: clicks\ndedup: {horizon: 30}\n", "2: dedup.horizon: 30 is not a dur"),
+    ("name: clicks\n", "name: clicks\ndedup: {horizon: 0 s}\n", "2: dedup.horizon: must be longer"),
+    ("name: clicks\n", "name: clicks\ndedup: {shards: 0}\n", "2: dedup.shards: must be greater"),
+    ("name: clicks\n", "name: clicks\ndedup: {scope: day}\n",
+     "2: dedup.scope: must be 'horizon' or"),
+    ("name: clicks\n", "name: clicks\ndedup: {scope: bucket}\n", "1: record_time: is missing"),
+    ("name: clicks\n", "name: clicks\ndedup: {late: accept}\n", "2: dedup.late: has no meaning"),
+    ("name: clicks\n", "name: clicks\nrecord_time: when\n",
+     "2: record_time: 'when' is not a column"),
+    ("name: clicks\n", "name: clicks\nrecord_time: id\n", "2: record_time: 'id' is string, not a"),
+    ("  type: files\n  path: clicks/*.jsonl", "  path: clicks/*.jsonl",
+     "2: source.type: is missing"),
+    ("  path: clicks/*.jsonl", "  path: ../x/*.jsonl", "4: source.path: '../x/*.jsonl' holds '..'"),
+    ("  path: clicks/*.jsonl", "  path: /etc/*.jsonl", "4: source.path: '/etc' lies outside"),
+    ("  path: clicks/*.jsonl", "  path: clicks/", "4: source.path: 'clicks/' is a folder"),
+    ("  path: clicks/*.jsonl", "  path: clicks/**", "4: source.path: 'clicks/**' ends in **"),
+    ("  path: clicks/*.jsonl", "  path: a**/x", "4: source.path: 'a**/x' holds ** beside"),
+    ("  path: clicks/*.jsonl", "  path: \"a\\nb\"", "4: source.path: 'a\\nb' holds a control"),
+    ("  path: clicks/*.jsonl", "  path: \"a\\0b\"", "4: source.path: holds a NUL"),
+    ("  format: jsonl\n", "  format: json\n",
+     "5: source.format: must be 'jsonl' or 'csv', not 'json'"),
+    ("  format: jsonl\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV field"),
+    ("  format: jsonl\n", "  format: jsonl\n  csv: {multiline: true}\n",
+     "6: source.csv: has no mean"),
+    ("  format: jsonl\n", "  format: jsonl\n  csv: {delimiter: ab}\n", "6: source.csv.delimiter: "),
+    ("  format: jsonl\n", "  format: jsonl\n  csv: {delimiter: '\"'}\n",
+     "6: source.csv.quote: is the"),
+    ("  format: jsonl\n", "  format: jsonl\n  select: interval\n",
+     "2: source.interval_from: is mi"),
+    ("  format: jsonl\n", "  format: jsonl\n  interval_from: mtime\n",
+     "6: source.interval_from: has no meaning"),
+    ("  format: jsonl\n", "  format: jsonl\n  lateness: 1 day\n",
+     "6: source.lateness: has no meaning"),
+    ("  format: jsonl\n", "  format: jsonl\n  select: interval\n  interval_from: \"%d.jsonl\"\n",
+     "7: source.interval_from: '%d.jsonl' is not a strptime pattern"),
+    ("    id: string\n", "    id: strin\n", "7: source.schema.id: 'strin' is not a column type"),
+    ("    id: string\n", "    id: string\n    ID: int\n", "8: source.schema.ID: is there twice"),
+    ("    id: string\n", "    id: string\n    _SEMEL_x: int\n",
+     "8: source.schema._SEMEL_x: names of"),
+    ("    id: string\n", "    id: string\n    \"a\\tb\": int\n",
+     "8: source.schema.a\tb: is not a column"),
+    ("    id: string\n", "    id: string\n    1: 2\n",
+     "8: source.schema.1: must be a valid string"),
+    ("record_id: [id]", "record_id: id", "11: record_id: must be a list, such as [id]"),
+    ("record_id: [id]", "record_id: [idd]", "11: record_id[0]: 'idd' is not a column"),
+    ("record_id: [id]", "record_id: [score]", "11: record_id[0]: 'score' is double: an id column"),
+    ("record_id: [id]", "record_id: [tags]", "11: record_id[0]: 'tags' is array<string>: an id"),
+    ("record_id: [id]", "record_id: [id, id]", "11: record_id: names 'id' twice"),
+    ("record_id: [id]", "dedup: {shards: 2}", "11: dedup: has no meaning without record_id"),
+    ("sink:\n", "sinks:\n", "12: sinks: is an unknown key; did you mean sink?"),
+    ("  path: out/clicks", "  path: /tmp", "14: sink.path: '/tmp' lies outside the allowed"),
+    ("  path: out/clicks", "  path: clicks/out", "14: sink.path: "),
+    ("  path: out/clicks", "  path: .", "14: sink.path: "),
+    ("  path: out/clicks", "  path: out/*", "14: sink.path: 'out/*' holds *, ? or ["),
+    ("parquet\n", "parquet\n  partition_by: [x]\n", "16: sink.partition_by[0]: 'x' is not a col"),
+    ("parquet\n", "parquet\n  partition_by: [tags]\n", "16: sink.partition_by[0]: 'tags' is array"),
+    ("parquet\n", "parquet\n  partition_by: [id, ID]\n", "16: sink.partition_by: names 'id' twice"),
+    ("parquet\n", "parquet\n  position_columns: 1\n", "16: sink.position_columns: must be a valid"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BROKEN)
+def test_an_error_names_line_and_key(folder, old, new, message):
+    """Each kind of error is reported with its line, its key and what is wrong."""
+    found = errors(written(folder, changed(old, new)))
+    assert any(line.startswith(message) for line in found), found
+
+
+# fmt: off
+@pytest.mark.parametrize(
+    "template",
+    ["x", "{batch}", "{part}", "{batch}{part}", "{batch}0{part}", "{part}-{batch}{fence}",
+     "a/{batch}-{part}", "_{batch}-{part}", ".{batch}-{part}", "{batch}-{part}-{user}",
+     "{batch.__class__}-{part}", "{batch!r}-{part}", "{batch:x}-{part}", "{batch:8d}-{part}",
+     "{batch:{part}}-{part}", "{pipeline:>70}-{batch}-{part}", "{batch}-{part} x",
+     "{batch", "{}-{part}",
+     "{pipeline}{batch:099d}-{part:099d}", "é{batch}-{part}"],
+)
+# fmt: on
+def test_a_file_name_that_is_ambiguous_or_hidden_is_refused(folder, template):
+    """No template may give two files one name, leave its folder or hide the file from readers."""
+    text = BASE + f"  file_name: {json.dumps(template)}\n"
+    found = errors(written(folder, text))
+    assert found[0].startswith("16: sink.file_name: ")
+
+
+@pytest.mark.parametrize(
+    "template", ["{batch}-{part}", "{batch:04d}{pipeline}{part}", "p{part}_b{batch}"]
+)
+def test_a_file_name_of_ones_own_is_taken(folder, template):
+    """Batch and part in any order, as long as something stands between them."""
+    spec = pipeline.load(written(folder, BASE + f'  file_name: "{template}"\n'))
+    names = {spec.file_stem(batch=b, part=p, fence=1) for b in range(120) for p in range(120)}
+    assert len(names) == 120 * 120
+
+
+def test_all_errors_of_a_file_come_at_once(folder):
+    """One SpecError holds every error of the file, in the order of the lines."""
+    text = changed("name: clicks", "name: Clicks\nname: x\nfoo: 1").replace("parquet", "orc")
+    found = errors(written(folder, text.replace("id: string", "id: strin")))
+    keys = [line.split(": ")[1] for line in found]
+    assert keys == ["name", "foo", "source.schema.id", "sink.format"]
+
+
+# fmt: off
+HOSTILE = [
+    (b"", "1: (file): is not a mapping"),
+    (b"- a\n", "1: (file): is not a mapping"),
+    (b"name\n", "1: (file): is not a mapping"),
+    (b"a: &x [1]\nb: *x\n", "1: (yaml): anchors and aliases"),
+    (b"a: 1\nb: *x\n", "2: (yaml): anchors and aliases"),
+    (b"a: 1\nb: [\n", "3: (yaml): "),
+    (b"a: 1\n\tb: 2\n", "2: (yaml): "),
+    (b"a: 1\n---\nb: 2\n", "2: (yaml): "),
+    (b"a: \xff\n", "1: (yaml): is not valid UTF-8"),
+    (b"a: 1\nb: \x00\n", "2: (yaml): the character U+0000"),
+    (b"a: 1\nb: " + b"[" * 50_000 + b"\n", "2: (yaml): nests deeper than 16"),
+    (b"a: 1\nb: !!python/object/apply:os.system ['true']\n", "2: (yaml): the tag tag:yaml.org"),
+    (b"a: 1\nb: !!bool x\n", "2: (yaml): the tag tag:yaml.org,2002:bool is not read"),
+    (b"a: 1\n" + b"".join(b"k%d: 1\n" % n for n in range(200)), "201: (file): 104 more problems"),
+    (b"a: 1\nb: " + b"9" * 5_000 + b"\n", "2: b: cannot be read: "),
+    (b"a: 1\nb: 2013-13-45\n", "2: b: cannot be read: "),
+    (b"a: 1\n? [x]\n: 1\n", "1: (file): line 2 has a key that is not text"),
+    (b"a: 1\n<<: {b: 1}\n", "2: <<: is an unknown key"),
+    (b"a: 1\na: {x: 1}\n", "2: a: is there twice"),
+    (b"name: clicks\ndescription: \"\\ud800\"\n", "2: description: "),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("raw", "message"), HOSTILE)
+def test_hostile_yaml_is_an_error_with_its_line(folder, raw, message):
+    """Bombs, tags, broken encodings and other documents end as a SpecError, never otherwise."""
+    found = errors(written(folder, raw))
+    assert any(line.startswith(message) for line in found), found
+
+
+def test_a_file_that_cannot_be_read_is_an_error(folder):
+    """A folder, a missing file and one above the limit are SpecErrors that name the file."""
+    pipelines = folder / "dags" / "pipelines"
+    for path in (pipelines, pipelines / "gone.yaml", written(folder, "#" * (65 << 10))):
+        with pytest.raises(SpecError, match=str(path)):
+            pipeline.load(path)
+
+
+def test_a_spec_survives_jsonb(folder):
+    """A stored spec is read back equal, with its column order, although jsonb reorders keys."""
+    text = BASE + "  partition_by: [id]\n" + "schedule: '*/5 * * * *'\ndedup: {horizon: 1 week}\n"
+    spec = pipeline.load(written(folder, text))
+    stored = json.loads(json.dumps(spec.to_json(), sort_keys=True))
+    again = pipeline.Spec.from_json(stored)
+    assert again == spec
+    assert list(again.source.columns) == ["id", "at", "score", "tags"]
+    assert again.digest() == spec.digest()
+
+
+def test_a_stored_spec_needs_no_machine(folder, monkeypatch):
+    """A stored spec is read where its transforms are not; only its folders are still checked."""
+    (folder / "spark_jobs" / "mine.py").write_text("")
+    spec = pipeline.load(written(folder, BASE + "transforms: [mine:f]\n"))
+    (folder / "spark_jobs" / "mine.py").unlink()
+    again = pipeline.Spec.from_json(spec.to_json())
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", "/nonexistent")
+    assert again.sink_path() == Path("/nonexistent/out/clicks")
+
+
+def test_a_stored_spec_that_does_not_fit_is_an_error(folder):
+    """A spec stored by another version is refused by key, not half read."""
+    stored = pipeline.load(written(folder, BASE)).to_json()
+    with pytest.raises(SpecError, match=r"stored spec .* dedup.shards: must be"):
+        pipeline.Spec.from_json(stored | {"dedup": {"shards": 0}})
+
+
+def test_the_digest_follows_the_data_only(folder):
+    """The digest changes with what shapes a batch, column order included, and with nothing else."""
+
+    def digest(text: str) -> str:
+        return pipeline.load(written(folder, text)).digest()
+
+    base = digest(BASE)
+    same = ["description: x", "schedule: '@daily'", "max_active_runs: 9", "dedup: {horizon: 720 h}",
+            "limits: {quarantine_ratio_max: 0.5}"]  # fmt: skip
+    assert {digest(BASE + line + "\n") for line in same} == {base}
+    assert digest(changed("array<string>", "ARRAY < String >")) == base
+    other = ["dedup: {horizon: 31 days}", "record_time: at", "transforms: [t:f]"]
+    (folder / "spark_jobs" / "t.py").write_text("")
+    moved = changed("    id: string\n    at: timestamp\n", "    at: timestamp\n    id: string\n")
+    digests = [digest(BASE + line + "\n") for line in other] + [digest(moved)]
+    assert len({base, *digests}) == 5
+
+
+def test_columns_of_a_transform_may_partition(folder):
+    """partition_by may name what a transform makes: only the run can know."""
+    (folder / "spark_jobs" / "t.py").write_text("")
+    text = BASE + "  partition_by: [made]\ntransforms: [t:f]\n"
+    assert pipeline.load(written(folder, text)).sink.partition_by == ("made",)
+
+
+def test_types_become_arrow(folder):
+    """Every type of the schema has the documented Arrow type."""
+    types = {
+        "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "smallint": pa.int16(),
+        "double": pa.float64(), "float": pa.float32(), "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"), "date": pa.date32(),
+        "decimal(10,2)": pa.decimal128(10, 2), "array<array<int>>": pa.list_(pa.list_(pa.int32())),
+        "struct<a: int, B: struct<c: date>>": pa.struct(
+            [("a", pa.int32()), ("B", pa.struct([("c", pa.date32())]))]
+        ),
+    }  # fmt: skip
+    columns = "".join(f'    c{n}: "{text}"\n' for n, text in enumerate(types))
+    spec = pipeline.load(written(folder, changed("    id: string\n", "    id: string\n" + columns)))
+    got = {field.name: field.type for field in spec.arrow_schema()}
+    assert [got[f"c{n}"] for n in range(len(types))] == list(types.values())
+
+
+# fmt: off
+@pytest.mark.parametrize(
+    "text",
+    ["", "int int", "array", "array<int", "array<>", "struct<>", "struct<a int>", "struct<a: int,>",
+     "struct<a: int, A: int>", "decimal", "decimal(39,0)", "decimal(5,6)", "decimal(a,b)",
+     "map<int,int>",
+     "int;", "array<" * 20 + "int" + ">" * 20],
+)
+# fmt: on
+def test_a_wrong_type_is_an_error(folder, text):
+    """Half, unknown, too deep and impossible types are errors at their column's line."""
+    found = errors(written(folder, changed("id: string", f'id: "{text}"')))
+    assert found[0].startswith("7: source.schema.id: ")
+
+
+def test_a_symlink_out_of_the_data_folder_is_refused(folder):
+    """A path that leaves the data folders through a symlink is outside."""
+    (folder / "data" / "clicks").symlink_to("/etc")
+    assert "4: source.path: 'clicks' lies outside" in errors(written(folder, BASE))[0]
+    with pytest.raises(TerminalError, match="source.path"):
+        pipeline.Spec.model_validate(yaml.safe_load(BASE)).source_root()
+
+
+def test_find_and_load_all(folder):
+    """A pipeline is found by name beside a broken one; no two share a name or a sink."""
+    path = written(folder, BASE, "any.yaml")
+    written(folder, changed("name: clicks", "name: views\nx: 1").replace("out/c", "out/v"), "v.yml")
+    assert pipeline.find("clicks").name == "clicks"
+    with pytest.raises(pipeline.UnknownPipelineError, match="there are: clicks, views"):
+        pipeline.find("click")
+    with pytest.raises(SpecError, match=r"v\.yml:2: x: is an unknown key"):
+        pipeline.find("views")
+    with pytest.raises(SpecError, match=r"v\.yml:2: x:"):
+        pipeline.load_all()
+    written(folder, BASE.replace("out/clicks", "out/clicks/deep"), "v.yml")
+    with pytest.raises(SpecError, match=r"declared in .*any\.yaml and .*v\.yml"):
+        pipeline.find("clicks")
+    with pytest.raises(SpecError, match=rf"(?s)v\.yml: name: {path}.*v\.yml: sink.path: "):
+        pipeline.load_all()
+    (folder / "dags" / "pipelines" / "v.yml").unlink()
+    assert list(pipeline.load_all()) == ["clicks"]
+
+
+def test_the_json_schema_is_current():
+    """docs/pipeline.schema.json is what `semel validate --print-schema` prints."""
+    text = (ROOT / "docs" / "pipeline.schema.json").read_text()
+    assert text == pipeline.json_schema_text() + "\n", (
+        "run: semel validate --print-schema > docs/pipeline.schema.json"
+    )
+
+
+def test_the_shipped_pipelines_are_right():
+    """Every shipped pipeline loads, fits the JSON Schema and points its editor line at it."""
+    assert paths.pipelines_dir() == ROOT / "dags" / "pipelines"
+    for path in pipeline.files():
+        pipeline.load(path)
+        jsonschema.validate(yaml.safe_load(path.read_text()), pipeline.json_schema())
+        line = path.read_text().splitlines()[0]
+        target = line.removeprefix("# yaml-language-server: $schema=")
+        assert (path.parent / target).resolve() == ROOT / "docs" / "pipeline.schema.json"
+    assert "flights" in pipeline.load_all()
+
+
+def test_every_key_is_documented():
+    """docs/pipelines.md has a row for each key, and its example is right."""
+    text = (ROOT / "docs" / "pipelines.md").read_text()
+    schema = pipeline.json_schema()
+    models = [schema, *(part for part in schema["$defs"].values() if "properties" in part)]
+    missing = [key for part in models for key in part["properties"] if f"| `{key}` |" not in text]
+    assert not missing
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert pipeline.Spec.model_validate(yaml.safe_load(example)).name == "clicks"
