@@ -3,3 +3,4 @@
 from fix_engine import engine  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
 from fix_postgres import ledger, ledger_dsn, postgres, template  # noqa: F401
+from fix_spark import spark, spark_engine  # noqa: F401

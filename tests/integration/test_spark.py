@@ -1,0 +1,72 @@
+"""The stage job on real Spark."""
+
+import pytest
+from fix_pipelines import Workbench, events
+from test_run import output
+
+from semel.errors import TerminalError
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+
+
+def test_spark_gives_what_the_steps_give(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """Several splits and shards through both shuffles: each record once, in the output or dropped."""
+    spec = bench.spec(sink={"position_columns": True})
+    for part in range(3):
+        records = [*events(part * 1000, part * 1000 + 1100), b"[]"]
+        bench.write(f"in/{part}.jsonl", records)
+    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    assert (counts.records_read, counts.survivors, counts.quarantined) == (3303, 3100, 3)
+    assert sorted(row["n"] for row in output(spec)) == list(range(3100))
+    bench.write("in/9.jsonl", events(3000, 3200))
+    again = run_batch(ledger, spec, "r2", spark_engine).finalized.counts
+    assert (again.survivors, again.duplicates_catalog) == (100, 100)
+
+
+def test_transforms_run_on_the_survivors(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """A transform sees each survivor once; what it makes is written, what it filters is counted."""
+    (bench.transforms / "even_transform.py").write_text(
+        "from pyspark.sql import functions as F\n"
+        "def even(frame):\n"
+        "    return frame.select('id', 'n').where(F.col('n') % 2 == 0)"
+        ".withColumn('tag', F.lit('x')).select('id', 'n', 'tag')\n"
+    )
+    spec = bench.spec(transforms=["even_transform:even"])
+    bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
+    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    assert (counts.survivors, counts.rows_written, counts.duplicates_batch) == (100, 50, 5)
+    rows = output(spec)
+    assert sorted(row["n"] for row in rows) == list(range(0, 100, 2))
+    assert {row["tag"] for row in rows} == {"x"}
+
+
+def test_by_position_needs_no_catalog(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """Without record_id every record is its own: repeats stay, and the catalog stays empty."""
+    spec = bench.spec(record_id=None)
+    bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
+    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    assert (counts.survivors, counts.rows_written) == (105, 105)
+    assert len(output(spec)) == 105
+    with ledger.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM semel.id_run").scalar() == 0
+
+
+def test_a_transform_that_raises_is_named(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """The error names the transform, and nothing is committed."""
+    (bench.transforms / "bad_transform.py").write_text(
+        "def bad(frame):\n    return frame.select('absent')\n"
+    )
+    spec = bench.spec(transforms=["bad_transform:bad"])
+    bench.write("in/a.jsonl", events(0, 10))
+    with pytest.raises(TerminalError, match="bad_transform:bad"):
+        run_batch(ledger, spec, "r1", spark_engine)
+    assert output(spec) == []
