@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -33,6 +34,13 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
+    with server() as dsn:
+        yield dsn
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A server of its own for the length of a block; yields its DSN."""
     # Not pytest's folder: `nobody` could not enter it.
     folder = Path(tempfile.mkdtemp(prefix="semel-pg-"))
     try:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel import limits, paths
+from semel import faults, limits, paths
 from semel.catalog import (
     delete_payload,
     drop_segment,
@@ -56,6 +56,7 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
     retired = _retire(ledger, spec, pipeline_id)
     merged = _merge(ledger, spec, pipeline_id, say)
     deleted = delete_payload(ledger, pipeline_id)
+    faults.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, say)
     folders, freed = _remove_staged(ledger, pipeline_id, sink)
     return Collected(
@@ -76,9 +77,14 @@ def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:
             horizon = spec.dedup.horizon.total_seconds()
             values = {"pipeline_id": pipeline_id, "horizon_seconds": horizon}
             rows(connection, "collect", "raise_floor", **values)
+            faults.point("collect.before_floor")
+        faults.point("collect.after_floor")
     with ledger.transaction() as connection:
         rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
-        return retire_expired(connection, pipeline_id)
+        retired = retire_expired(connection, pipeline_id)
+        faults.point("collect.before_retire")
+    faults.point("collect.after_retire")
+    return retired
 
 
 def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
@@ -94,7 +100,9 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
             break
         for group in groups:
             try:
+                faults.point("collect.before_merge")
                 merge(ledger, cache, group)
+                faults.point("collect.after_merge")
                 merged += len(group)
             except RetryableError as error:
                 say(f"a merge was left for the next time: {error}")
@@ -108,7 +116,9 @@ def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
         segments = droppable_segments(connection, pipeline_id)
     for segment in segments:
         try:
+            faults.point("collect.before_drop")
             drop_segment(ledger, pipeline_id, segment)
+            faults.point("collect.after_drop")
             dropped += 1
         except RetryableError as error:
             say(f"a segment was left for the next time: {error}")
@@ -128,7 +138,9 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, i
         for attempt in ledger.rows("collect", "attempt_ends", **values):
             over = attempt["status"] == "lost" or attempt["batch_status"] == "finalized"
             if attempt["fence"] == fence and over:
+                faults.point("collect.before_remove")
                 freed += remove_folder(folder)
+                faults.point("collect.after_remove")
                 removed += 1
         if not any(folder.parent.iterdir()):
             folder.parent.rmdir()

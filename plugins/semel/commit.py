@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from semel import limits, paths
+from semel import faults, limits, paths
 from semel.batch import Attempt, Batch, BatchStatus, Pipeline
 from semel.catalog import Run, own_runs, publish_runs, snapshot
 from semel.payload import FilterCache, overlap
@@ -66,11 +66,13 @@ def commit(
             _take_lease(ledger, batch, say)
         if found is None:
             say(f"batch {batch_id} has no staged attempt: staging it")
+            faults.point("commit.before_restage")
             restage()
             continue
         attempt = Attempt.from_row(found)
         reason = _try(ledger, spec, batch, attempt, say)
         if reason is None:
+            faults.point("commit.after_win")
             with ledger.transaction() as connection:
                 batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
             return Committed(batch=batch, fence=attempt.fence, found=False, losses=losses)
@@ -90,6 +92,7 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
         with ledger.transaction() as connection:
             now = snapshot(connection, batch.pipeline_id)
             mine = own_runs(connection, attempt.attempt_id)
+        faults.point("commit.before_compare")
         theirs = [run for run in now.runs if run.seq_max > compared]
         if mine and theirs:
             common = overlap(ledger, FilterCache(paths.cache_dir()), mine, theirs)
@@ -99,6 +102,7 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
                     f"{attempt.snapshot_seq}"
                 )
         compared = now.commit_seq
+        faults.point("commit.after_compare")
         try:
             with ledger.transaction() as connection:
                 return _decide(connection, spec, batch, attempt, mine, compared)
@@ -166,6 +170,7 @@ def _decide(
         seq=place["commit_seq"],
         expires_at=_last_time(connection, batch, mine, place["batch_time"]) + spec.dedup.horizon,
     )
+    faults.point("commit.before_win")
     return None
 
 
@@ -183,6 +188,7 @@ def _last_time(
 
 def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
     """Ask the other batches of the pipeline to wait: this one lost too often."""
+    faults.point("commit.before_lease")
     taken = ledger.rows(
         "commit",
         "take_lease",
@@ -190,6 +196,7 @@ def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
         batch_id=batch.batch_id,
         seconds=limits.LEASE_SECONDS,
     )
+    faults.point("commit.after_lease")
     if taken:
         say(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
 

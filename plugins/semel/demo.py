@@ -186,6 +186,7 @@ def _resent(day: date, seed: int) -> list[Flight]:
     return [f for f in flights if f is not late and _share("resend", f, seed) < RESENT_SHARE]
 
 
+@cache
 def _held_back(day: date, seed: int) -> Flight | None:
     """The flight of a day whose good line comes only in the next day's file.
 
@@ -236,8 +237,8 @@ _BROKEN: dict[str, Callable[[Flight], bytes]] = {
 
 def _share(purpose: str, flight: Flight, seed: int) -> float:
     """A number in [0, 1) that depends on the seed, the purpose and the flight's id alone."""
-    key = json.dumps([seed, purpose, *(flight[name] for name in _ID)]).encode()
-    return xxhash.xxh3_64_intdigest(key) / 2**64
+    known = "|".join([str(flight[name]) for name in _ID])
+    return xxhash.xxh3_64_intdigest(f"{seed}|{purpose}|{known}".encode()) / 2**64
 
 
 def _json(flight: Flight) -> bytes:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from semel import faults
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts
 from semel.errors import CorruptionError, StateError
 from semel.ledger import Ledger, Row, row, rows
@@ -94,17 +95,23 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     marker = layout.marker(sink, batch_id)
     if batch.status is BatchStatus.FINALIZED:
         return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
+    faults.point("finalize.before_rename")
     rename(files, batch_id)
+    faults.point("finalize.after_rename")
     _mark(marker, marker_content(spec, sink, batch, won, counts, claims, files))
+    faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
         done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
         now = row(connection, "finalize", "batch_status", batch_id=batch_id)
+        faults.point("finalize.before_finalized")
+    faults.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:
         raise StateError(
             f"batch {batch_id} is {now['status']}, expected committed or finalized; see `semel show "
             f"{batch_id}`"
         )
     remove_folder(layout.attempt(sink, batch_id, won["fence"]))
+    faults.point("finalize.after_clean")
     return Finalized(
         batch=batch, found=done is None, counts=counts, files=len(files), marker=marker
     )
@@ -114,6 +121,7 @@ def rename(files: list[ManifestFile], batch_id: int) -> None:
     """Bring every file under its final name, or raise CorruptionError before touching any."""
     for _ in range(_ROUNDS_MAX):
         acts = [(file, *_look(file)) for file in files]
+        faults.point("finalize.after_look")
         broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
         # A twin may have moved a file between our two looks at it: look again at what seems broken.
         broken = [(f, *_look(f)) for f, _, _ in broken]

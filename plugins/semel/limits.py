@@ -3,8 +3,8 @@
 IDS_PER_CHUNK = 8_192
 """Ids in one stored chunk: 96 KiB, so a look-up reads one TOAST value, and pg_dump stays calm."""
 
-FILTER_BITS_PER_ID = 18
-"""Bits of the split-block Bloom filter an id gets at least: about 0.07 % false positives."""
+FILTER_BITS_PER_ID = 16
+"""Bits of the split-block Bloom filter an id gets at least: about 0.13 % false positives."""
 
 FILTER_PIECE_BYTES = 1 << 20
 """A stored filter is cut into pieces of this size: one large bytea broke pg_dump."""
@@ -113,3 +113,21 @@ COMMIT_LOSSES_MAX = 8
 
 MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round shrinks the number of live runs."""
+
+CONNECT_RETRIES_MAX = 6
+"""Tries after the first that a lost call to Spark Connect gets: 70 s, as long as a server's restart."""
+
+SPARK_ANSWER_SECONDS = 10.0
+"""How long the first contact with a Spark Connect server may take before Spark counts as away."""
+
+PROGRESS_SECONDS = 3.0
+"""Spark's progress is said at most this often, so that a long stage does not fill a log."""
+
+AUDIT_CHUNK_BYTES = 32 << 20
+"""Bytes of source that the audit reads at once."""
+
+AUDIT_OFFENDERS_SHOWN = 5
+"""Records or files that the audit shows for each broken promise; all are counted."""
+
+AUDIT_ROWS_AT_ONCE = 1 << 20
+"""Output rows that the audit hands to its engine at once, so that small files do not slow it."""

@@ -20,13 +20,14 @@ from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import sqlalchemy as sa
 import xxhash
 from psycopg import errors as pg
 
 from semel import bloom, limits, sortedids
 from semel.catalog import Run, payload_query
-from semel.errors import AttemptLostError, CorruptionError
+from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
 
 _ID_BYTES = 12
@@ -343,15 +344,18 @@ def _look_up(
 
 def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[bytes]:
     """Pieces of a run in the order of their numbers. CorruptionError when one is missing."""
-    statement = payload_query("pieces", run.segment_id)
+    statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
     try:
-        with ledger.transaction() as connection:
-            found = connection.execute(statement, values).all()
-    except sa.exc.ProgrammingError as error:
-        if isinstance(error.orig, pg.UndefinedTable):
-            raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
-        raise
+        # A cursor of the driver's own: SQLAlchemy's would get the bytes as text, in four times the time.
+        with ledger.transaction() as connection, connection.connection.cursor(binary=True) as cursor:
+            found = cursor.execute(statement, values).fetchall()
+    except pg.UndefinedTable as error:
+        raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
+    except psycopg.OperationalError as error:
+        raise UnavailableError(
+            f"the ledger went away while id run {run.id_run_id} was read ({error}); run this again"
+        ) from error
     missing = sorted(set(wanted) - {piece for piece, _ in found})
     if missing:
         raise _corrupt(run, f"{kind.name.lower()} pieces {missing[:5]} of {len(wanted)} are missing")

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import limits
+from semel import faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.errors import RetryableError, TerminalError
@@ -76,6 +76,7 @@ def plan(
         with ledger.transaction() as connection:
             free = _free(connection, spec, pipeline, request_key, wanted)
         ranges, left = cut(spec, wanted, free.ranges)
+        faults.point("plan.before_lock")
         with ledger.transaction() as connection:
             rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
             if (
@@ -94,6 +95,8 @@ def plan(
                 ordinal = latest.ordinal + 1 if latest else 1
                 batch = _write_batch(connection, pipeline, spec, request_key, ordinal, interval)
                 _write_claims(connection, batch, ranges, partitions)
+            faults.point("plan.before_write")
+        faults.point("plan.after_write")
         return Plan(
             pipeline=pipeline,
             batch=batch,
@@ -150,6 +153,8 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
         if pipeline.sink_path != sink_path:
             values = {"pipeline_id": pipeline.pipeline_id, "sink_path": sink_path}
             change(connection, "plan", "move_sink", **values)
+        faults.point("plan.before_register")
+    faults.point("plan.after_register")
     return pipeline
 
 

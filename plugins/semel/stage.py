@@ -22,7 +22,7 @@ from typing import Protocol
 
 import xxhash
 
-from semel import limits, paths
+from semel import faults, limits, paths
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.catalog import ensure_segment, snapshot
 from semel.errors import (
@@ -132,7 +132,9 @@ def _attempt(
         with _heartbeat(ledger, batch.batch_id):
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
+            faults.point("stage.after_folders")
             outcome = engine.run(job)
+            faults.point("stage.after_job")
             files.check_claims(claims)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
     except SemelError as error:
@@ -167,6 +169,8 @@ def _begin(
             gc_floor=pinned.gc_floor,
             driver=f"{socket.gethostname()}:{os.getpid()}",
         )
+        faults.point("stage.before_begin")
+    faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
     whole = {
@@ -216,6 +220,7 @@ def _seal(
     manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
+    faults.point("stage.after_sync")
     buckets = [r.bucket_min for r in outcome.reports if r.bucket_min is not None]
     with ledger.transaction() as connection:
         other = row(
@@ -252,6 +257,8 @@ def _seal(
             bytes=[f.bytes for f in manifest],
             checksums=[f.checksum for f in manifest],
         )
+        faults.point("stage.before_seal")
+    faults.point("stage.after_seal")
     return Staged(
         batch=batch,
         attempt=attempt,
@@ -314,7 +321,9 @@ def _final_names(
 
 def lose(ledger: Ledger, attempt_id: int, reason: str) -> None:
     """Give an attempt up. An attempt that won or is lost already stays what it is."""
+    faults.point("stage.before_lose")
     ledger.rows("stage", "lose", attempt_id=attempt_id, reason=reason)
+    faults.point("stage.after_lose")
 
 
 def _lost_message(connection, batch: Batch, attempt: Attempt) -> str:  # noqa: ANN001

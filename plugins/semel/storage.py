@@ -11,6 +11,7 @@ from typing import Self
 
 import xxhash
 
+from semel import faults
 from semel.errors import UnavailableError
 
 _READ_BYTES = 8 << 20
@@ -49,7 +50,9 @@ class Sealed(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
+            faults.point("storage.before_fsync")
             os.fsync(self._file.fileno())
+            faults.point("storage.after_fsync")
             self._file.close()
             super().close()
 
@@ -68,11 +71,13 @@ def checksum(path: str | os.PathLike) -> str:
 
 def sync_folder(path: str | os.PathLike) -> None:
     """Make the names in a folder durable."""
+    faults.point("storage.before_sync_folder")
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+    faults.point("storage.after_sync_folder")
 
 
 def make_folder(path: Path) -> None:
@@ -80,7 +85,9 @@ def make_folder(path: Path) -> None:
     missing = [path, *path.parents]
     missing = missing[: next(i for i, p in enumerate(missing) if p.is_dir())]
     for folder in reversed(missing):
+        faults.point("storage.before_mkdir")
         folder.mkdir(exist_ok=True)
+        faults.point("storage.after_mkdir")
         sync_folder(folder.parent)
 
 
@@ -89,13 +96,16 @@ def move_new(source: Path, target: Path) -> None:
 
     A hard link and an unlink; after a crash between the two, both names are one file.
     """
+    faults.point("storage.before_link")
     try:
         os.link(source, target)
     except PermissionError as error:
         raise UnavailableError(
             f"{target.parent} does not take hard links ({error}); a sink needs one local file system"
         ) from error
+    faults.point("storage.before_unlink")
     os.unlink(source)
+    faults.point("storage.after_unlink")
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -107,7 +117,9 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         with Sealed(temporary) as file:
             file.write(data)
+        faults.point("storage.before_publish")
         os.link(temporary, path)
+        faults.point("storage.after_publish")
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -121,5 +133,7 @@ def remove_folder(path: Path) -> int:
         if not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
+    faults.point("storage.before_rmtree")
     shutil.rmtree(path, onerror=gone)
+    faults.point("storage.after_rmtree")
     return freed

@@ -100,9 +100,10 @@ INSERT INTO semel.ids_{segment_id} (id_run_id, kind, piece, payload)
 VALUES (:id_run_id, :kind, :piece, :payload);
 
 -- name: pieces
+-- The driver runs this by itself, hence its own parameter style.
 SELECT piece, payload
 FROM semel.ids_{segment_id}
-WHERE id_run_id = :id_run_id AND kind = :kind AND piece = ANY(CAST(:pieces AS int[]))
+WHERE id_run_id = %(id_run_id)s AND kind = %(kind)s AND piece = ANY(%(pieces)s)
 ORDER BY piece;
 
 -- name: retire_merged

@@ -173,9 +173,12 @@ def _as_read(declared: pa.DataType) -> pa.DataType:
 
 
 def _verdict(message: str) -> BadRecords:
-    detail = re.sub(r"^CSV parse error: |^In CSV column|Row #\d+: |CSV conversion error ", "", message)
+    detail = re.sub(r"^CSV parse error: |Row #\d+: |CSV conversion error ", "", message)
+    row = re.search(r"Row #(\d+)", message)
     if "Expected" in message and "columns, got" in message:
-        return BadRecords(Reason.field_count, detail)
-    if message.startswith("In CSV column"):
-        return BadRecords(Reason.type_mismatch, "column" + detail)
-    return BadRecords(Reason.malformed, detail)
+        reason = Reason.field_count
+    elif message.startswith("In CSV column"):
+        reason = Reason.type_mismatch
+    else:
+        reason = Reason.malformed
+    return BadRecords(reason, detail, int(row[1]) - 1 if row else None)

@@ -5,10 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from semel.errors import LimitError
+from semel.errors import LimitError, SourceError
 from semel.pipeline import Spec
 from semel.sources import files
 from semel.sources.files import Known, ListedFile, Refusal
+from semel.sources.formats import header_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ def want(
             heads[file.head_length, file.head_hash],
         )
         item = found if isinstance(found, Refusal) else _end(spec, file, found)
+        if isinstance(item, Wanted) and item.end and not (found and found.tail_end):
+            item = _first_look(spec, item)
         (refused if isinstance(item, Refusal) else wanted).append(item)
     return _each_inode_once(wanted, refused), refused
 
@@ -93,6 +96,15 @@ def _end(spec: Spec, file: ListedFile, known: Known | None) -> Wanted | Refusal:
         return Wanted(file=file, known=known, end=file.size if closed else 0, whole=True)
     end = files.record_end(file, 0, file.size, whole=closed)
     return Wanted(file=file, known=known, end=end, whole=False)
+
+
+def _first_look(spec: Spec, item: Wanted) -> Wanted | Refusal:
+    """Check what a new file begins with: a CSV header must name the schema's columns."""
+    try:
+        header_of(spec, item.file.path)
+    except (SourceError, OSError, EOFError) as error:
+        return Refusal(path=item.file.path, reason="header", detail=str(error))
+    return item
 
 
 def cut(

@@ -152,7 +152,7 @@ def recognise(
     are partitions with this file's head whose own file was truncated or is gone.
     """
     if by_inode is not None:
-        trouble = _differs(file, by_inode)
+        trouble = differs(file, by_inode)
         if trouble:
             return _refusal(
                 file.path,
@@ -176,7 +176,7 @@ def recognise(
             "`semel accept --as same` goes on in it",
         )
     for copy in copies:
-        if 0 < copy.tail_end <= file.size and not _differs(file, copy):
+        if 0 < copy.tail_end <= file.size and not differs(file, copy):
             return _refusal(
                 file.path,
                 "copy",
@@ -196,7 +196,7 @@ def _moved_away(known: Known) -> bool:
         )
 
 
-def _differs(file: ListedFile, known: Known) -> str | None:
+def differs(file: ListedFile, known: Known) -> str | None:
     """What tells a file from a known one: it shrank, or its head or tail is another."""
     if file.size < max(known.tail_end, known.head_length):
         return f"it shrank to {file.size} bytes"

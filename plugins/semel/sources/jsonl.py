@@ -6,7 +6,6 @@ text. White space around an object, blank lines, CRLF and a mark of UTF-8 at the
 are fine.
 """
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,10 +50,8 @@ class _JsonParser:
         ends the process.
         """
         data = np.frombuffer(lines.data, np.uint8)
-        if not (data[lines.starts] == ord("{")).all():
-            raise BadRecords(Reason.malformed, "does not start with {")
-        if not (data[lines.ends - 1] == ord("}")).all():
-            raise BadRecords(Reason.malformed, "does not end with }")
+        _require(data[lines.starts] == ord("{"), "does not start with {")
+        _require(data[lines.ends - 1] == ord("}"), "does not end with }")
         source = pa.BufferReader(lines.buffer())
         try:
             return pa.json.read_json(source, read_options=_READ, parse_options=self._options)
@@ -66,10 +63,18 @@ class _JsonParser:
         return raw.strip(_BLANK)
 
 
+def _require(good: np.ndarray, detail: str) -> None:
+    if not good.all():
+        raise BadRecords(Reason.malformed, detail, int(np.argmin(good)))
+
+
 def _verdict(message: str) -> BadRecords:
-    detail = re.sub(r"^JSON parse error: |\.? in row \d+$", "", message)
+    detail, _, row = message.removeprefix("JSON parse error: ").partition(" in row ")
+    index = int(row) if row.isdecimal() else None
     if "was specified twice" in message:
-        return BadRecords(Reason.duplicate_key, detail)
-    if "changed from" in message or not message.startswith("JSON parse error"):
-        return BadRecords(Reason.type_mismatch, detail)
-    return BadRecords(Reason.malformed, detail)
+        reason = Reason.duplicate_key
+    elif "changed from" in message or not message.startswith("JSON parse error"):
+        reason = Reason.type_mismatch
+    else:
+        reason = Reason.malformed
+    return BadRecords(reason, detail, index)

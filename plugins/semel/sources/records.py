@@ -12,6 +12,7 @@ RECORD_BYTES_MAX. Timestamps without zone are UTC. A column that is missing or n
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -49,21 +50,9 @@ class Rejected:
 
     offset: int
     length: int
-    reason: Reason
+    reason: str
     detail: str
     raw: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """The declared columns in declared order and OFFSET, in source order; what was rejected.
-
-    `bytes_read` counts the bytes of all its lines, blank ones and the header too.
-    """
-
-    table: pa.Table
-    rejected: list[Rejected]
-    bytes_read: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +96,42 @@ class Lines:
         return bytes(memoryview(self.data)[self.starts[index] : self.ends[index]])
 
 
-class BadRecords(Exception):
-    """The records are not all good. For one record alone, this is the verdict."""
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The declared columns in declared order and OFFSET, in source order; what was rejected.
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    `bytes_read` counts the bytes of all its lines, blank ones and the header too. `lines` are valid
+    until the next block is asked for.
+    """
+
+    table: pa.Table
+    rejected: list[Rejected]
+    bytes_read: int
+    lines: Lines | None = None
+
+    def reject(self, offset: int, reason: str, detail: str) -> Rejected:
+        """The record at an offset of the table, for a caller that finds fault with it."""
+        index = int(np.searchsorted(self.lines.offsets, offset))
+        return Rejected(
+            offset=offset,
+            length=int(self.lines.lengths[index]),
+            reason=reason,
+            detail=detail,
+            raw=self.lines.raw(index),
+        )
+
+
+class BadRecords(Exception):
+    """The records are not all good. For one record alone, this is the verdict.
+
+    `index` is where a bad one probably is. It saves time, and decides nothing.
+    """
+
+    def __init__(self, reason: Reason, detail: str, index: int | None = None) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.index = index
 
 
 class Parser(Protocol):
@@ -185,7 +203,8 @@ def read_split(
         lines = _lines(piece, header)
         header = 0
         table, rejected = _judge(lines, parser, schema)
-        yield Block(table=table, rejected=rejected, bytes_read=int(piece.ends[-1]))
+        size = int(piece.ends[-1])
+        yield Block(table=table, rejected=rejected, bytes_read=size, lines=lines)
 
 
 def _lines(piece: Piece, header: int) -> Lines:
@@ -256,12 +275,21 @@ def _judge_strictly(
         except BadRecords as bad:
             if behind - first == 1:
                 rejected.append(_rejected(original, first, bad))
-                continue
-            step = -(-(behind - first) // limits.BISECT_WAYS)
-            cuts = range(first, behind, step)
-            stack.extend((cut, min(cut + step, behind)) for cut in reversed(cuts))
+            else:
+                stack.extend(reversed(_parts(first, behind, bad.index)))
     rejected.sort(key=lambda record: record.offset)
     return pa.concat_tables(tables).combine_chunks(), rejected
+
+
+def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
+    """Cut [first, behind) into smaller parts; a line that is known to be bad is one of its own."""
+    if index is None or not 0 <= index < behind - first:
+        step = -(-(behind - first) // limits.BISECT_WAYS)
+        cuts = [*range(first, behind, step), behind]
+    else:
+        bad = first + index
+        cuts = [first, bad, bad + 1, (bad + 1 + behind) // 2, behind]
+    return [(low, high) for low, high in pairwise(cuts) if low < high]
 
 
 def _rejected(lines: Lines, index: int, bad: BadRecords) -> Rejected:
@@ -295,13 +323,14 @@ def _parse(lines: Lines, parser: Parser, schema: pa.Schema) -> pa.Table:
     except ValueError as error:
         raise BadRecords(Reason.type_mismatch, str(error)) from error
     columns.append(pa.array(lines.offsets, pa.int64()))
-    return pa.Table.from_arrays(columns, schema=_with_offset(schema))
+    return pa.Table.from_arrays(columns, schema=with_offset(schema))
 
 
 def _check_bytes(lines: Lines) -> None:
     # pyarrow takes a NUL for the end of its input, and lets invalid UTF-8 pass.
-    if lines.data.find(b"\0", *lines.span) >= 0:
-        raise BadRecords(Reason.encoding, "a NUL byte")
+    if (found := lines.data.find(b"\0", *lines.span)) >= 0:
+        index = int(np.searchsorted(lines.ends, found))
+        raise BadRecords(Reason.encoding, "a NUL byte", index)
     buffer = lines.buffer()
     sizes = pa.py_buffer(np.array([0, buffer.size], np.int32))
     try:
@@ -310,9 +339,10 @@ def _check_bytes(lines: Lines) -> None:
         raise BadRecords(Reason.encoding, "not UTF-8") from error
 
 
-def _with_offset(schema: pa.Schema) -> pa.Schema:
+def with_offset(schema: pa.Schema) -> pa.Schema:
+    """The columns of a block's table."""
     return schema.append(pa.field(OFFSET, pa.int64(), nullable=False))
 
 
 def _empty(schema: pa.Schema) -> pa.Table:
-    return _with_offset(schema).empty_table()
+    return with_offset(schema).empty_table()

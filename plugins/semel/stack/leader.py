@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -176,7 +177,7 @@ def _start(part: Part) -> int:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         # The child would keep our blocked signals, and no stop would ever reach it.
-        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _Stopping.SIGNALS) and None,
+        preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _Stopping.SIGNALS),
         **other,
     )
     # We reap all children ourselves; Popen must not warn that nobody waited for this one.

@@ -22,10 +22,8 @@ from semel.ids import hash_ids
 from semel.manifest import Kind, SplitReport, StagedFile
 from semel.pipeline import Late, Scope
 from semel.sinks.files import PartWriter, write_table
-from semel.sources import files
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, Block, Rejected, read_split
+from semel.sources import files, formats
+from semel.sources.records import OFFSET, Block, Rejected, read_split, with_offset
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
 
@@ -116,21 +114,17 @@ class _Reader:
         return Read(report=report, ids=self._by_shard())
 
     def _blocks(self) -> Iterator[Block]:
-        spec, split = self._job.spec, self._split
-        csv = spec.source.csv
-        kind = (
-            JsonLines()
-            if spec.source.format == "jsonl"
-            else Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
-        )
+        split, spec = self._split, self._job.spec
+        whole = self._gzipped  # A stream is read from its first byte to its last.
         return read_split(
             self._file,
-            start=0 if self._gzipped else split.start,
-            end=None if self._gzipped else split.end,
-            range_start=0 if self._gzipped else split.claim.start,
-            range_end=None if self._gzipped else split.claim.end,
+            start=0 if whole else split.start,
+            end=None if whole else split.end,
+            range_start=0 if whole else split.claim.start,
+            range_end=None if whole else split.claim.end,
             schema=spec.arrow_schema(),
-            format=kind,
+            format=formats.format_of(spec),
+            columns=formats.header_of(spec, split.claim.path),
             digest=self._digest,
         )
 
@@ -174,17 +168,8 @@ class _Reader:
     def _reject(self, block: Block, table: pa.Table, reason: np.ndarray) -> None:
         offsets = table.column(OFFSET).to_numpy()
         for index in np.flatnonzero(reason):
-            offset = int(offsets[index])
-            raw = block.raw(offset)
-            self._rejected.append(
-                Rejected(
-                    offset=offset,
-                    length=len(raw),
-                    reason=REASONS[int(reason[index])][0],
-                    detail=REASONS[int(reason[index])][1],
-                    raw=raw,
-                )
-            )
+            why, detail = REASONS[int(reason[index])]
+            self._rejected.append(block.reject(int(offsets[index]), why, detail))
 
     def _by_shard(self) -> dict[int, SplitIds]:
         if self._job.spec.by_position:
@@ -231,7 +216,7 @@ class _Spill:
     def __init__(self, job: StageJob, split: Split) -> None:
         self._path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        schema = job.spec.arrow_schema().append(pa.field(OFFSET, pa.int64(), nullable=False))
+        schema = with_offset(job.spec.arrow_schema())
         self._file = pa.OSFile(self._path, "wb")
         self._writer = pa.ipc.new_file(self._file, schema, options=options)
 

@@ -1,0 +1,77 @@
+# What a user types: `make demo`, `make test`. `make help` lists the rest.
+# Only relative paths are used here, so the checkout may lie in a folder with spaces in its name.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+PYTHON_MIN := 3.11
+JAVA_MIN := 17
+
+# The first of these that is new enough makes .venv; `make PYTHON=/path/to/python demo` names one.
+PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13,$(shell \
+	$(name) -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(PYTHON_MIN)".split("."))))' \
+	2>/dev/null && echo $(name))))
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: venv ## Start the local stack, land a week of flights, run it through Airflow, prove it
+	@.venv/bin/semel demo
+
+.PHONY: test
+test: venv ## Run all tests: tidy, unit, integration, acceptance, chaos
+	@.venv/bin/python -m pytest
+
+.PHONY: up
+up: venv ## Start the local stack: Postgres, Spark, Airflow
+	@.venv/bin/semel up
+
+.PHONY: down
+down: ## Stop everything that was started here
+	@if [ -x .venv/bin/semel ]; then .venv/bin/semel down; else echo "nothing was installed here"; fi
+
+.PHONY: clean
+clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)
+	@rm -rf .venv build .pytest_cache .hypothesis plugins/*.egg-info
+	@find plugins dags spark_jobs tests benchmarks sql -name __pycache__ -type d -prune \
+		-exec rm -rf {} +
+
+.PHONY: reset
+reset: down ## Stop, and forget the local databases, logs and the demo's files: week 1 comes next
+	@rm -rf .semel data/flights data/out/flights
+
+# Says in one line all that is missing, and how to get it on Debian 12.
+.PHONY: check
+check:
+	@missing=(); packages=(); \
+	if [ -z "$(PYTHON)" ]; then \
+		missing+=("Python $(PYTHON_MIN) or newer"); packages+=(python3 python3-venv); \
+	elif ! "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null; then \
+		missing+=("the venv module of $(PYTHON)"); packages+=(python3-venv); \
+	fi; \
+	java=java; if [ -n "$$JAVA_HOME" ]; then java="$$JAVA_HOME/bin/java"; fi; \
+	version=$$("$$java" -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p' | head -n 1); \
+	if [ "$${version:-0}" -lt $(JAVA_MIN) ]; then \
+		missing+=("Java $(JAVA_MIN) or newer"); packages+=(openjdk-17-jre-headless); \
+	fi; \
+	if [ "$${#missing[@]}" -gt 0 ]; then \
+		names=$$(printf ', %s' "$${missing[@]}"); \
+		echo "Missing: $${names:2}. On Debian 12: sudo apt-get install -y $${packages[*]}"; \
+		exit 1; \
+	fi
+
+# Made again only when what it is made from changes: these two files, this folder, the Python.
+.PHONY: venv
+venv: check
+	@made_from() { pwd; "$(PYTHON)" -VV; cat pyproject.toml constraints.txt; }; \
+	if made_from | cmp -s - .venv/.made-from; then exit 0; fi; \
+	set -e -o pipefail; \
+	if [ -f .venv/.made-from ] && [ -x .venv/bin/semel ]; then .venv/bin/semel down || true; fi; \
+	echo "Installing into .venv from constraints.txt; this takes a minute or two."; \
+	"$(PYTHON)" -m venv --clear .venv; \
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
+	.venv/bin/python -m uv pip install --quiet --python .venv/bin/python --compile-bytecode \
+		-c constraints.txt -e '.[test]'; \
+	made_from > .venv/.made-from

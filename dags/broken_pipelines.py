@@ -1,0 +1,8 @@
+"""No DAG: shows what is wrong with a pipeline's YAML among Airflow's import errors.
+
+It stands apart from microbatch.py because Airflow stops all DAGs of a file that has an import error.
+"""
+
+from semel.airflow.factory import refuse_broken
+
+refuse_broken()

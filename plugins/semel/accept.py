@@ -1,0 +1,128 @@
+"""accept: a person's word on what plan refused, or on new columns of the output.
+
+What plan refuses stays unread until then: semel never guesses whether a file that changed holds new
+records or old ones.
+"""
+
+import os
+from dataclasses import dataclass
+
+from semel.batch import Pipeline
+from semel.errors import SourceError, StateError
+from semel.ledger import Ledger, change, row, rows, transition
+from semel.pipeline import Spec
+from semel.sources import files
+from semel.sources.files import Known, ListedFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The source partition that a file is read under from now on."""
+
+    path: str
+    source_partition_id: int
+    generation: int
+    same: bool
+    retired: tuple[int, ...] = ()
+
+
+def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepted:
+    """Settle a refused file: as a new generation, read from its start, or as the `same` partition.
+
+    SourceError: the file is not in the source, or with `same` is not what was read before.
+    """
+    listed, refused = files.list_files(spec)
+    path = os.path.join(spec.source_root(), path)
+    file = next((f for f in listed if f.path == path), None)
+    if file is None:
+        why = next((f"{r.reason}: {r.detail}" for r in refused if r.path == path), "it is not there")
+        raise SourceError(
+            f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; mend the "
+            "file, then run the pipeline"
+        )
+    with ledger.transaction() as connection:
+        found = row(connection, "plan", "pipeline", name=spec.name)
+        if found is None:
+            raise StateError(f"pipeline {spec.name} never planned a batch; run it first")
+        pipeline_id = Pipeline.from_row(found).pipeline_id
+        rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
+        known = [
+            Known(**r)
+            for r in rows(
+                connection,
+                "plan",
+                "known",
+                pipeline_id=pipeline_id,
+                paths=[path],
+                inodes=[file.inode],
+                heads=[file.head_hash],
+            )
+        ]
+        change(connection, "accept", "settle", pipeline_id=pipeline_id, path=path)
+        if same:
+            return _go_on(connection, file, known)
+        return _begin(connection, pipeline_id, file)
+
+
+def _go_on(connection, file: ListedFile, known: list[Known]) -> Accepted:  # noqa: ANN001
+    """Bind the file to the partition whose bytes it begins with."""
+    candidates = [k for k in known if k.tail_end and files.differs(file, k) is None]
+    candidates.sort(key=lambda k: (k.path != file.path, -k.tail_end))
+    if not candidates:
+        raise SourceError(
+            f"{file.path!r} does not begin with what was read of any partition of this pipeline "
+            f"({files.show(file)}); accept it as a new generation instead"
+        )
+    moved = transition(
+        connection,
+        "accept",
+        "move_partition",
+        f"partition {candidates[0].source_partition_id} was retired meanwhile; run this again",
+        source_partition_id=candidates[0].source_partition_id,
+        path=file.path,
+        device=file.device,
+        inode=file.inode,
+    )
+    return Accepted(**moved, same=True)
+
+
+def _begin(connection, pipeline_id: int, file: ListedFile) -> Accepted:  # noqa: ANN001
+    """Retire what the file was, and open a new generation under its path."""
+    place = {"path": file.path, "device": file.device, "inode": file.inode}
+    retired = rows(connection, "accept", "retire", pipeline_id=pipeline_id, **place)
+    last = rows(
+        connection, "plan", "next_generation", pipeline_id=pipeline_id, paths=[file.path]
+    )
+    generation = last[0]["generation"] + 1 if last else 1
+    made = rows(
+        connection,
+        "plan",
+        "insert_partitions",
+        pipeline_id=pipeline_id,
+        paths=[file.path],
+        generations=[generation],
+        devices=[file.device],
+        inodes=[file.inode],
+        head_lengths=[file.head_length],
+        heads=[file.head_hash],
+    )[0]
+    return Accepted(
+        path=file.path,
+        source_partition_id=made["source_partition_id"],
+        generation=generation,
+        same=False,
+        retired=tuple(r["source_partition_id"] for r in retired),
+    )
+
+
+def accept_columns(ledger: Ledger, spec: Spec) -> None:
+    """Let the next batch that commits decide the output's columns. StateError: no such pipeline."""
+    with ledger.transaction() as connection:
+        found = row(connection, "plan", "pipeline", name=spec.name)
+        transition(
+            connection,
+            "accept",
+            "forget_columns",
+            f"pipeline {spec.name} never planned a batch; run it first",
+            pipeline_id=found["pipeline_id"] if found else -1,
+        )

@@ -1,0 +1,61 @@
+"""What a DAG's page in Airflow says about its pipeline, in Markdown."""
+
+from semel.durations import format_duration
+from semel.pipeline import Spec
+from semel.spec_parts import Select
+from semel.summary import size
+
+COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged, and
+staged files of lost attempts removed. What is still in use stays for the next time, and so any run of it
+may be skipped, killed or repeated."""
+
+
+def pipeline(spec: Spec) -> str:
+    """Source, identity, sink and limits of a pipeline."""
+    rows = [
+        ("source", f"`{spec.source.path}`, {spec.source.format}, {_selection(spec)}"),
+        ("identity", _identity(spec)),
+        ("transforms", ", ".join(f"`{name}`" for name in spec.transforms) or "none"),
+        ("sink", f"`{spec.sink.path}`, {spec.sink.format}{_folders(spec)}"),
+        ("limits", _limits(spec)),
+        ("digest", f"`{spec.digest()[:12]}`; a batch is staged only with the digest it was planned with"),
+    ]
+    table = "\n".join(f"| {name} | {text} |" for name, text in rows)
+    about = f"{spec.description}\n\n" if spec.description else ""
+    return f"""{about}| | |
+|---|---|
+{table}
+
+Every task may be retried or cleared: a batch that has committed is only finished, never done again.
+Clearing a whole run plans what has arrived since. Readers go by the markers in `_semel/markers/`.
+"""
+
+
+def _selection(spec: Spec) -> str:
+    if spec.source.select is Select.ARRIVAL:
+        return "what has arrived since the last batch"
+    late = format_duration(spec.source.lateness)
+    return f"what belongs to the run's interval by `{spec.source.interval_from}`, lateness {late}"
+
+
+def _identity(spec: Spec) -> str:
+    if spec.by_position:
+        return "a record's position; no repeats are dropped"
+    columns = ", ".join(f"`{name}`" for name in spec.record_id)
+    return (
+        f"{columns}; repeats are dropped for {format_duration(spec.dedup.horizon)} "
+        f"(scope {spec.dedup.scope})"
+    )
+
+
+def _folders(spec: Spec) -> str:
+    names = ", ".join(f"`{name}`" for name in spec.sink.partition_by)
+    return f", in folders by {names}" if names else ""
+
+
+def _limits(spec: Spec) -> str:
+    return (
+        f"{size(spec.limits.bytes_per_batch_max)} a batch; at most "
+        f"{spec.limits.quarantine_ratio_max:.2%} quarantined; "
+        f"{spec.max_active_runs} runs at the same time"
+    )

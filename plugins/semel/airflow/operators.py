@@ -1,0 +1,176 @@
+"""The verbs as Airflow operators. Each calls one function of the core and ends with its summary.
+
+Where Airflow's and semel's notions differ: the batch is found by the run's request key in the ledger
+(XComs are for people), and the right to write comes from fences, so that a task may be retried, cleared
+or run twice at once, and its process may die.
+
+The verbs and Spark are imported by the task that runs, because Airflow imports this module every few
+seconds to look for DAGs, and they cost 1.6 s of a core.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, SkipMixin
+from airflow.sdk.exceptions import AirflowFailException
+
+from semel import pipeline
+from semel.errors import StateError, TerminalError
+from semel.pipeline import Spec
+
+if TYPE_CHECKING:
+    from semel.airflow.spark import Stager
+    from semel.batch import Batch
+    from semel.ledger import Ledger
+
+INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
+"""The run's parameters that take the place of its data interval."""
+
+
+def request_key(context: Mapping[str, Any]) -> str:
+    """What a DAG run is in the ledger. Clearing and backfilling again keep it."""
+    run = context["dag_run"]
+    return f"airflow:{run.dag_id}:{run.run_id}"
+
+
+def interval(context: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
+    """The run's interval: its parameters, else its data interval; None when it has neither.
+
+    A run that was made through the REST API with `logical_date: null` has no data interval.
+    """
+    params = context["params"]
+    given = [params.get(INTERVAL_START), params.get(INTERVAL_END)]
+    if any(given):
+        if not all(given):
+            raise TerminalError(
+                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; trigger it with both"
+            )
+        start, end = (datetime.fromisoformat(text) for text in given)
+        if start.tzinfo is None or end.tzinfo is None:
+            raise TerminalError("an interval needs a time zone, such as 2013-01-01T00:00:00Z")
+        return start, end
+    start, end = context.get("data_interval_start"), context.get("data_interval_end")
+    return (start, end) if start and end else None
+
+
+class VerbOperator(BaseOperator):
+    """One verb for one pipeline.
+
+    Purpose: load the pipeline, open the ledger, and end the log with the verb's summary.
+    What it does not do: decide anything. A TerminalError fails the task without a retry, for the
+    same call would fail again; any other error is retried.
+    """
+
+    ui_color = "#eef4f8"
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Mapping[str, Any]) -> str:
+        """Run the verb. Returns its summary, which is the task's XCom."""
+        from semel import stack
+        from semel.ledger import Ledger
+
+        try:
+            spec = pipeline.find(self.pipeline)
+            with Ledger(stack.ledger_dsn()) as ledger:
+                text = self.act(ledger, spec, context)
+        except TerminalError as error:
+            raise AirflowFailException(str(error)) from error
+        self.say_all(text)
+        return text
+
+    @abstractmethod
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        """Call the verb and return its summary."""
+
+    def say_all(self, text: str) -> None:
+        """Write each line to the task's log."""
+        for line in text.splitlines():
+            self.log.info(line)
+
+    def batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
+        """The batch that this run planned. StateError when it planned none."""
+        from semel import plan
+
+        key = request_key(context)
+        found = plan.find_batch(ledger, spec, key)
+        if found is None:
+            raise StateError(f"{key} has planned no batch; clear the run's plan task")
+        return found
+
+
+class PlanOperator(VerbOperator, SkipMixin):
+    """plan. When there is nothing to take, it succeeds and the other tasks are skipped."""
+
+    inherits_from_skipmixin = True
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel import plan, summary
+
+        answer = plan.plan(ledger, spec, request_key(context), interval(context))
+        text = summary.plan(answer)
+        if answer.batch is None:
+            self.say_all(text)
+            context["ti"].xcom_push(key="return_value", value=text)
+            self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
+        return text
+
+
+class _StagingOperator(VerbOperator):
+    """What stage and commit share: both may use Spark, and killing the task cancels that."""
+
+    stager: "Stager | None" = None
+
+    def open_stager(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Stager":
+        """What stages the run's batch."""
+        from semel.airflow.spark import Stager
+
+        batch = self.batch(ledger, spec, context)
+        self.stager = Stager(ledger, spec, batch.batch_id, self.log.info)
+        return self.stager
+
+    def on_kill(self) -> None:
+        if self.stager:
+            self.stager.cancel()
+
+
+class StageOperator(_StagingOperator):
+    """stage, where the Airflow connection `spark_default` says."""
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        return self.open_stager(ledger, spec, context).stage()
+
+
+class CommitOperator(_StagingOperator):
+    """commit. An attempt that is beaten by other batches is staged again from here."""
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel import commit, summary
+
+        stager = self.open_stager(ledger, spec, context)
+        return summary.commit(
+            commit.commit(ledger, spec, stager.batch_id, stager.stage, self.log.info)
+        )
+
+
+class FinalizeOperator(VerbOperator):
+    """finalize: the batch's files get their final names."""
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel import finalize, summary
+
+        batch = self.batch(ledger, spec, context)
+        return summary.finalize(finalize.finalize(ledger, spec, batch.batch_id))
+
+
+class CollectOperator(VerbOperator):
+    """collect, for one pipeline."""
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:  # noqa: ARG002
+        from semel import collect, summary
+
+        return summary.collect(collect.collect(ledger, spec, self.log.info))

@@ -1,0 +1,132 @@
+"""Where a task stages: over Spark Connect, or in a driver of its own under spark-submit.
+
+The type of the Airflow connection `spark_default` decides: `spark_connect` or `spark`.
+"""
+
+import json
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowRuntimeError
+
+from semel import errors, paths, summary
+from semel.errors import RetryableError, TerminalError
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.spark.engine import SparkEngine
+from semel.spark.session import SETTINGS, interrupt, open_engine
+from semel.stage import Say, stage
+
+CONNECTION = "spark_default"
+"""The Airflow connection that says where Spark is."""
+
+_HOW = (
+    "make one of type spark_connect (host and port of a Spark Connect server) or spark (a master), "
+    "for instance in AIRFLOW_CONN_SPARK_DEFAULT"
+)
+
+
+class Stager:
+    """Stages one batch, as often as it is asked to.
+
+    Purpose: the one way to Spark for the tasks stage and commit, which may both be killed.
+    Known limitation: spark-submit in client mode only; a driver elsewhere could neither be handed
+    the ledger's address unseen nor hand back its answer.
+    """
+
+    def __init__(self, ledger: Ledger, spec: Spec, batch_id: int, say: Say) -> None:
+        self.ledger = ledger
+        self.spec = spec
+        self.batch_id = batch_id
+        self.say = say
+        self._engine: SparkEngine | None = None
+        self._hook: SparkSubmitHook | None = None
+
+    def stage(self) -> str:
+        """Stage the batch and return the summary. Errors are those of semel.stage."""
+        connection = _connection()
+        if connection.conn_type == "spark_connect":
+            return self._over_connect(SparkConnectHook(CONNECTION).get_connection_url())
+        if connection.conn_type == "spark":
+            return self._submitted(connection)
+        raise TerminalError(
+            f"the Airflow connection {CONNECTION} is of type {connection.conn_type!r}; {_HOW}"
+        )
+
+    def cancel(self) -> None:
+        """Stop what is running, from a signal handler. Fences make it safe not to succeed."""
+        if self._engine:
+            interrupt(self._engine)
+        if self._hook:
+            self._hook.on_kill()
+
+    def _over_connect(self, remote: str) -> str:
+        with open_engine(remote, self.say) as engine:
+            self._engine = engine
+            try:
+                answer = stage(self.ledger, self.spec, self.batch_id, engine, self.say)
+            finally:
+                self._engine = None
+        return summary.stage(answer)
+
+    def _submitted(self, connection: Any) -> str:
+        if connection.extra_dejson.get("deploy-mode") == "cluster":
+            raise TerminalError(
+                f"the Airflow connection {CONNECTION} asks for deploy-mode cluster; semel needs the "
+                "driver beside the task: set it to client, or use Spark Connect"
+            )
+        with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
+            answer = Path(folder) / "answer.json"
+            hook = SparkSubmitHook(
+                conn_id=CONNECTION,
+                name=f"semel {self.spec.name} batch {self.batch_id}",
+                conf={**SETTINGS, "spark.ui.showConsoleProgress": "false"},
+                application_args=[self.spec.name, str(self.batch_id), "--answer", str(answer)],
+            )
+            self._hook = hook
+            failure = None
+            try:
+                hook.submit(str(paths.transforms_dir() / "stage_batch.py"), env=self._environment())
+            except AirflowException as error:
+                failure = error
+            finally:
+                self._hook = None
+            return _told(answer, failure)
+
+    def _environment(self) -> dict[str, str]:
+        """What the driver gets; the ledger's address is here, for command lines are seen by all."""
+        scripts = sysconfig.get_path("scripts")
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
+            "SEMEL_LEDGER_DSN": self.ledger.dsn,
+        }
+
+
+def _connection() -> Any:
+    try:
+        return BaseHook.get_connection(CONNECTION)
+    except (AirflowNotFoundException, AirflowRuntimeError) as error:
+        raise TerminalError(f"there is no Airflow connection {CONNECTION}; {_HOW}") from error
+
+
+def _told(answer: Path, failure: AirflowException | None) -> str:
+    """The summary that stage_batch.py left, or its error under its own class."""
+    if not answer.exists():
+        shown = str(failure).splitlines()[-1] if failure else "it ended without an answer"
+        raise RetryableError(
+            f"spark-submit failed before or while it staged ({shown}); its output is above. Nothing "
+            "is committed; this task is retried"
+        ) from failure
+    told = json.loads(answer.read_text(encoding="utf-8"))
+    if told["error"]:
+        raise getattr(errors, told["error"], RetryableError)(told["text"])
+    return told["text"]

@@ -1,0 +1,334 @@
+"""The exact path: one record, judged by Python alone. It knows nothing of semel's own readers.
+
+It judges what the vectorised path cannot decide, and every dead letter. It gives each value as text
+that DuckDB casts to the declared type, so both paths meet before ids and rows are compared.
+"""
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any
+
+from semel import limits
+from semel.ddl import ColumnType
+
+Judge = Callable[[bytes], "Judged"]
+
+_INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII,
+)
+
+
+class Word(StrEnum):
+    """Whether a line is a record. `unsure`: readers may differ here, so either answer stands."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A record's verdict, why it is not good, and its values as text (None where null or nested)."""
+
+    word: Word
+    why: str = ""
+    values: tuple[str | None, ...] = ()
+
+
+class _BadError(Exception):
+    """The line is not a record of the schema."""
+
+
+class _UnsureError(Exception):
+    """The line may or may not be a record of the schema."""
+
+
+class _Number(str):
+    """A JSON number as it is written."""
+
+
+class _Constant(str):
+    """NaN or an infinity, which are no JSON."""
+
+
+class _Object(dict):
+    """A JSON object that remembers which keys it repeats."""
+
+    twice: frozenset[str] = frozenset()
+
+
+def json_judge(columns: dict[str, ColumnType]) -> Judge:
+    """The judge of JSON Lines."""
+
+    def judge(raw: bytes) -> Judged:
+        return _judge(raw, lambda text: _json_values(text, columns))
+
+    return judge
+
+
+def csv_judge(
+    columns: dict[str, ColumnType], header: list[str], delimiter: str, quote: str, multiline: bool
+) -> Judge:
+    """The judge of CSV records. `header` gives the order of the fields."""
+
+    def values(text: str) -> tuple[str | None, ...]:
+        fields = split_fields(text, delimiter, quote)
+        if fields is None:
+            raise _BadError("a quote does not end")
+        if len(fields) != len(header):
+            raise _BadError(f"it has {len(fields)} fields, not {len(header)}")
+        if not multiline and "\r" in text:
+            raise _BadError("a CR without LF")
+        found = dict(zip(header, fields, strict=True))
+        return tuple(_csv_value(kind, *found[name]) for name, kind in columns.items())
+
+    def judge(raw: bytes) -> Judged:
+        return _judge(raw, values)
+
+    return judge
+
+
+def _judge(raw: bytes, values: Callable[[str], tuple[str | None, ...]]) -> Judged:
+    if len(raw) > limits.RECORD_BYTES_MAX:
+        return Judged(word=Word.BAD, why=f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
+    if b"\0" in raw:
+        return Judged(word=Word.BAD, why="it holds a NUL byte")
+    try:
+        return Judged(word=Word.GOOD, values=values(raw.decode()))
+    except UnicodeDecodeError:
+        return Judged(word=Word.BAD, why="it is not UTF-8")
+    except _BadError as bad:
+        return Judged(word=Word.BAD, why=str(bad))
+    except (_UnsureError, RecursionError) as unsure:
+        return Judged(word=Word.UNSURE, why=str(unsure))
+
+
+def _json_values(text: str, columns: dict[str, ColumnType]) -> tuple[str | None, ...]:
+    huge: list[str] = []
+
+    def number(token: str) -> _Number:
+        if math.isinf(float(token)):
+            huge.append(token)
+        return _Number(token)
+
+    try:
+        found = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=number,
+            parse_float=number,
+            parse_constant=_Constant,
+        )
+    except json.JSONDecodeError as error:
+        raise _BadError(f"it is not JSON ({error.msg})") from error
+    if not isinstance(found, _Object):
+        raise _BadError("it is not a JSON object")
+    if "\\u" in text and _has_surrogate(found):
+        raise _BadError("it holds half of a surrogate pair")
+    values = _members(found, tuple(columns.items()))
+    if huge:
+        raise _UnsureError(f"the number {huge[0][:40]} is beyond a double")
+    return values
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        made.twice = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
+    return made
+
+
+def _has_surrogate(value: object) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= char <= "\udfff" for char in value)
+    if isinstance(value, dict):
+        return any(_has_surrogate(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(map(_has_surrogate, value))
+
+
+def _members(
+    found: _Object, columns: tuple[tuple[str, ColumnType], ...]
+) -> tuple[str | None, ...]:
+    for name, _ in columns:
+        if name in found.twice:
+            raise _BadError(f"the key {name!r} is there twice")
+    return tuple(_json_value(name, kind, found.get(name)) for name, kind in columns)
+
+
+def _json_value(name: str, kind: ColumnType, value: object) -> str | None:
+    if value is None:
+        return None
+    if kind.word == "struct":
+        if not isinstance(value, _Object):
+            raise _BadError(f"{name} is not an object")
+        _members(value, kind.fields)
+        return None
+    if kind.word == "array":
+        if not isinstance(value, list):
+            raise _BadError(f"{name} is not an array")
+        for element in value:
+            _json_value(name, kind.element, element)
+        return None
+    if kind.word == "boolean":
+        if not isinstance(value, bool):
+            raise _BadError(f"{name} is not a boolean")
+        return "true" if value else "false"
+    if isinstance(value, _Constant):
+        raise _BadError(f"{name} is not a finite number")
+    if kind.word == "decimal" and isinstance(value, str) and not isinstance(value, _Number):
+        raise _UnsureError(f"{name} is a decimal written as text")
+    textual = kind.word in ("string", "timestamp", "date")
+    if not isinstance(value, str) or isinstance(value, _Number) == textual:
+        raise _BadError(f"{name} is not a {kind.word}")
+    if kind.word in _INTEGERS and not re.fullmatch(r"-?\d+", value):
+        raise _BadError(f"{name} is not an integer")
+    return _text(name, kind, value)
+
+
+def _csv_value(kind: ColumnType, text: str, quoted: bool) -> str | None:
+    if text == "" and not quoted:
+        return None
+    if kind.word in ("string", "timestamp", "date"):
+        return _text("a field", kind, text)
+    plain = {
+        "boolean": r"true|false",
+        "bigint": r"-?\d{1,40}",
+        "int": r"-?\d{1,40}",
+        "smallint": r"-?\d{1,40}",
+    }.get(kind.word, r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+    if not re.fullmatch(plain, text, re.ASCII):
+        if re.fullmatch(r"\s*([-+.]?\d.*|[01]|true|false|[-+]?(inf|nan).*)\s*", text, re.I | re.S):
+            raise _UnsureError(f"a field {text[:40]!r} may be read as {kind.word}")
+        raise _BadError(f"a field is not a {kind.word}")
+    return _text("a field", kind, text)
+
+
+def _text(name: str, kind: ColumnType, value: str) -> str:
+    """A value's text as DuckDB casts it. _BadError when the type cannot hold it."""
+    match kind.word:
+        case "bigint" | "int" | "smallint":
+            bound = 1 << (_INTEGERS[kind.word] - 1)
+            if len(value) > 40 or not -bound <= int(value) < bound:
+                raise _BadError(f"{name} is beyond {kind.word}")
+            return str(int(value))
+        case "double" | "float":
+            return _float(name, kind, value)
+        case "decimal":
+            return _decimal(name, kind, value)
+        case "timestamp":
+            return _timestamp(name, value)
+        case "date":
+            try:
+                if _DATE.fullmatch(value):
+                    return date.fromisoformat(value).isoformat()
+            except ValueError:
+                pass  # It has the form of a date and is none; refused like other text.
+            raise _BadError(f"{name} is not a date")
+    return str(value)
+
+
+def _float(name: str, kind: ColumnType, value: str) -> str:
+    number = float(value)
+    try:
+        struct.pack("<f" if kind.word == "float" else "<d", number)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _BadError(f"{name} is beyond {kind.word}")
+    return str(value)
+
+
+def _decimal(name: str, kind: ColumnType, value: str) -> str:
+    try:
+        number = Decimal(value)
+    except InvalidOperation as error:
+        raise _BadError(f"{name} is not a decimal") from error
+    _, digits, exponent = number.as_tuple()
+    if len(digits) > 76 or not isinstance(exponent, int) or not -76 <= exponent <= 76:
+        raise _UnsureError(f"{name} has very many digits")
+    scaled = int("".join(map(str, digits))) * 10 ** (exponent + kind.scale + 76)
+    if scaled >= 10 ** (kind.precision + 76):
+        raise _BadError(f"{name} has more than {kind.precision} digits")
+    if scaled % 10**76:
+        raise _BadError(f"{name} has more than {kind.scale} digits after the point")
+    return f"{number:f}"
+
+
+def _timestamp(name: str, value: str) -> str:
+    found = _TIME.fullmatch(value)
+    if not found:
+        raise _BadError(f"{name} is not a timestamp")
+    day, hour, minute, second, fraction, zone = found.groups()
+    if fraction and len(fraction) > 6:
+        raise _BadError(f"{name} has more than six digits of a second")
+    if "T" in value and len(re.findall(r"\d", value)) and not hour:
+        raise _BadError(f"{name} is not a timestamp")
+    zone = "+00:00" if zone in (None, "Z") else zone
+    if re.fullmatch(r"[+-]\d\d", zone):
+        zone += ":00"
+    if len(zone) == 5:
+        zone = f"{zone[:3]}:{zone[3:]}"
+    text = f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '').ljust(6, '0')}"
+    try:
+        moment = datetime.fromisoformat(text + zone)
+        shifted = moment.replace(tzinfo=None) - moment.utcoffset()
+    except (ValueError, OverflowError) as error:
+        raise _BadError(f"{name} is not a timestamp ({error})") from error
+    return shifted.isoformat(sep=" ", timespec="microseconds")
+
+
+def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:
+    """The fields of one CSV record, each with whether it was quoted; None: a quote does not end.
+
+    A quote means something at the start of a field only; there, two are one within quotes.
+    """
+    fields: list[tuple[str, bool]] = []
+    at = 0
+    while True:
+        value, quoted = "", text.startswith(quote, at)
+        if quoted:
+            at += 1
+            while True:
+                end = text.find(quote, at)
+                if end < 0:
+                    return None
+                value += text[at:end]
+                at = end + 1
+                if not text.startswith(quote, at):
+                    break
+                value += quote
+                at += 1
+        end = text.find(delimiter, at)
+        fields.append((value + text[at : end if end >= 0 else len(text)], quoted))
+        if end < 0:
+            return fields
+        at = end + 1
+
+
+def record_end(text: bytes, start: int, delimiter: bytes, quote: bytes) -> int:
+    """The offset behind a CSV record that may hold line ends within quotes, LF included."""
+    at = start
+    while True:
+        if text.startswith(quote, at):
+            at += 1
+            while (at := text.find(quote, at) + 1) and text.startswith(quote, at):
+                at += 1
+            if not at:
+                return len(text)
+        line, field = text.find(b"\n", at), text.find(delimiter, at)
+        if line < 0 and field < 0:
+            return len(text)
+        if field < 0 or 0 <= line < field:
+            return line + 1
+        at = field + 1

@@ -1,0 +1,163 @@
+"""The vectorised path: the expressions by which DuckDB reads the declared columns from text.
+
+It only ever says "good"; what it cannot call good goes to the exact path. Where its casts are laxer
+than the declared type, a pattern stands before them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from semel.ddl import ColumnType
+from semel.pipeline import Scope, Spec
+from semel.spec_parts import Csv
+
+_TYPES = {
+    "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
+    "double": "DOUBLE", "float": "FLOAT", "boolean": "BOOLEAN", "timestamp": "TIMESTAMP",
+    "date": "DATE",
+}  # fmt: skip
+_TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
+_NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How the lines of some claims are read: the columns, and for CSV its marks and its header."""
+
+    columns: tuple[tuple[str, ColumnType], ...]
+    csv: Csv | None
+    header: tuple[str, ...]
+    id: str
+    bucket: str
+    content: str
+
+
+def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> Dialect:
+    """The dialect of a batch's files."""
+    columns = spec.column_types()
+    place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
+    return Dialect(
+        columns=tuple(columns.items()),
+        csv=spec.source.csv if spec.source.format == "csv" else None,
+        header=header,
+        id=identity(spec, place.__getitem__),
+        bucket=_bucket(spec, place, bucket_seconds),
+        content=content(spec, place.__getitem__),
+    )
+
+
+def duck_type(kind: ColumnType) -> str:
+    """DuckDB's name of a scalar type. Times are without zone there, in UTC."""
+    if kind.word == "decimal":
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _TYPES[kind.word]
+
+
+def identity(spec: Spec, place: Callable[[str], str]) -> str:
+    """The id as text: one column's value, or a JSON array of several; null when a part is null."""
+    kinds = spec.column_types()
+    parts = [f"CAST({_cast(place(name), kinds[name])} AS VARCHAR)" for name in spec.record_id]
+    if len(parts) < 2:
+        return parts[0] if parts else "CAST(NULL AS VARCHAR)"
+    nulls = " OR ".join(f"{part} IS NULL" for part in parts)
+    return f"CASE WHEN {nulls} THEN NULL ELSE CAST(to_json([{', '.join(parts)}]) AS VARCHAR) END"
+
+
+def content(spec: Spec, place: Callable[[str], str]) -> str:
+    """A hash of a row's scalar values, the same whatever format they were read from."""
+    kinds = {name: kind for name, kind in spec.column_types().items() if not kind.nested}
+    if not kinds:
+        return "CAST(0 AS UBIGINT)"
+    return f"hash({', '.join(_cast(place(name), kind) for name, kind in kinds.items())})"
+
+
+def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
+    """The statement that sifts the lines of a dialect, and what fills its braces."""
+    kinds = enumerate((kind for _, kind in dialect.columns), start=1)
+    if dialect.csv is None:
+        good = [_good_json(f"t[{at}]", f"f[{at}]", kind) for at, kind in kinds]
+        paths = ", ".join(quoted(_pointer(name)) for name, _ in dialect.columns)
+        return "sift_jsonl", {"paths": f"[{paths}]", "good": " AND ".join(good)}
+    good = [_good_csv(f"f[{at}]", kind) for at, kind in kinds]
+    fields = [dialect.header.index(name) + 1 for name, _ in dialect.columns]
+    return "sift_csv", {
+        "good": " AND ".join(good),
+        "values": f"[{', '.join(f'''NULLIF(s[{at}], '')''' for at in fields)}]",
+        "count": str(len(dialect.header)),
+        "quote": quoted(dialect.csv.quote),
+        "delimiter": quoted(dialect.csv.delimiter),
+    }
+
+
+def quoted(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def column(name: str) -> str:
+    """A column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bucket(spec: Spec, place: dict[str, str], seconds: int) -> str:
+    if spec.dedup.scope is not Scope.BUCKET:
+        return "CAST(0 AS BIGINT)"
+    time = f"TRY_CAST({place[spec.record_time]} AS TIMESTAMP)"
+    return f"CAST(floor(epoch({time}) / {seconds}) AS BIGINT)"
+
+
+def _cast(value: str, kind: ColumnType) -> str:
+    return f"TRY_CAST({value} AS {duck_type(kind)})" if kind.word != "string" else value
+
+
+def _pointer(name: str) -> str:
+    """A JSON pointer, which takes any key."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def _good_json(kind_found: str, value: str, kind: ColumnType) -> str:
+    missing = f"({kind_found} IS NULL OR {kind_found} = 'NULL')"
+    if kind.nested:
+        return missing
+    words = {
+        "bigint": "'BIGINT', 'UBIGINT'", "int": "'BIGINT', 'UBIGINT'",
+        "smallint": "'BIGINT', 'UBIGINT'", "boolean": "'BOOLEAN'",
+        "double": "'DOUBLE', 'BIGINT', 'UBIGINT'", "float": "'DOUBLE', 'BIGINT', 'UBIGINT'",
+        "decimal": "'DOUBLE', 'BIGINT', 'UBIGINT'",
+    }.get(kind.word, "'VARCHAR'")  # fmt: skip
+    test = _fits(value, kind)
+    return f"({missing} OR ({kind_found} IN ({words}){f' AND {test}' if test else ''}))"
+
+
+def _good_csv(value: str, kind: ColumnType) -> str:
+    pattern = {
+        "bigint": r"^-?\d{1,18}$", "int": r"^-?\d{1,18}$", "smallint": r"^-?\d{1,18}$",
+        "double": _NUMBER, "float": _NUMBER, "boolean": "^(true|false)$",
+    }.get(kind.word)  # fmt: skip
+    tests = [f"regexp_matches({value}, {quoted(pattern)})"] if pattern else []
+    if test := _fits(value, kind):
+        tests.append(test)
+    return f"({value} IS NULL OR ({' AND '.join(tests)}))" if tests else "true"
+
+
+def _fits(value: str, kind: ColumnType) -> str:
+    """Whether a value's text is surely one of the type. Empty: it always is."""
+    cast = f"TRY_CAST({value} AS {_TYPES.get(kind.word, '')})"
+    match kind.word:
+        case "string" | "boolean":
+            return ""
+        case "bigint" | "int" | "smallint":
+            return f"{cast} IS NOT NULL"
+        case "double":
+            return f"isfinite({cast})"
+        case "float":  # Longer ones could be rounded twice on their way.
+            return f"(length({value}) <= 15 AND isfinite({cast}))"
+        case "decimal":
+            before, after = min(kind.precision - kind.scale, 15), kind.scale
+            digits = rf"^-?\d{{1,{before}}}" if before else r"^-?0"
+            pattern = digits + (rf"(\.\d{{1,{after}}})?$" if after else "$")
+            return f"(length({value}) <= 15 AND regexp_matches({value}, {quoted(pattern)}))"
+        case "date":
+            return rf"(regexp_matches({value}, '^\d{{4}}-\d\d-\d\d$') AND {cast} IS NOT NULL)"
+        case _:
+            return f"(regexp_matches({value}, {quoted(_TIME)}) AND {cast} IS NOT NULL)"

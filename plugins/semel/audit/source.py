@@ -1,0 +1,189 @@
+"""The source as files: finding a claimed file again, and cutting its claimed bytes into lines."""
+
+import gzip
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from semel import limits
+from semel.audit.exact import record_end, split_fields
+from semel.batch import Claim
+from semel.errors import SourceError
+from semel.spec_parts import Csv
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Records of one claim that lie one after the other: data[bounds[i]:bounds[i + 1]], ends included.
+
+    `at` is the file offset of data[0]; `kept` leaves out blank lines.
+    """
+
+    batch: int
+    claim: Claim
+    data: bytes
+    at: int
+    bounds: np.ndarray
+    kept: np.ndarray
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        return self.bounds[:-1] + self.at
+
+    def raw(self, index: int) -> bytes:
+        """One record without its line end."""
+        record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
+        return record.removesuffix(b"\r")
+
+
+class Finder:
+    """Finds claimed files, also under another name: by what identifies them, never by name alone."""
+
+    def __init__(self, roots: set[Path]) -> None:
+        """`roots` are the folders in which renamed files are looked for, with all below them."""
+        self._roots = roots
+
+    @cached_property
+    def _known(self) -> list[tuple[int, str]]:
+        folders = {root for root in self._roots if not self._roots & set(root.parents)}
+        found = []
+        for folder in sorted(folders):
+            for parent, _, names in os.walk(folder):
+                for name in sorted(names):
+                    path = os.path.join(parent, name)
+                    if os.path.isfile(path):
+                        found.append((os.stat(path).st_ino, path))
+        return found
+
+    def find(self, claim: Claim) -> str | None:
+        """The path of the file that a claim was made on, or None.
+
+        Inodes only say where to look first: a restored copy is as good as the file itself.
+        """
+        if _holds(claim.path, claim):
+            return claim.path
+        inode = claim.inode % (1 << 64)
+        others = sorted(self._known, key=lambda known: known[0] != inode)
+        return next((path for _, path in others if _holds(path, claim)), None)
+
+
+def _holds(path: str, claim: Claim) -> bool:
+    """Whether a file begins as the claimed one did, and has the same bytes before the claimed end."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < claim.end:
+                return False
+            if xxhash.xxh3_128_hexdigest(file.read(claim.head_length)) != claim.head_hash:
+                return False
+            start = max(0, claim.end - limits.TAIL_BYTES)
+            file.seek(start)
+            return xxhash.xxh3_128_hexdigest(file.read(claim.end - start)) == claim.tail_hash
+    except OSError:
+        return False
+
+
+def header_of(path: str, csv: Csv) -> tuple[str, ...]:
+    """The names in a CSV file's header, in its order."""
+    with _open(path) as file:
+        head = file.read(limits.CSV_HEADER_BYTES_MAX)
+    line = head[: _header_end(head, csv)].removeprefix(_BOM).rstrip(b"\r\n")
+    try:
+        fields = split_fields(line.decode(), csv.delimiter, csv.quote)
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path!r}: its CSV header is not UTF-8") from error
+    if fields is None:
+        raise SourceError(f"{path!r}: a quote in its CSV header does not end")
+    return tuple(name for name, _ in fields)
+
+
+def lines(batch: int, claim: Claim, path: str, csv: Csv | None) -> Iterator[Lines]:
+    """The records of a claimed range, in pieces of some AUDIT_CHUNK_BYTES.
+
+    SourceError: a gzip stream is damaged.
+    """
+    gzipped = path.endswith(".gz")
+    blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
+    with _open(path) as file:
+        start, end = (0, None) if gzipped else (claim.start, claim.end)
+        file.seek(start)
+        whole = csv is not None and csv.multiline
+        try:
+            for at, data in _pieces(file, start, end, whole=whole):
+                skipped = 0
+                if at == 0 and csv is not None:
+                    skipped = _header_end(data, csv)
+                elif at == 0 and data.startswith(_BOM):
+                    skipped = len(_BOM)
+                bounds = _bounds(data, skipped, csv if whole else None)
+                kept = _kept(data, bounds, blank)
+                yield Lines(
+                    batch=batch, claim=claim, data=data, at=at, bounds=bounds, kept=kept
+                )
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
+
+
+def _open(path: str) -> BinaryIO:
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")  # type: ignore
+
+
+def _header_end(data: bytes, csv: Csv) -> int:
+    start = len(_BOM) if data.startswith(_BOM) else 0
+    if csv.multiline:
+        return record_end(data, start, csv.delimiter.encode(), csv.quote.encode())
+    return data.find(b"\n") + 1 or len(data)
+
+
+def _pieces(
+    file: BinaryIO, start: int, end: int | None, *, whole: bool
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of pieces that end at line ends, but for the last; all at once if `whole`."""
+    held: list[bytes] = []
+    at = position = start
+    while True:
+        size = limits.AUDIT_CHUNK_BYTES
+        data = file.read(size if end is None else min(size, end - position))
+        position += len(data)
+        cut = 0 if whole else data.rfind(b"\n") + 1
+        if data and not cut:
+            held.append(data)
+            continue
+        piece = b"".join((*held, data[:cut]))
+        if piece:
+            yield at, piece
+            at += len(piece)
+        held = [data[cut:]]
+        if not data:
+            return
+
+
+def _bounds(data: bytes, skipped: int, multiline: Csv | None) -> np.ndarray:
+    if multiline is None:
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
+        ends = ends[ends > skipped]
+        if len(data) > skipped and (not len(ends) or ends[-1] != len(data)):
+            ends = np.append(ends, len(data))
+        return np.concatenate((np.array([skipped], np.int64), ends.astype(np.int64)))
+    delimiter, quote = multiline.delimiter.encode(), multiline.quote.encode()
+    found = [skipped]
+    while found[-1] < len(data):
+        found.append(record_end(data, found[-1], delimiter, quote))
+    return np.array(found, np.int64)
+
+
+def _kept(data: bytes, bounds: np.ndarray, blank: bytes) -> np.ndarray:
+    """Which records are no blank lines."""
+    kept = np.ones(len(bounds) - 1, bool)
+    if len(kept):
+        first = np.frombuffer(data, np.uint8)[bounds[:-1]]
+        for index in np.flatnonzero(np.isin(first, np.frombuffer(blank + b"\n\r", np.uint8))):
+            kept[index] = bool(data[bounds[index] : bounds[index + 1]].strip(blank + b"\n"))
+    return kept

@@ -1,0 +1,107 @@
+"""What the audit found: a verdict of named checks, each with its count and the first offenders."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from semel import limits
+from semel.batch import Counts
+
+PROMISES = {
+    "markers": "each marker is whole, and no place in the order of commits is empty",
+    "files": "each listed file is there, listed once, with its size, checksum and rows",
+    "strays": "no output, decisions or dead-letter file is there that no marker lists",
+    "claims": "no byte of the source is claimed twice",
+    "source": "each claimed range is still in the source, with the bytes around it unchanged",
+    "accounted": "each record is one of survivor, decision, dead letter; nothing else is named there",
+    "records": "each survivor and each decision is a record of the declared schema, with its id",
+    "dead letters": "each dead letter keeps the record's bytes, and its reason is true of them",
+    "decisions": "each duplicate has its first record among the survivors",
+    "ids": "no id survives twice within the horizon",
+    "output": "the output holds each survivor once, and nothing else",
+    "content": "each output row holds the values of its record (only without transforms)",
+    "sums": "the account of each marker is what source and files show",
+}
+"""The checks in their order, each with what it proves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offender:
+    """One thing that breaks a promise. `file` is the source's or the sink's; `offset` in bytes."""
+
+    what: str
+    batch: int | None = None
+    file: str | None = None
+    offset: int | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One proof obligation: how many things were examined, how many broke it, the first of them."""
+
+    name: str
+    examined: int
+    broken: int
+    offenders: tuple[Offender, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken
+
+    @property
+    def promise(self) -> str:
+        return PROMISES[self.name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The outcome of an audit. `proved_by` says by what output rows were matched to survivors."""
+
+    pipeline: str
+    sink: str
+    batches: int
+    proved_by: str
+    checks: tuple[Check, ...]
+    totals: Counts
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as plain values."""
+        return {
+            "ok": self.ok,
+            **asdict(self),
+            "checks": [{"ok": c.ok, "promise": c.promise, **asdict(c)} for c in self.checks],
+        }
+
+
+class Findings:
+    """Collects what the checks find. Of each check the first offenders are kept, all are counted."""
+
+    def __init__(self) -> None:
+        self._examined = dict.fromkeys(PROMISES, 0)
+        self._broken = dict.fromkeys(PROMISES, 0)
+        self._offenders: dict[str, list[Offender]] = {name: [] for name in PROMISES}
+
+    def examine(self, name: str, count: int = 1) -> None:
+        self._examined[name] += count
+
+    def blame(self, name: str, offender: Offender, *, count: int = 1) -> None:
+        """Count `count` broken things, of which `offender` is one to show."""
+        self._broken[name] += count
+        if len(self._offenders[name]) < limits.AUDIT_OFFENDERS_SHOWN:
+            self._offenders[name].append(offender)
+
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(
+            Check(
+                name=name,
+                examined=self._examined[name],
+                broken=self._broken[name],
+                offenders=tuple(self._offenders[name]),
+            )
+            for name in PROMISES
+        )

@@ -1,0 +1,154 @@
+"""A small client of Airflow's REST API: trigger a run, follow its tasks, read a task's log."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from semel.errors import TerminalError, UnavailableError
+
+CALL_SECONDS = 30
+"""How long one call may take."""
+
+PARSED_SECONDS_MAX = 120
+"""How long a new pipeline's DAG may take to show up: the dag-processor looks every few seconds."""
+
+POLL_SECONDS = 0.5
+
+FINISHED = frozenset({"success", "failed"})
+"""States in which a run stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskState:
+    """A task of a run as Airflow shows it now. `state` is None before it is scheduled."""
+
+    task_id: str
+    state: str | None
+    try_number: int
+    started: datetime | None
+    ended: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has been running, or ran; None before its start."""
+        if self.started is None:
+            return None
+        return ((self.ended or datetime.now(UTC)) - self.started).total_seconds()
+
+
+class _NoSuchThing(TerminalError):
+    """The API answered 404."""
+
+
+class _Conflict(TerminalError):
+    """The API answered 409."""
+
+
+class AirflowApi:
+    """The API at `url` (http://HOST:PORT), as one user. UnavailableError when it does not answer."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self.url = url.rstrip("/")
+        # A proxy named in the environment must not be asked for our own machine.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        login = self._call("POST", "/auth/token", {"username": user, "password": password})
+        self._headers["Authorization"] = f"Bearer {login['access_token']}"
+
+    def wait_for_dag(self, dag_id: str) -> None:
+        """Wait until Airflow has read the DAG's file, and unpause it. TerminalError says why not."""
+        deadline = time.monotonic() + PARSED_SECONDS_MAX
+        while True:
+            try:
+                found = self._call("GET", f"/api/v2/dags/{dag_id}")
+                break
+            except _NoSuchThing:
+                if time.monotonic() > deadline:
+                    raise TerminalError(self._why_no_dag(dag_id)) from None
+            time.sleep(POLL_SECONDS)
+        if found["is_paused"]:
+            self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def start_run(self, dag_id: str, run_id: str) -> None:
+        """Trigger a run of this id; where it exists and failed, clear what failed in it."""
+        body = {"dag_run_id": run_id, "logical_date": None}
+        try:
+            self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        except _Conflict:
+            if self.run_state(dag_id, run_id) == "failed":
+                body = {"dag_run_id": run_id, "dry_run": False, "only_failed": True}
+                self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """queued, running, success or failed."""
+        return self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}")["state"]
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, TaskState]:
+        """The tasks of a run by id."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances"
+        return {
+            row["task_id"]: TaskState(
+                task_id=row["task_id"],
+                state=row["state"],
+                try_number=row["try_number"],
+                started=_time(row["start_date"]),
+                ended=_time(row["end_date"]),
+            )
+            for row in self._call("GET", path)["task_instances"]
+        }
+
+    def log(self, dag_id: str, run_id: str, task: TaskState) -> list[str]:
+        """The lines that a task's newest try has written."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task.task_id}/logs"
+        answer = self._call("GET", f"{path}/{task.try_number}?full_content=true")
+        return [
+            line for entry in answer["content"] for line in _text(entry).splitlines() if line.strip()
+        ]
+
+    def run_url(self, dag_id: str, run_id: str) -> str:
+        """The run's page in the UI."""
+        return f"{self.url}/dags/{dag_id}/runs/{quote(run_id)}"
+
+    def _why_no_dag(self, dag_id: str) -> str:
+        errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+        shown = "\n".join(f"{error['filename']}:\n{error['stack_trace']}" for error in errors)
+        return (
+            f"Airflow has shown no DAG {dag_id} in {PARSED_SECONDS_MAX} s; its import errors: "
+            f"{shown or 'none'}. See `semel status` for the log of the dag-processor"
+        )
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(
+            self.url + path, data=data, headers=self._headers, method=method
+        )
+        try:
+            with self._opener.open(request, timeout=CALL_SECONDS) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            kind = {404: _NoSuchThing, 409: _Conflict}.get(error.code, TerminalError)
+            said = error.read(500).decode(errors="replace")
+            raise kind(f"Airflow answered {error.code} to {method} {path}: {said}") from error
+        except (OSError, ValueError) as error:
+            raise UnavailableError(
+                f"Airflow at {self.url} does not answer ({error}); see `semel status`"
+            ) from error
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _text(entry: dict[str, Any] | str) -> str:
+    """An entry of a log: its message, and of an error what went wrong."""
+    if isinstance(entry, str):
+        return entry
+    details = [
+        f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or []
+    ]
+    return "\n".join([str(entry.get("event", "")), *details])

@@ -1,0 +1,90 @@
+"""`semel run | migrate`: a pipeline's verbs without Airflow, and the ledger's schema."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from semel.cli import output
+
+_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+
+
+def run(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    interval: Annotated[
+        tuple[datetime, datetime] | None,
+        typer.Option(
+            metavar="START END", formats=_FORMATS, help="The data interval [START, END), in UTC."
+        ),
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(help="The request's name, if not the command line's own."),
+    ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            help="sc://host:port, or a master such as local[2]; else SEMEL_SPARK_REMOTE, else the "
+            "local stack's."
+        ),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Plan, stage, commit and finalize one batch of a pipeline.
+
+    After a failure, the same command goes on where it stopped; else it takes what is unclaimed.
+
+    Example: semel run flights
+    """
+    from semel import pipeline as pipelines
+    from semel import stack, summary
+    from semel.cli.connect import open_ledger
+    from semel.run import run_batch
+    from semel.spark.session import open_engine
+
+    spec = pipelines.find(pipeline)
+    window = None
+    if interval is not None:
+        start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
+        window = (start, end)
+    # One name for all runs by hand: the request finds its batch again, and then plans the next.
+    request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
+
+    def say(line: str) -> None:
+        output.progress.print(line, markup=False)
+
+    with open_ledger() as ledger, open_engine(spark or stack.spark_remote(), say) as engine:
+        done = run_batch(ledger, spec, request, engine, window, say)
+
+    def render() -> None:
+        print(summary.plan(done.plan))
+        if done.finalized is not None:
+            print(summary.finalize(done.finalized))
+        print("seconds: " + ", ".join(f"{verb} {s:.2f}" for verb, s in done.seconds.items()))
+
+    batch = done.plan.batch
+    payload = {
+        "pipeline": pipeline,
+        "request": request,
+        "batch_id": batch.batch_id if batch else None,
+        "counts": done.finalized.counts if done.finalized else None,
+        "marker": done.finalized.marker if done.finalized else None,
+        "bytes_left": done.plan.bytes_left,
+        "refused": done.plan.refusals,
+        "seconds": done.seconds,
+    }
+    output.emit(payload, as_json=as_json, render=render)
+
+
+def migrate(as_json: output.AsJson = False) -> None:
+    """Bring the ledger to this version's schema. Safe to run at any time, also twice at once.
+
+    Example: semel migrate
+    """
+    from semel import stack
+    from semel.migrate import migrate as bring_up
+
+    revision = bring_up(stack.ledger_dsn())
+    text = f"the ledger is at revision {revision}"
+    output.emit({"revision": revision}, as_json=as_json, render=lambda: print(text))

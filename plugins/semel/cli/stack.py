@@ -1,0 +1,74 @@
+"""`semel up | down | status`: the local stack."""
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from semel.cli import output
+from semel.stack import StackState
+
+
+def up(as_json: output.AsJson = False) -> None:
+    """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
+
+    What runs already is left alone. State, logs and passwords are below .semel/.
+
+    Example: semel up
+    """
+    from semel import stack
+
+    state = stack.up(echo=output.progress.print)
+    ends = stack.connection()
+    payload = _payload(state) | {
+        "airflow_url": ends.airflow_url,
+        "airflow_user": ends.airflow_user,
+        "airflow_password": ends.airflow_password,
+    }
+
+    def render() -> None:
+        _table(state)
+        login = f"user {ends.airflow_user}, password {ends.airflow_password}"
+        known = login if ends.airflow_user else "with the logins that you have set up"
+        output.result.print(f"Airflow: {ends.airflow_url}, {known}")
+
+    output.emit(payload, as_json=as_json, render=render)
+
+
+def down(as_json: output.AsJson = False) -> None:
+    """Stop everything that `semel up` started. Data, logs and passwords stay.
+
+    Example: semel down
+    """
+    from semel import stack
+
+    stack.down(echo=output.progress.print)
+    output.emit({"stopped": True}, as_json=as_json, render=lambda: None)
+
+
+def status(as_json: output.AsJson = False) -> None:
+    """Say of each part how it is, where it answers and where its log is. Exit 1 when one is down.
+
+    Example: semel status --json
+    """
+    from semel import stack
+
+    state = stack.status()
+    output.emit(_payload(state), as_json=as_json, render=lambda: _table(state))
+    if not state.healthy:
+        raise typer.Exit(1)
+
+
+def _payload(state: StackState) -> dict[str, Any]:
+    return {"healthy": state.healthy, "parts": [asdict(part) for part in state.parts]}
+
+
+def _table(state: StackState) -> None:
+    table = Table("part", "state", "pid", "address", "log", box=None, pad_edge=False)
+    for part in state.parts:
+        shown = f"{part.health}: {part.trouble}" if part.trouble else str(part.health)
+        table.add_row(
+            part.name, shown, str(part.pid or ""), part.address, str(part.log or "")
+        )
+    output.result.print(table)

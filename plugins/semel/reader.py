@@ -1,0 +1,214 @@
+"""Read a sink by whole batches: only what success markers list, never what a folder shows.
+
+A listing may show part of a batch while it is being finalized; a marker is written last. Any other
+reader may do the same: each marker is one JSON file that names the batch's files.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from semel.batch import Claim, Counts
+from semel.errors import CorruptionError, SpecError, TerminalError
+from semel.manifest import Kind
+from semel.pipeline import Spec
+from semel.sinks import layout
+
+FORMAT = 1
+"""The format of markers that this version reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedFile:
+    """A file that a marker lists. `path` is relative to the sink."""
+
+    kind: Kind
+    path: str
+    records: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """The success marker of one finalized batch. `sink_schema` holds names and Arrow types."""
+
+    path: Path
+    pipeline: str
+    batch_id: int
+    fence: int
+    request_key: str
+    commit_seq: int
+    batch_time: datetime
+    spec: Spec
+    spec_digest: str
+    sink_schema: pa.Schema
+    counts: Counts
+    claims: tuple[Claim, ...]
+    files: tuple[MarkedFile, ...]
+
+    def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
+        """The files of one kind, in the marker's order."""
+        return tuple(file for file in self.files if file.kind is kind)
+
+
+def dataset(sink_path: str | Path) -> ds.Dataset:
+    """The output of all finalized batches, partition columns included.
+
+    The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
+    Lines sink a date column is text. TerminalError: no batch has been finalized there, or two
+    batches have a column of one name and types that do not go together.
+    """
+    sink = Path(sink_path)
+    found = markers(sink)
+    if not found:
+        raise TerminalError(
+            f"{sink} holds no finalized batch (no marker in {layout.markers(sink)}); check the "
+            "path, or run the pipeline first"
+        )
+    try:
+        schema = pa.unify_schemas(
+            [columns_in_files(marker) for marker in found], promote_options="permissive"
+        )
+    except pa.ArrowException as error:
+        raise TerminalError(
+            f"{sink}: its batches have columns that do not go together ({error}); read them apart, "
+            "by the files of `semel.reader.markers`"
+        ) from error
+    groups: dict[tuple[str, tuple[str, ...]], list[Marker]] = {}
+    for marker in found:
+        declared = marker.spec.sink
+        groups.setdefault((declared.format, declared.partition_by), []).append(marker)
+    parts = [dataset_of(sink, group, schema) for group in groups.values()]
+    return parts[0] if len(parts) == 1 else ds.dataset(parts)
+
+
+def dataset_of(sink: Path, group: list[Marker], schema: pa.Schema) -> ds.Dataset:
+    """The output of batches that share the sink's format and partition columns."""
+    declared = group[0].spec.sink
+    keys = pa.schema([schema.field(name) for name in declared.partition_by])
+    paths = [str(sink / file.path) for marker in group for file in marker.of_kind(Kind.DATA)]
+    if not paths:
+        return ds.dataset(schema.empty_table())
+    return ds.dataset(
+        paths,
+        schema=schema,
+        format="json" if declared.format == "jsonl" else declared.format,
+        partitioning=ds.partitioning(keys, flavor="hive") if len(keys) else None,
+        partition_base_dir=str(sink),
+    )
+
+
+def markers(sink_path: str | Path) -> list[Marker]:
+    """The markers of all finalized batches, in the order of their commits.
+
+    CorruptionError: one of them is not a marker.
+    """
+    found = [read_marker(path) for path in marker_paths(Path(sink_path))]
+    return sorted(found, key=lambda marker: marker.commit_seq)
+
+
+def marker_paths(sink: Path) -> list[Path]:
+    """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
+    return sorted(p for p in layout.markers(sink).glob("*") if not p.name.startswith("."))
+
+
+def read_marker(path: Path) -> Marker:
+    """One marker. CorruptionError: it is damaged, or of a format that this version does not know."""
+    try:
+        plain = json.loads(path.read_bytes())
+        if plain["format"] != FORMAT:
+            raise ValueError(f"its format is {plain['format']!r}, and {FORMAT} is known")
+        return _marker(path, plain)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise CorruptionError(
+            f"the marker {path} cannot be read: {why}; restore it from a backup, `semel show` has "
+            "what it should say"
+        ) from error
+
+
+def _marker(path: Path, plain: dict[str, Any]) -> Marker:
+    marker = Marker(
+        path=path,
+        pipeline=plain["pipeline"],
+        batch_id=plain["batch_id"],
+        fence=plain["fence"],
+        request_key=plain["request_key"],
+        commit_seq=plain["commit_seq"],
+        batch_time=datetime.fromisoformat(plain["batch_time"]),
+        spec=Spec.from_json(plain["spec"]),
+        spec_digest=plain["spec_digest"],
+        sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
+        counts=Counts(**plain["counts"]),
+        claims=tuple(Claim(**claim) for claim in plain["claims"]),
+        files=tuple(MarkedFile(**{**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
+    )
+    if path.name != layout.marker(Path(), marker.batch_id).name:
+        raise ValueError(f"it speaks of batch {marker.batch_id}")
+    for file in marker.files:
+        parts = PurePosixPath(file.path)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(f"it lists {file.path!r}, which is not below the sink")
+    return marker
+
+
+def columns_in_files(marker: Marker) -> pa.Schema:
+    """The columns of a batch's output as its format holds them: JSON has no dates, only text."""
+    schema = marker.sink_schema
+    if marker.spec.sink.format != "jsonl":
+        return schema
+    keys = marker.spec.sink.partition_by
+    return pa.schema([f if f.name in keys else f.with_type(_in_json(f.type)) for f in schema])
+
+
+def _in_json(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_json(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_in_json(kind.value_type))
+    return kind
+
+
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]")
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (\d+)\)")
+_NESTED = re.compile(r"(large_list|list|struct|map)<(.*)>", re.DOTALL)
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type that pyarrow writes as `text`. ValueError for one that is unknown here."""
+    text = text.removesuffix(" not null")
+    if found := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    if found := _DECIMAL.fullmatch(text):
+        make = pa.decimal128 if found[1] == "128" else pa.decimal256
+        return make(int(found[2]), int(found[3]))
+    if found := _NESTED.fullmatch(text):
+        parts = _parts(found[2])
+        if found[1] == "map":
+            return pa.map_(*(arrow_type(part) for part in parts))
+        named = [part.split(": ", 1) for part in parts]
+        fields = [pa.field(name, arrow_type(kind)) for name, kind in named]
+        if found[1] == "struct":
+            return pa.struct(fields)
+        return (pa.list_ if found[1] == "list" else pa.large_list)(fields[0])
+    return pa.type_for_alias(text)
+
+
+def _parts(text: str) -> list[str]:
+    """The parts between the commas that no bracket encloses."""
+    found, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "<([") - (char in ">)]")
+        if char == "," and not depth:
+            found.append(text[start:at].strip())
+            start = at + 1
+    return [*found, text[start:].strip()] if text.strip() else []

@@ -1,0 +1,29 @@
+"""The declared format of a source's files, and the header of one of them."""
+
+import gzip
+
+from semel.pipeline import Spec
+from semel.sources.csv import Csv, read_header
+from semel.sources.jsonl import JsonLines
+from semel.sources.records import Format
+
+
+def format_of(spec: Spec) -> Format:
+    """The parser's side of `source.format`."""
+    if spec.source.format == "jsonl":
+        return JsonLines()
+    csv = spec.source.csv
+    return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
+
+
+def header_of(spec: Spec, path: str) -> list[str] | None:
+    """The column names in a CSV file's header, None for JSON Lines.
+
+    SourceError: they are not the schema's, or the file cannot be read.
+    """
+    form = format_of(spec)
+    if not isinstance(form, Csv):
+        return None
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rb") as file:
+        return read_header(file, form, spec.arrow_schema())[0]

@@ -1,0 +1,153 @@
+"""Opening a Spark session: over Connect, on a classic master, or inside of spark-submit.
+
+Progress is said as plain lines. A session that was opened here is stopped here.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from semel import limits
+from semel.errors import UnavailableError
+from semel.spark.engine import SparkEngine
+from semel.stage import Say
+
+SETTINGS = {
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.maxAttempts": "1",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What Spark is started with. The first two: a lost executor fails the attempt, see SparkEngine."""
+
+SUBMITTED = "submitted"
+"""In place of a master: the one that spark-submit was given."""
+
+_CONNECT_PORT = 15002  # Spark's own default
+
+
+@contextmanager
+def open_engine(remote_or_master: str, say: Say = print) -> Iterator[SparkEngine]:
+    """An engine on `sc://host:port`, on a master such as `local[4]`, or on SUBMITTED.
+
+    UnavailableError: Spark does not answer. TerminalError: it lacks a setting that semel needs.
+    """
+    connect = remote_or_master.startswith("sc://")
+    session = _connect(remote_or_master) if connect else _classic(remote_or_master)
+    try:
+        try:
+            session.conf.set("spark.sql.session.timeZone", SETTINGS["spark.sql.session.timeZone"])
+            engine = SparkEngine(session)
+        except PySparkException as error:
+            raise _away(remote_or_master, error) from error
+        if connect:
+            session.registerProgressHandler(_Progress(say))
+            yield engine
+        else:
+            with _watched(session, _Progress(say)):
+                yield engine
+    finally:
+        session.stop()
+
+
+def interrupt(engine: SparkEngine) -> None:
+    """Cancel what the engine's session runs. Meant for signal handlers: it waits for nothing."""
+    if hasattr(engine.session, "interruptAll"):
+        threading.Thread(target=engine.session.interruptAll, daemon=True).start()
+
+
+def _connect(remote: str) -> SparkSession:
+    """A session of its own on a Connect server that answers."""
+    address = urlsplit(remote.partition(";")[0])
+    try:
+        place = (address.hostname or "", address.port or _CONNECT_PORT)
+        socket.create_connection(place, limits.SPARK_ANSWER_SECONDS).close()
+    except OSError as error:  # Spark's client alone would try for minutes before it says so.
+        raise _away(remote, error) from error
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    try:
+        session = SparkSession.builder.remote(remote).create()
+    except PySparkException as error:
+        raise _away(remote, error) from error
+    session.client.set_retry_policies([DefaultPolicy(max_retries=limits.CONNECT_RETRIES_MAX)])
+    return session
+
+
+def _classic(master: str) -> SparkSession:
+    """A session whose driver is this process."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
+    builder = SparkSession.builder.appName("semel").config("spark.ui.showConsoleProgress", "false")
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    if master != SUBMITTED:
+        builder = builder.master(master)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _away(where: str, error: Exception) -> UnavailableError:
+    shown = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    # What follows a `;` of a Connect address may hold a token.
+    return UnavailableError(
+        f"Spark at {where.partition(';')[0]} does not answer ({shown[:300]}); see `semel status`, "
+        "then run this again"
+    )
+
+
+class _Progress:
+    """Says how many tasks are done, when that changed, at most every few seconds."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.said = ""
+        self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
+
+    def __call__(
+        self,
+        stages: Iterable | None,
+        inflight_tasks: int,
+        operation_id: str | None,  # noqa: ARG002 - Spark passes it by name
+        done: bool,  # noqa: ARG002 - the same
+    ) -> None:
+        counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
+        self.tell(counts, inflight_tasks)
+
+    def tell(self, counts: list[tuple[int, int]], running: int) -> None:
+        """`counts`: tasks done and in all, for each stage."""
+        done, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        line = f"Spark: {done} of {total} tasks done, {running} running"
+        if total and line != self.said and time.monotonic() >= self.next_time:
+            self.say(line)
+            self.said = line
+            self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
+
+
+@contextmanager
+def _watched(session: SparkSession, progress: _Progress) -> Iterator[None]:
+    """Tell the progress of a classic session, which calls nobody back."""
+    tracker = session.sparkContext.statusTracker()
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(limits.PROGRESS_SECONDS):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            found = [stage for stage in stages if stage]
+            counts = [(stage.numCompletedTasks, stage.numTasks) for stage in found]
+            progress.tell(counts, sum(stage.numActiveTasks for stage in found))
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

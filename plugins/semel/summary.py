@@ -1,0 +1,140 @@
+"""What each verb's answer says to a person: a few plain lines, the last of them the next action.
+
+Used by the command line and by the Airflow tasks alike, so that both say the same.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.batch import Batch, BatchStatus, Counts
+
+if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
+    from semel.collect import Collected
+    from semel.commit import Committed
+    from semel.finalize import Finalized
+    from semel.plan import Plan
+    from semel.stage import Staged
+
+REFUSALS_SHOWN_MAX = 10
+"""Refused files that a summary names; `semel gaps` lists them all."""
+
+
+def plan(answer: "Plan") -> str:
+    """What is to be read, what is left, and what was refused."""
+    name = answer.pipeline.name
+    if answer.batch is None:
+        lines = [f"nothing to do: {name}'s source holds no record that is not claimed already"]
+    elif answer.created:
+        lines = [
+            f"planned: {_batch(answer.batch)} reads {_count(answer.files, 'file')}, "
+            f"{size(answer.bytes)}"
+        ]
+    else:
+        lines = [f"found: {_batch(answer.batch)} was planned before and is {answer.batch.status}"]
+    if answer.bytes_left:
+        lines.append(f"left over: {size(answer.bytes_left)}; the next run takes them")
+    if answer.taken_over:
+        shown = ", ".join(map(str, answer.taken_over))
+        lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
+    for refusal in answer.refusals[:REFUSALS_SHOWN_MAX]:
+        lines.append(f"refused: {refusal.path!r}: {refusal.reason}: {refusal.detail}")
+    if len(answer.refusals) > REFUSALS_SHOWN_MAX:
+        more = len(answer.refusals) - REFUSALS_SHOWN_MAX
+        lines.append(f"refused: {_count(more, 'file')} more; `semel gaps {name}` lists all")
+    if answer.batch is None:
+        lines.append("next: nothing; stage, commit and finalize are skipped")
+    elif answer.batch.status is BatchStatus.COMMITTED:
+        lines.append("next: finalize")
+    else:
+        lines.append("next: stage")
+    return "\n".join(lines)
+
+
+def stage(answer: "Staged") -> str:
+    """What was read and found, and that no reader sees it yet."""
+    if answer.attempt is None:
+        return f"nothing to do: {_batch(answer.batch)} is {answer.batch.status} already"
+    attempt = f"{_batch(answer.batch)}, attempt {answer.attempt.fence}"
+    if answer.found:
+        return f"staged, not committed: {attempt}, by an earlier stage\nnext: commit"
+    lines = [f"staged, not committed: {attempt}", *counts(answer.counts)]
+    if answer.reasons:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in answer.reasons.items())
+        lines.append(f"quarantined because: {reasons}; the first: {answer.example}")
+    lines += [f"wrote {_count(answer.files, 'file')} that no reader sees yet", "next: commit"]
+    return "\n".join(lines)
+
+
+def commit(answer: "Committed") -> str:
+    """Which attempt won, and how many were lost on the way."""
+    fence = f"attempt {answer.fence} of {_batch(answer.batch)}"
+    if answer.found:
+        lines = [f"nothing to do: {fence} had committed before"]
+    else:
+        lines = [f"committed: {fence}, as commit {answer.batch.commit_seq} of its pipeline"]
+    if answer.losses:
+        again = _count(answer.losses, "time")
+        lines.append(f"staged again {again}, because other batches committed the same records first")
+    done = answer.batch.status is BatchStatus.FINALIZED
+    lines.append("next: nothing, it is finalized" if done else "next: finalize")
+    return "\n".join(lines)
+
+
+def finalize(answer: "Finalized") -> str:
+    """What readers see now."""
+    if answer.found:
+        lines = [f"nothing to do: {_batch(answer.batch)} had been finalized before"]
+    else:
+        lines = [f"finalized: {_batch(answer.batch)}, {_count(answer.files, 'file')}"]
+    lines += counts(answer.counts)
+    if answer.counts.quarantined or answer.counts.late:
+        lines.append("the quarantined records are kept, with reason and position, as dead letters")
+    lines += [f"marker: {answer.marker}", "next: nothing; readers see this batch, whole"]
+    return "\n".join(lines)
+
+
+def collect(answer: "Collected | None") -> str:
+    """What was forgotten and freed. None: the pipeline never planned a batch."""
+    if answer is None:
+        return "nothing to do: this pipeline has planned no batch yet"
+    done = [
+        _count(answer.runs_retired, "id run") + " expired" if answer.runs_retired else "",
+        _count(answer.runs_merged, "id run") + " merged" if answer.runs_merged else "",
+        _count(answer.payloads_deleted, "payload") + " deleted" if answer.payloads_deleted else "",
+        _count(answer.segments_dropped, "segment") + " dropped" if answer.segments_dropped else "",
+        f"{_count(answer.folders_removed, 'staging folder')} removed ({size(answer.bytes_freed)})"
+        if answer.folders_removed
+        else "",
+    ]
+    found = ", ".join(part for part in done if part)
+    return f"collected {answer.pipeline}: {found or 'nothing was due'}"
+
+
+def counts(found: Counts) -> list[str]:
+    """The account of a batch: what was read equals the sum of what became of it."""
+    return [
+        f"read {_count(found.records_read, 'record')}, {size(found.bytes_read)}",
+        f"  new                       {found.survivors:>13,}   "
+        f"({_count(found.rows_written, 'row')} written)",
+        f"  repeats within the batch  {found.duplicates_batch:>13,}",
+        f"  repeats of earlier ones   {found.duplicates_catalog:>13,}",
+        f"  quarantined               {found.quarantined:>13,}",
+        f"  late                      {found.late:>13,}",
+    ]
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: `35.2 MiB`."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _batch(batch: Batch) -> str:
+    return f"batch {batch.batch_id} of {batch.spec['name']}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,47 @@
+"""The entry for spark-submit: stage one planned batch in this driver.
+
+    spark-submit stage_batch.py PIPELINE BATCH [--answer FILE]
+
+SEMEL_LEDGER_DSN names the ledger; it is never an argument, which others could read. Exit codes: 0 staged;
+75 (EX_TEMPFAIL) the same call may succeed later; 1 it fails until somebody changes something.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from semel import pipeline, stack, summary
+from semel.errors import RetryableError, SemelError
+from semel.ledger import Ledger
+from semel.spark.session import SUBMITTED, open_engine
+from semel.stage import stage
+
+EXIT_RETRYABLE = 75
+EXIT_TERMINAL = 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Stage, say the summary, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pipeline")
+    parser.add_argument("batch", type=int)
+    parser.add_argument("--answer", type=Path, help="file for the outcome, as one JSON object")
+    given = parser.parse_args(arguments)
+    try:
+        spec = pipeline.find(given.pipeline)
+        with Ledger(stack.ledger_dsn()) as ledger, open_engine(SUBMITTED) as engine:
+            answer = {"error": None, "text": summary.stage(stage(ledger, spec, given.batch, engine))}
+    except SemelError as error:
+        answer = {"error": type(error).__name__, "text": str(error)}
+        code = EXIT_RETRYABLE if isinstance(error, RetryableError) else EXIT_TERMINAL
+    else:
+        code = 0
+    print(answer["text"], file=sys.stderr if code else sys.stdout, flush=True)
+    if given.answer:
+        given.answer.write_text(json.dumps(answer), encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

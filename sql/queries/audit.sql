@@ -1,0 +1,249 @@
+-- audit: proofs over files alone. These statements run in DuckDB, in a database that lives as long as
+-- one audit; what stands in {braces} is made from the declared columns.
+
+-- name: tables
+CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
+                    matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
+                    proven BOOLEAN);
+CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR, why VARCHAR,
+                     id VARCHAR, bucket BIGINT, content UBIGINT);
+CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
+CREATE TABLE letter (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, wrong_bytes BOOLEAN);
+CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BIGINT,
+                     content UBIGINT);
+
+-- name: sift_jsonl
+-- What DuckDB's JSON parser alone can call good; it is laxer than JSON with commas and constants.
+CREATE OR REPLACE TEMP TABLE sifted AS
+WITH screened AS (
+    SELECT * EXCLUDE (line),
+           CASE WHEN starts_with(line, chr(123)) AND json_valid(line)
+                     AND NOT regexp_matches(line, ',\s*[}}\]]')
+                     AND NOT CASE WHEN contains(lower(line), 'nan') OR contains(lower(line), 'inf')
+                                  THEN regexp_matches(line, '(?i)[-:,\[]\s*(nan|inf)') ELSE false END
+                THEN line END AS line
+    FROM lines
+), parsed AS (
+    SELECT * EXCLUDE (line), json_type(line, {paths}) AS t, json_extract_string(line, {paths}) AS f,
+           json_keys(line) AS k
+    FROM screened
+)
+SELECT row, batch, claim, part, pos, f,
+       COALESCE(CASE WHEN len(k) = list_count(t) THEN true ELSE list_unique(k) = len(k) END
+                AND {good}, false) AS good
+FROM parsed;
+
+-- name: sift_csv
+CREATE OR REPLACE TEMP TABLE sifted AS
+WITH screened AS (
+    SELECT * EXCLUDE (line),
+           CASE WHEN NOT contains(line, {quote}) AND NOT contains(line, chr(13))
+                THEN string_split(line, {delimiter}) END AS s
+    FROM (SELECT * EXCLUDE (line), regexp_replace(line, '\r?\n$', '') AS line FROM lines)
+), parsed AS (
+    SELECT * EXCLUDE (s), len(s) AS fields, {values} AS f
+    FROM screened
+)
+SELECT row, batch, claim, part, pos, f, COALESCE(fields = {count} AND {good}, false) AS good
+FROM parsed;
+
+-- name: insert_source
+INSERT INTO source
+SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}
+FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f FROM sifted WHERE good
+      UNION ALL
+      SELECT batch, claim, part, pos, word, why, f FROM judged);
+
+-- name: insert_output
+INSERT INTO output
+SELECT batch, file, {id}, {part}, {pos}, {content}
+FROM rows;
+
+-- name: insert_decision
+INSERT INTO decision
+SELECT batch, source_partition_id, "offset", reason, {id}
+FROM rows;
+
+-- name: record
+-- Each record of the source with what became of it. Batches whose source is lost prove nothing.
+CREATE TABLE record AS
+SELECT s.*, d.reason AS decision, d.id AS said, l.reason AS letter, l.wrong_bytes,
+       d.reason IS NULL AND l.reason IS NULL AS survives,
+       COALESCE(d.times, 0) AS decided, COALESCE(l.times, 0) AS lettered
+FROM source AS s
+JOIN batch AS b ON b.batch = s.batch AND b.proven
+LEFT JOIN (SELECT batch, part, pos, min(reason) AS reason, min(id) AS id, count(*) AS times
+           FROM decision GROUP BY batch, part, pos) AS d
+       ON d.batch = s.batch AND d.part = s.part AND d.pos = s.pos
+LEFT JOIN (SELECT batch, part, pos, min(reason) AS reason, bool_or(wrong_bytes) AS wrong_bytes,
+                  count(*) AS times
+           FROM letter GROUP BY batch, part, pos) AS l
+       ON l.batch = s.batch AND l.part = s.part AND l.pos = s.pos;
+DROP TABLE source;
+
+-- name: accounted
+SELECT batch, part, pos, id, what, count(*) OVER () AS total
+FROM (
+    SELECT batch, part, pos, id, 'a decision about a place where no claimed record begins' AS what
+    FROM decision JOIN batch USING (batch) ANTI JOIN record USING (batch, part, pos) WHERE proven
+    UNION ALL
+    SELECT batch, part, pos, NULL, 'a dead letter from a place where no claimed record begins'
+    FROM letter JOIN batch USING (batch) ANTI JOIN record USING (batch, part, pos) WHERE proven
+    UNION ALL
+    SELECT batch, part, pos, id,
+           CASE WHEN decided > 0 AND lettered > 0 THEN 'the record is in the decisions and a dead letter'
+                WHEN decided > 1 THEN 'the record is in the decisions twice'
+                ELSE 'the record is a dead letter twice' END
+    FROM record WHERE decided + lettered > 1
+)
+ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: records
+SELECT batch, part, pos, id, what, count(*) OVER () AS total
+FROM (
+    SELECT batch, part, pos, r.id,
+           CASE WHEN word = 'bad' THEN 'this is no record, but it is not in the dead letters: ' || why
+                WHEN word = 'good' AND identified AND r.id IS NULL
+                THEN 'a part of the id is null, but it is not in the dead letters'
+                WHEN word = 'good' AND bucketed AND bucket IS NULL
+                THEN 'record_time is null, but it is not in the dead letters'
+                END AS what
+    FROM record AS r JOIN batch USING (batch)
+    WHERE letter IS NULL
+)
+WHERE what IS NOT NULL
+ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: letters
+SELECT batch, part, pos, id, what, count(*) OVER () AS total
+FROM (
+    SELECT batch, part, pos, r.id,
+           CASE WHEN wrong_bytes THEN 'the dead letter keeps other bytes than the source has'
+                WHEN letter = ANY($of_the_text)
+                THEN CASE WHEN word = 'good'
+                          THEN 'a valid record is a dead letter with the reason ' || letter END
+                WHEN letter = 'id_missing'
+                THEN CASE WHEN word = 'bad' OR r.id IS NOT NULL
+                          THEN 'a dead letter says id_missing, but no part of the id is null' END
+                WHEN letter = ANY($of_the_time) AND bucketed
+                THEN CASE WHEN word = 'bad' THEN 'a dead letter says ' || letter || ', but it is no record'
+                          WHEN (letter = 'record_time_missing') <> (bucket IS NULL) AND word = 'good'
+                          THEN 'a dead letter says ' || letter || ', and its record_time says otherwise'
+                          END
+                ELSE 'a dead letter has the reason ' || letter || ', which cannot be' END AS what
+    FROM record AS r JOIN batch USING (batch)
+    WHERE letter IS NOT NULL
+)
+WHERE what IS NOT NULL
+ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: decisions
+-- $proven_below: from this place in the order of commits on, the survivors of an earlier batch are
+-- unknown, because its source is lost; that is told elsewhere.
+WITH repeated AS (
+    SELECT r.*, b.commit_seq FROM record AS r JOIN batch AS b USING (batch) WHERE decision IS NOT NULL
+), first AS (
+    SELECT r.id, r.bucket, r.claim, r.pos, b.commit_seq
+    FROM record AS r JOIN batch AS b USING (batch)
+    WHERE survives AND r.id IN (SELECT id FROM repeated)
+), borne AS (
+    SELECT p.batch, p.part, p.pos, p.id, p.said, p.word, p.decision, p.commit_seq,
+           bool_or(f.commit_seq = p.commit_seq AND (f.claim, f.pos) < (p.claim, p.pos)) AS in_batch,
+           bool_or(f.commit_seq < p.commit_seq) AS in_catalog
+    FROM repeated AS p LEFT JOIN first AS f ON f.id = p.id AND f.bucket = p.bucket
+    GROUP BY ALL
+)
+SELECT batch, part, pos, id, what, count(*) OVER () AS total
+FROM (
+    SELECT batch, part, pos, id,
+           CASE WHEN word = 'bad' THEN 'a decision about what is no record'
+                WHEN id IS NULL THEN 'a decision about a record without an id'
+                WHEN said IS DISTINCT FROM id THEN 'the decision names another id: ' || COALESCE(said, 'null')
+                WHEN decision = 'duplicate_in_batch'
+                THEN CASE WHEN in_batch IS NOT TRUE
+                          THEN 'duplicate_in_batch, but no earlier record of its batch survives' END
+                WHEN decision = 'duplicate_in_catalog'
+                THEN CASE WHEN in_catalog IS NOT TRUE AND commit_seq < $proven_below
+                          THEN 'duplicate_in_catalog, but no record of an earlier batch survives' END
+                ELSE 'a decision for the unknown reason ' || decision END AS what
+    FROM borne
+)
+WHERE what IS NOT NULL
+ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: ids
+WITH many AS (
+    SELECT id, bucket FROM record WHERE survives AND id IS NOT NULL
+    GROUP BY id, bucket HAVING count(*) > 1
+), ordered AS (
+    SELECT r.batch, r.part, r.pos, r.id, b.batch_time, b.horizon_seconds,
+           lag(b.batch_time) OVER place AS before_time, lag(r.batch) OVER place AS before_batch
+    FROM record AS r JOIN many AS m ON r.id = m.id AND r.bucket IS NOT DISTINCT FROM m.bucket
+    JOIN batch AS b ON b.batch = r.batch
+    WHERE r.survives
+    WINDOW place AS (PARTITION BY r.id, r.bucket ORDER BY b.commit_seq, r.claim, r.pos)
+)
+SELECT batch, part, pos, id, 'the id survived in batch ' || before_batch || ' already' AS what,
+       count(*) OVER () AS total
+FROM ordered
+WHERE before_time IS NOT NULL
+  AND epoch_us(batch_time) - epoch_us(before_time) < horizon_seconds * 1000000
+ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: output
+-- Survivors and output rows by what identifies both. The two sides meet in one aggregation.
+WITH side AS (
+    SELECT batch, CASE matched_by WHEN 'id' THEN r.id WHEN 'position' THEN part || ':' || pos
+                                  ELSE CAST(content AS VARCHAR) END AS key,
+           1 AS survivor, 0 AS written, content AS read, NULL AS wrote, part, pos, NULL AS file, r.id
+    FROM record AS r JOIN batch USING (batch)
+    WHERE survives AND (matched_by <> 'counts' OR NOT transformed)
+    UNION ALL
+    SELECT batch, CASE matched_by WHEN 'id' THEN o.id WHEN 'position' THEN part || ':' || pos
+                                  ELSE CAST(content AS VARCHAR) END,
+           0, 1, NULL, content, NULL, NULL, file, o.id
+    FROM output AS o JOIN batch USING (batch)
+    WHERE proven AND (matched_by <> 'counts' OR NOT transformed)
+), met AS (
+    SELECT batch, key, sum(survivor) AS survivors, sum(written) AS written, min(part) AS part,
+           min(pos) AS pos, min(file) AS file, min(id) AS id,
+           bit_xor(read) IS DISTINCT FROM bit_xor(wrote) AS altered
+    FROM side
+    GROUP BY batch, key
+    HAVING survivors <> written OR altered
+)
+SELECT batch, part, pos, file, id, "check", what, count(*) OVER (PARTITION BY "check") AS total
+FROM (
+    SELECT batch, part, pos, file, m.id, 'output' AS "check",
+           CASE WHEN survivors = 0 THEN 'a row that is no survivor of its batch'
+                WHEN written = 0 THEN 'the survivor is not in the output'
+                ELSE written || ' rows for ' || survivors || ' survivors' END AS what
+    FROM met AS m JOIN batch USING (batch)
+    WHERE survivors <> written AND NOT (transformed AND written < survivors)
+    UNION ALL
+    SELECT batch, part, pos, file, m.id, 'content', 'the row has other values than the record'
+    FROM met AS m JOIN batch USING (batch)
+    WHERE altered AND survivors = written AND NOT transformed AND matched_by <> 'counts'
+)
+QUALIFY row_number() OVER (PARTITION BY "check" ORDER BY batch, part, pos, file) <= $shown
+ORDER BY "check", batch, part, pos, file;
+
+-- name: sums
+-- What source and files show for each batch, beside which the marker's account is held.
+SELECT b.batch, COALESCE(r.records_read, 0) AS records_read, COALESCE(r.survivors, 0) AS survivors,
+       COALESCE(r.duplicates_batch, 0) AS duplicates_batch,
+       COALESCE(r.duplicates_catalog, 0) AS duplicates_catalog,
+       COALESCE(r.quarantined, 0) AS quarantined, COALESCE(r.late, 0) AS late,
+       COALESCE(o.rows_written, 0) AS rows_written
+FROM batch AS b
+LEFT JOIN (
+    SELECT batch, count(*) AS records_read, count(*) FILTER (survives) AS survivors,
+           count(*) FILTER (decision = 'duplicate_in_batch') AS duplicates_batch,
+           count(*) FILTER (decision = 'duplicate_in_catalog') AS duplicates_catalog,
+           count(*) FILTER (letter <> 'late') AS quarantined,
+           count(*) FILTER (letter = 'late') AS late
+    FROM record GROUP BY batch
+) AS r USING (batch)
+LEFT JOIN (SELECT batch, count(*) AS rows_written FROM output GROUP BY batch) AS o USING (batch)
+WHERE b.proven
+ORDER BY b.batch;

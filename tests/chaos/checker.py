@@ -1,0 +1,135 @@
+"""Is the output exact? Read from the source and the sink alone: the ledger has no say here.
+
+It needs `sink.position_columns: true`, so that each row of the output says where it came from.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import xxhash
+
+from semel.pipeline import Spec
+
+Position = tuple[str, int]
+
+
+@dataclass
+class Found:
+    """What the markers of a sink list, by position in the source."""
+
+    survivors: list[tuple[Position, str, int]] = field(default_factory=list)
+    decisions: list[tuple[Position, str, str]] = field(default_factory=list)
+    letters: list[Position] = field(default_factory=list)
+    claims: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    order: dict[str, list[tuple[int, int, tuple[int, int]]]] = field(default_factory=dict)
+    """By path: start and end of a claim, and the place of its records in the order of commits."""
+    files: set[Path] = field(default_factory=set)
+
+
+def assert_exact(spec: Spec, sources: list[Path]) -> Found:
+    """Every record of the sources once, or accounted for once; nothing else in the sink."""
+    found = _read(spec.sink_path())
+    lines = {(str(p), at): text for p in sources for at, text in _lines(p)}
+    good = {at: text for at, text in lines.items() if isinstance(text, dict) and text.get("id")}
+
+    for path in sources:
+        spans = sorted(found.claims.get(str(path), []))
+        borders = [0, *(end for _, end in spans)]
+        assert [start for start, _ in spans] == borders[:-1], f"{path}: gap or overlap in {spans}"
+        assert borders[-1] == path.stat().st_size, f"{path}: read up to {borders[-1]} only"
+
+    assert Counter(found.letters) == Counter(lines.keys() - good.keys())
+    accounted = Counter(p for p, *_ in found.survivors) + Counter(p for p, *_ in found.decisions)
+    assert accounted == Counter(good.keys()), "a record is missing, or there twice"
+    for position, record_id, n in found.survivors:
+        assert (record_id, n) == (good[position]["id"], good[position]["n"])
+    winners = {record_id: position for position, record_id, _ in found.survivors}
+    assert len(winners) == len(found.survivors), "an id is in the output twice"
+    for position, record_id, reason in found.decisions:
+        assert good[position]["id"] == record_id
+        first, second = _place(found, winners[record_id]), _place(found, position)
+        assert first < second, f"{record_id}: the later copy won"
+        same = first[0] == second[0]
+        assert reason == ("duplicate_in_batch" if same else "duplicate_in_catalog")
+    _assert_nothing_else(spec.sink_path(), found)
+    return found
+
+
+def _lines(path: Path) -> list[tuple[int, Any]]:
+    at, found = 0, []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            found.append((at, json.loads(line)))
+        except ValueError:
+            found.append((at, None))
+        at += len(line)
+    return found
+
+
+def _read(sink: Path) -> Found:
+    found = Found()
+    places = []
+    for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
+        marker = json.loads(path.read_text())
+        places.append(marker["commit_seq"])
+        names = {claim["source_partition_id"]: claim["path"] for claim in marker["claims"]}
+        for claim in marker["claims"]:
+            span = claim["start"], claim["end"]
+            found.claims.setdefault(claim["path"], []).append(span)
+            place = marker["commit_seq"], claim["ordinal"]
+            found.order.setdefault(claim["path"], []).append((*span, place))
+        counts = Counter()
+        for file in marker["files"]:
+            counts[file["kind"]] += file["records"]
+            _take(found, sink / file["path"], file, names)
+        _assert_sum(marker["counts"], counts)
+    assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
+    return found
+
+
+def _take(found: Found, path: Path, file: dict[str, Any], names: dict[int, str]) -> None:
+    data = path.read_bytes()
+    assert len(data) == file["bytes"], path
+    assert xxhash.xxh3_128_hexdigest(data) == file["checksum"], path
+    assert path not in found.files, f"{path} is listed twice"
+    found.files.add(path)
+    rows = pq.read_table(path).to_pylist()
+    assert len(rows) == file["records"], path
+    for row in rows:
+        if file["kind"] == "data":
+            position = names[row["_semel_source"]], row["_semel_offset"]
+            found.survivors.append((position, row["id"], row["n"]))
+            continue
+        position = names[row["source_partition_id"]], row["offset"]
+        if file["kind"] == "decisions":
+            found.decisions.append((position, row["record_id"]["id"], row["reason"]))
+        else:
+            found.letters.append(position)
+
+
+def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:
+    duplicates = counts["duplicates_batch"] + counts["duplicates_catalog"]
+    assert counts["survivors"] == counts["rows_written"] == files["data"]
+    assert duplicates == files["decisions"]
+    assert counts["quarantined"] + counts["late"] == files["dead_letters"]
+    assert counts["records_read"] == sum(files.values())
+
+
+def _place(found: Found, position: Position) -> tuple[int, int, int]:
+    path, at = position
+    [place] = [place for start, end, place in found.order[path] if start <= at < end]
+    return (*place, at)
+
+
+def _assert_nothing_else(sink: Path, found: Found) -> None:
+    own = sink / "_semel"
+    there = {
+        path
+        for path in sink.rglob("*")
+        if path.is_file() and not path.is_relative_to(own / "staging") and path.parent != own / "markers"
+    }
+    assert there == found.files, "a file that no marker lists, or a listed one that is not there"

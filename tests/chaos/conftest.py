@@ -1,0 +1,4 @@
+"""Fixtures of the chaos tests."""
+
+from fix_faults import children, forks  # noqa: F401
+from fix_scene import scene  # noqa: F401

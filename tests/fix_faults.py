@@ -1,0 +1,156 @@
+"""Processes that run the verbs and die at a fault point.
+
+They are forked from one server process that has imported all that they need, so that each costs
+milliseconds; nothing runs in that server, so no thread is lost in the fork.
+"""
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from fix_engine import LocalEngine
+
+from semel import faults, limits, merge, pipeline
+from semel.collect import collect
+from semel.ledger import Ledger
+from semel.run import run_batch
+
+WAIT_SECONDS = 30
+
+
+def quiet(_: str) -> None:
+    """Takes what a verb says."""
+
+
+def contested(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """r1, in whose middle r2 plans, stages, commits and finalizes: with common ids r1 overlaps."""
+
+    def rival(_: object) -> None:
+        run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+
+    run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), say=quiet)
+
+
+def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """The same, with a commit lease from the first loss on, which ends soon when its holder died."""
+    limits.ATTEMPTS_LOST_BEFORE_LEASE = 0
+    limits.LEASE_SECONDS = 1
+    contested(ledger, spec)
+
+
+def r1(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """r1 alone."""
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+
+
+def r2(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """r2 alone."""
+    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+
+
+def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """collect, with more than one live run per shard as a reason to merge."""
+    merge.merge_candidates.__kwdefaults__["live_max"] = 1
+    collect(ledger, spec, say=quiet)
+
+
+SCRIPTS = {f.__name__: f for f in (contested, leased, r1, r2, collecting)}
+
+
+@dataclass
+class Child:
+    """A process that runs a script. `error` is the class of what ended it, None when nothing did."""
+
+    process: multiprocessing.Process
+    folder: Path
+
+    def paused(self, point: str) -> Path:
+        """Wait until it stands at a point. Returns the file whose removal lets it go on."""
+        path = self.folder / point
+        end = time.monotonic() + WAIT_SECONDS
+        while not path.exists():
+            assert self.process.is_alive(), f"ended before {point}: {self.ended()}"
+            assert time.monotonic() < end, f"not at {point} after {WAIT_SECONDS} s"
+            time.sleep(0.01)
+        return path
+
+    def ended(self) -> tuple[int, str | None]:
+        """Wait for its end. Returns exit code and error class."""
+        self.process.join(WAIT_SECONDS)
+        assert self.process.exitcode is not None, f"{self.process} does not end"
+        outcome = self.folder / "outcome"
+        return self.process.exitcode, outcome.read_text() if outcome.exists() else None
+
+
+@dataclass
+class Children:
+    """Starts scripts in processes of their own."""
+
+    context: multiprocessing.context.BaseContext
+    dsn: str
+    spec_path: Path
+    folder: Path
+    started: list[Child] = field(default_factory=list)
+
+    def start(self, script: str, armed: str = "") -> Child:
+        folder = self.folder / f"child{len(self.started)}"
+        folder.mkdir()
+        environment = {k: v for k, v in os.environ.items() if k.startswith("SEMEL_")}
+        arguments = (script, armed, folder, self.dsn, self.spec_path, environment)
+        process = self.context.Process(target=_main, args=arguments, daemon=True)
+        process.start()
+        self.started.append(Child(process=process, folder=folder))
+        return self.started[-1]
+
+
+def _main(
+    script: str, armed: str, folder: Path, dsn: str, spec_path: Path, environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)
+    faults.arm_all(armed, folder)
+    error = None
+    try:
+        with Ledger(dsn) as ledger:
+            SCRIPTS[script](ledger, pipeline.load(spec_path))
+    except Exception as raised:  # noqa: BLE001 - handed to the test
+        error = raised
+        (folder / "outcome").write_text(type(error).__name__)
+        (folder / "message").write_text(str(error))
+    sys.stdout.flush()
+    os._exit(0 if error is None else 1)
+
+
+@pytest.fixture(scope="session")
+def forks() -> multiprocessing.context.BaseContext:
+    """The server that children are forked from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fix_faults"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture
+def children(
+    forks: multiprocessing.context.BaseContext, ledger_dsn: str, bench, tmp_path: Path
+) -> Iterator[Children]:
+    """Children on this test's ledger and its pipeline `events`."""
+    made = Children(
+        context=forks,
+        dsn=ledger_dsn,
+        spec_path=bench.pipelines / "events.yaml",
+        folder=tmp_path,
+    )
+    yield made
+    for child in made.started:
+        if child.process.is_alive():
+            child.process.kill()
+        child.process.join(WAIT_SECONDS)
+        child.process.close()

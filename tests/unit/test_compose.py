@@ -1,0 +1,77 @@
+"""docker-compose.yaml, read and never run: there is no Docker engine where the tests run."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from semel.stack import LEDGER_VARIABLE, SPARK_VARIABLE, airflow_server, spark_server
+
+FILE = Path(__file__).resolve().parents[2] / "docker-compose.yaml"
+TEXT = FILE.read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load(TEXT)
+SERVICES = COMPOSE["services"]
+
+
+def test_it_has_every_part_of_the_local_stack():
+    """Postgres, Spark and Airflow's four processes, with the same commands."""
+    assert set(SERVICES) == {"postgres", "migrate", "spark", *airflow_server.COMMANDS}
+    for name, command in airflow_server.COMMANDS.items():
+        assert SERVICES[name]["command"] == ["airflow", *command]
+
+
+def test_every_port_is_bound_to_loopback():
+    """Nothing is reachable from another machine."""
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(ports) == 3
+    for port in ports:
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+    assert {service.get("network_mode") for service in SERVICES.values()} == {None, "service:spark"}
+
+
+def test_no_password_has_a_default():
+    """Each value of .env must be set: compose refuses to start without it."""
+    used = re.findall(r"\$\{(\w+)([^}]*)\}", TEXT)
+    assert {name for name, _ in used} == {
+        "SEMEL_POSTGRES_PASSWORD", "SEMEL_AIRFLOW_PASSWORD", "SEMEL_AIRFLOW_SECRET",
+        "SEMEL_SPARK_TOKEN", "SEMEL_UID",
+    }  # fmt: skip
+    for name, rule in used:
+        assert rule == f":?set {name} in .env"
+        assert f"#      {name}=" in TEXT
+    secrets = [
+        value
+        for service in SERVICES.values()
+        for name, value in service["environment"].items()
+        if re.search("PASSWORD$|SECRET|TOKEN", name)
+    ]
+    assert len(secrets) > 5
+    assert all(value.startswith("${") for value in secrets)
+
+
+@pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
+def test_the_variables_are_those_of_the_stack(name):
+    """Each service of semel finds ledger, Spark and the DAGs by the variables of `semel up`."""
+    environment = SERVICES[name]["environment"]
+    assert environment[LEDGER_VARIABLE].endswith("@postgres:5432/semel")
+    assert environment[airflow_server.DATABASE_VARIABLE].endswith("@postgres:5432/airflow")
+    assert environment[SPARK_VARIABLE].startswith("sc://localhost:15002/;token=")
+    mounted = {volume.split(":")[1] for volume in SERVICES[name]["volumes"]}
+    assert environment["AIRFLOW__CORE__DAGS_FOLDER"] in mounted
+    assert environment["AIRFLOW__CORE__PLUGINS_FOLDER"] in mounted
+    assert environment["SEMEL_DATA_ROOTS"] in mounted
+    assert environment["SEMEL_STATE_DIR"] in mounted
+
+
+def test_spark_is_set_up_as_in_the_stack():
+    """The server has every setting that stage asks for; only addresses differ."""
+    command = SERVICES["spark"]["command"][-1]
+    for name, value in spark_server.CONF.items():
+        if not name.startswith(("spark.connect.grpc.binding", "spark.driver.bind", "spark.driver.host")):
+            assert f"--conf {name}={value} " in command
+
+
+def test_it_says_that_ci_does_not_run_it():
+    """Nobody takes a file that was only read for one that was run."""
+    assert "CI does not run this file" in TEXT

@@ -1,0 +1,229 @@
+"""The DAGs: parsed and serialized as Airflow's DAG processor does it, without a database."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel import paths
+from semel.errors import RetryableError, TerminalError
+
+SPEC = """
+name: {name}
+schedule: {schedule}
+description: Clicks of the shop.
+source:
+  type: files
+  path: {name}/*.jsonl
+  format: jsonl
+  schema: {{event_id: string, page: string}}
+  {select}
+record_id: [event_id]
+sink: {{type: files, path: out/{name}, format: parquet}}
+max_active_runs: 3
+"""
+
+BY_INTERVAL = 'select: interval\n  interval_from: "clicks-%Y-%m-%d.jsonl"'
+
+# Airflow reads its configuration once per process, so each parse has a process of its own.
+PARSE = """
+import contextlib, json, sys
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as key
+from airflow.serialization.serialized_objects import DagSerialization
+import os
+if len(sys.argv) > 2:
+    os.environ[key] = sys.argv[2]
+bag = DagBag(sys.argv[1], bundle_path=__import__("pathlib").Path(sys.argv[1]))
+from airflow import plugins_manager
+plugins = plugins_manager._get_plugins()[0]
+heavy = sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules))
+dags = {dag.dag_id: DagSerialization.to_dict(dag)["dag"] for dag in bag.dags.values()}
+found = {"dags": dags, "errors": bag.import_errors, "heavy": heavy, "captured": bag.captured_warnings,
+    "plugins": [p.name for p in plugins], "bare": sorted({"plan", "stage", "ids"} & set(sys.modules))}
+print("\\n" + json.dumps(found))
+"""
+
+
+def parsed(folder: Path, *only: str) -> dict[str, Any]:
+    """What Airflow finds in dags/ and plugins/ with the pipelines of `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE, str(paths.home() / "dags"), *only],
+        env={
+            **os.environ,
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(paths.home() / "plugins"),
+            "SEMEL_PIPELINES_DIR": str(folder),
+            "SEMEL_DATA_ROOTS": str(folder / "data"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def write(folder: Path, name: str, schedule: str = "null", select: str = "") -> Path:
+    """A pipeline's file."""
+    path = folder / f"{name}.yaml"
+    path.write_text(SPEC.format(name=name, schedule=schedule, select=select))
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two pipelines that are right, and four files that are not."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    write(folder, "clicks")
+    write(folder, "days", '"0 0 * * *"', BY_INTERVAL)
+    write(folder, "typo").write_text("name: typo\nsurce: {}\n")
+    (folder / "no_yaml.yaml").write_text("name: [\n")
+    again = write(folder, "zz_clicks_again")
+    again.write_text(again.read_text().replace("zz_clicks_again", "clicks"))
+    inside = write(folder, "zz_inside")
+    inside.write_text(inside.read_text().replace("out/zz_inside", "out/clicks/zz_inside"))
+    return parsed(folder)
+
+
+def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {task["__var"]["task_id"]: task["__var"] for task in dag["tasks"]}
+
+
+def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
+    """Each right file gives one DAG of its name with plan >> stage >> commit >> finalize."""
+    assert set(found["dags"]) == {"clicks", "days", "semel_collect"}
+    for name in ("clicks", "days"):
+        dag = found["dags"][name]
+        order = {task: rest.get("downstream_task_ids", []) for task, rest in tasks(dag).items()}
+        assert order == {
+            "plan": ["stage"], "stage": ["commit"], "commit": ["finalize"], "finalize": []
+        }  # fmt: skip
+        assert dag["max_active_runs"] == 3
+        assert dag["catchup"] is False
+        assert all(task["retries"] == 3 for task in tasks(dag).values())
+        assert "| digest | `" in dag["doc_md"] and "Clicks of the shop." in dag["doc_md"]
+
+
+def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
+    """A schedule gives data intervals [t-1, t) in UTC; without one a DAG is not paused at first."""
+    timetable = found["dags"]["days"]["timetable"]
+    assert timetable["__type"].endswith("CronDataIntervalTimetable")
+    assert timetable["__var"] == {"expression": "0 0 * * *", "timezone": "UTC"}
+    assert "is_paused_upon_creation" not in found["dags"]["days"]
+    assert found["dags"]["clicks"]["timetable"]["__type"].endswith("NullTimetable")
+    assert found["dags"]["clicks"]["is_paused_upon_creation"] is False
+
+
+def test_the_form_asks_for_an_interval(found: dict[str, Any]) -> None:
+    """Only a pipeline that selects by interval has parameters, two optional date-times."""
+    assert found["dags"]["clicks"]["params"] == []
+    params = dict(found["dags"]["days"]["params"])
+    assert set(params) == {"interval_start", "interval_end"}
+    for param in params.values():
+        assert param["default"] is None
+        assert param["schema"]["format"] == "date-time"
+
+
+def test_broken_files_take_nothing_else_down(found: dict[str, Any]) -> None:
+    """All errors, with file, line and key, are import errors of a Python file without any DAG."""
+    assert list(found["errors"]) == ["broken_pipelines.py"]
+    text = found["errors"]["broken_pipelines.py"]
+    assert "typo.yaml:2: surce:" in text
+    assert "no_yaml.yaml:2: (yaml):" in text
+    assert "zz_clicks_again.yaml: name:" in text
+    assert "zz_inside.yaml: sink.path:" in text
+
+
+def test_every_declared_pipeline_is_collected(found: dict[str, Any]) -> None:
+    """collect has a task for each declared pipeline, also while its file is wrong."""
+    task = tasks(found["dags"]["semel_collect"])["collect"]
+    names = task["expand_input"]["value"]["__var"]["pipeline"]
+    assert names == ["clicks", "days", "no_yaml", "typo", "zz_inside"]
+
+
+def test_parsing_is_light(found: dict[str, Any]) -> None:
+    """Neither Spark nor Arrow is imported every few seconds by Airflow's DAG processor."""
+    assert found["heavy"] == []
+
+
+def test_the_plugin_loader_leaves_the_library_alone(found: dict[str, Any]) -> None:
+    """Airflow loads semel_plugin.py, and executes no module of semel under its bare name."""
+    assert "semel" in found["plugins"]
+    assert found["bare"] == []
+
+
+def test_a_task_parses_only_its_own_file(tmp_path: Path) -> None:
+    """A task's process reads its own pipeline, whatever is wrong with the others."""
+    write(tmp_path, "clicks")
+    write(tmp_path, "days")
+    write(tmp_path, "typo").write_text("name: typo\n")
+    assert set(parsed(tmp_path, "days")["dags"]) == {"days", "semel_collect"}
+
+
+@pytest.fixture
+def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow may be imported without writing to the user's home."""
+    if "airflow" not in sys.modules:
+        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+
+def context(**given: Any) -> dict[str, Any]:
+    run = SimpleNamespace(dag_id="clicks", run_id="manual__1")
+    return {"dag_run": run, "params": {}, **given}
+
+
+@pytest.mark.usefixtures("airflow")
+def test_the_request_is_the_run() -> None:
+    """A DAG run is one request, whatever task of it asks, however often."""
+    from semel.airflow.operators import request_key
+
+    assert request_key(context(task="stage")) == "airflow:clicks:manual__1"
+
+
+@pytest.mark.usefixtures("airflow")
+def test_the_interval() -> None:
+    """Parameters win over the data interval; half an interval, or one without zone, is refused."""
+    from semel.airflow.operators import interval
+
+    day, next_day = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
+    run = {"data_interval_start": next_day, "data_interval_end": next_day.replace(day=3)}
+    both = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00+00:00"}
+    assert interval(context()) is None
+    assert interval(context(**run)) == (next_day, next_day.replace(day=3))
+    assert interval(context(params=both, **run)) == (day, next_day)
+    with pytest.raises(TerminalError, match="only one of interval_start and interval_end"):
+        interval(context(params={**both, "interval_end": None}, **run))
+    with pytest.raises(TerminalError, match="time zone"):
+        interval(context(params={**both, "interval_end": "2013-01-02T00:00:00"}))
+
+
+@pytest.mark.usefixtures("airflow")
+@pytest.mark.parametrize(("raised", "retried"), [(TerminalError, False), (RetryableError, True)])
+def test_only_what_may_succeed_is_retried(
+    raised: type[Exception], retried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TerminalError fails the task at once with its message; a RetryableError is retried."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from semel.airflow.operators import FinalizeOperator
+
+    write(tmp_path, "clicks")
+    monkeypatch.setenv("SEMEL_PIPELINES_DIR", str(tmp_path))
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(tmp_path / "data"))
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://nobody@127.0.0.1:1/none")
+
+    def act(*_: object) -> str:
+        raise raised("the fact, the ids, the next action")
+
+    monkeypatch.setattr(FinalizeOperator, "act", act)
+    task = FinalizeOperator(task_id="finalize", pipeline="clicks")
+    with pytest.raises(raised if retried else AirflowFailException, match="the fact, the ids"):
+        FinalizeOperator.execute.__wrapped__(task, context())

