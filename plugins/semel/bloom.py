@@ -1,9 +1,9 @@
 """The split-block Bloom filter of the Parquet format, as vectors.
 
-A filter is blocks of 256 bits, eight 32-bit words each. The high half of a hash picks the block, the
-low half times each of eight published salts picks one bit in each of its words. The number of blocks
-need not be a power of two. Ids are sorted by hash, so both building and probing walk the memory from
-one end to the other, and what a probe costs does not depend on the filter's size.
+A filter is blocks of 256 bits, eight 32-bit words each. The high half of a hash picks the block,
+the low half times each of eight published salts picks one bit in each of its words. The number of
+blocks need not be a power of two. Ids are sorted by hash, so both building and probing walk the
+memory from one end to the other, and what a probe costs does not depend on the filter's size.
 
 A filter answers "surely not" or "perhaps": it may only spare a look-up that would find nothing. Its
 checksum is verified by who loads it (semel.payload), because a lost bit would let duplicates pass.

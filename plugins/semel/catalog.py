@@ -4,10 +4,10 @@ An id run is the sorted ids that one attempt, or one merge, adds to one shard. I
 row; its ids and filter (semel.payload) lie in a segment table, one per pipeline and drop span, so
 that forgetting a hundred million ids is one DROP TABLE.
 
-A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired: merged
-into another or expired. Retired runs keep their payload as long as an attempt is open that may have
-pinned them. This holds only if an attempt is inserted *before* its snapshot is taken, both under the
-pipeline's lock and in one transaction: `merge` and `retire_expired` take the same lock.
+A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired:
+merged into another or expired. Retired runs keep their payload as long as an attempt is open that
+may have pinned them. This holds only if an attempt is inserted and its snapshot taken in one
+transaction under the pipeline's lock: `merge` and the caller of `retire_expired` take the same lock.
 """
 
 from dataclasses import dataclass, fields
@@ -24,10 +24,11 @@ from semel.ledger import Ledger, Row, query, row, rows
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while unpublished.
+    """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while
+    unpublished.
 
-    `bucket_start` to `bucket_end` (exclusive) are None in scope `horizon`. `checksum` is that of the
-    run's filter and of its directory, which holds a digest of every chunk of ids.
+    `bucket_start` to `bucket_end` (exclusive) are None in scope `horizon`. `checksum` is that of
+    the run's filter and of its directory, which holds a digest of every chunk of ids.
     """
 
     id_run_id: int
@@ -152,7 +153,7 @@ def droppable_segments(connection: sa.Connection, pipeline_id: int) -> list[int]
 
 
 def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
-    """Drop a segment's table. RetryableError when it may not go (yet), or when somebody reads it."""
+    """Drop a segment's table. RetryableError when it may not go (yet), or somebody reads it."""
     with ledger.transaction() as connection:
         timeout = f"{limits.DROP_LOCK_TIMEOUT_MS}ms"
         rows(connection, "catalog", "lock_timeout", lock_timeout=timeout)
@@ -160,8 +161,8 @@ def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
         rows(connection, "catalog", "lock_segment", segment_id=segment_id)
         if segment_id not in droppable_segments(connection, pipeline_id):
             raise RetryableError(
-                f"segment {segment_id} of pipeline {pipeline_id} is dropped already or still needed; "
-                "nothing was done, the next `semel collect` looks again"
+                f"segment {segment_id} of pipeline {pipeline_id} is dropped already or still "
+                "needed; nothing was done, the next `semel collect` looks again"
             )
         rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
         connection.execute(payload_query("drop_payload", segment_id))

@@ -52,8 +52,8 @@ Flight = dict[str, Any]
 class Day:
     """What is in one day's file, when the weeks are taken one after the other, one batch each.
 
-    `records` counts all lines. Of the repeats, `duplicates_catalog` come from an earlier week, so an
-    earlier batch holds them. `quarantined` is by the reason that the dead letters must show.
+    `records` counts all lines. Of the repeats, `duplicates_catalog` come from an earlier week, so
+    an earlier batch holds them. `quarantined` is by the reason that the dead letters must show.
     """
 
     day: date
@@ -106,7 +106,7 @@ class _Line:
 
 
 def days_of(week: int) -> list[date]:
-    """The days of a week, 1 to WEEKS; the last one has one day. TerminalError for another number."""
+    """The days of a week, 1 to WEEKS; the last one has one. TerminalError for another number."""
     if not 1 <= week <= WEEKS:
         raise TerminalError(
             f"the flights of 2013 fill {WEEKS} weeks, and there is no week {week}; "
@@ -125,8 +125,8 @@ def file_name(day: date) -> str:
 def write_week(folder: Path, week: int, seed: int = SEED) -> Truth:
     """Write the files of a week into `folder`. Each appears when it is complete.
 
-    A file that is there with the same content is left alone, so this may be repeated. TerminalError:
-    there is no such week, or a file is there with other content.
+    A file that is there with the same content is left alone, so this may be repeated.
+    TerminalError: there is no such week, or a file is there with other content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     days = []
@@ -160,7 +160,9 @@ def _day(day: date, seed: int) -> tuple[bytes, Day]:
         behind = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
         lines.append(_Line(place=place[id(flight)] + behind, raw=_json(flight)))
     for flight in [*resent, *([come_late] if come_late else [])]:
-        lines.append(_Line(place=_share("early", flight, seed) * REPEAT_LINES_MAX, raw=_json(flight)))
+        lines.append(
+            _Line(place=_share("early", flight, seed) * REPEAT_LINES_MAX, raw=_json(flight))
+        )
     # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
     quarantined = dict.fromkeys(_BROKEN, 0)
     for reason, flight in _broken(day, seed):

@@ -1,14 +1,15 @@
-"""Record ids as hashes: 64 bits to sort, filter and look up by (h1), 32 more to tell ids apart (h2).
+"""Record ids as hashes: 64 bits to sort, filter and look up by (h1), 32 to tell ids apart (h2).
 
 The encoding is part of what the catalog stores, so it may never change: ids outlive versions.
 
 1. A value becomes bytes: text its UTF-8, binary itself, an integer 8 bytes (little endian, signed),
-   a timestamp the same of its microseconds since 1970 in UTC, a date the same of its days, a boolean
-   the same of 0 or 1, a decimal 32 bytes (little endian) of the value times 10^38. So it does not
-   matter in which format, width or scale the value was read.
+   a timestamp the same of its microseconds since 1970 in UTC, a date the same of its days, a
+   boolean the same of 0 or 1, a decimal 32 bytes (little endian) of the value times 10^38. So it
+   does not matter in which format, width or scale the value was read.
 2. One id column: its bytes are hashed as they are. Several: each column's bytes are hashed by
    themselves, and the 16-byte hashes (xxh3_64, xxhash64, little endian), in declared order, are
-   hashed again; so ("a", "bc") is not ("ab", "c"). The scope's bucket is one more column, before them.
+   hashed again; so ("a", "bc") is not ("ab", "c"). The scope's bucket is one more column, before
+   them.
 3. h1 = xxh3_64. h2 = the low 32 bits of xxhash64, the shard = its high 32 bits modulo the shards.
    Shard, order by h1 and h2 are independent: shards cut from h1 would leave most of the blocks of a
    shard's filter empty and the others overfull.
@@ -40,8 +41,9 @@ def hash_ids(
 ) -> HashedIds:
     """Hash the id of each row: `columns` in declared order, after its `bucket` (int64) if given.
 
-    h1 is uint64, h2 uint32, shard uint16. A null in any column makes a row invalid; an empty text is
-    an id. TypeError for a column that cannot identify (floats, nested values): the spec refuses these.
+    h1 is uint64, h2 uint32, shard uint16. A null in any column makes a row invalid; an empty text
+    is an id. TypeError for a column that cannot identify (floats, nested values): the spec refuses
+    these.
     """
     parts = [_bytes(table.column(name)) for name in columns]
     valid = np.ones(table.num_rows, dtype=bool)
@@ -83,7 +85,8 @@ def _bytes(column: pa.ChunkedArray) -> pl.Series:
         return pl.from_arrow(column)
     if pa.types.is_decimal(kind):
         scaled = column.cast(_DECIMAL).combine_chunks()
-        data = np.frombuffer(scaled.buffers()[1] or b"", dtype="V32", count=len(scaled) + scaled.offset)
+        count = scaled.offset + len(scaled)
+        data = np.frombuffer(scaled.buffers()[1] or b"", dtype="V32", count=count)
         return _fixed(data[scaled.offset :], 32)
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())

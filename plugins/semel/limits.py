@@ -16,7 +16,7 @@ SPANS_PER_HORIZON = 4
 """Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
 
 CHUNKS_PER_READ = 256
-"""Chunks of ids that one statement reads at most: 24 MiB, twice that while the driver decodes it."""
+"""Chunks of ids that one statement of a look-up reads at most: 24 MiB."""
 
 FILTER_CACHE_BYTES = 4 << 30
 """Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""

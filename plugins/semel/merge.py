@@ -1,8 +1,8 @@
 """merge: fewer, larger id runs, because probing costs per filter and not per size.
 
 Runs are merged with others of the same shard that expire in the same drop span, so that ids are
-forgotten no later than the span after their horizon. What a merge retires keeps its payload until no
-open attempt can have pinned it (catalog.delete_payload).
+forgotten no later than the span after their horizon. What a merge retires keeps its payload until
+no open attempt can have pinned it (catalog.delete_payload).
 """
 
 from collections.abc import Callable, Iterable
@@ -24,16 +24,17 @@ _RATIO = 2  # a run joins smaller ones that hold at least half as many ids toget
 def merge_candidates(
     runs: Iterable[Run], *, horizon_seconds: int, live_max: int = limits.RUNS_LIVE_PER_SHARD_MAX
 ) -> list[tuple[Run, ...]]:
-    """Which visible runs to merge, each group into one: as few ids as bring every shard to `live_max`.
+    """Which visible runs to merge, each group into one, so that shards keep to `live_max`.
 
     A shard within the limit is left alone. Else spans that get no new runs any more become one run
-    each, and in the youngest span runs of similar size are merged: an id's run grows by half or more
-    each time, so it is rewritten a logarithmic number of times.
+    each, and in the youngest span runs of similar size are merged: an id's run grows by half or
+    more each time, so it is rewritten a logarithmic number of times.
     """
     span = span_seconds(horizon_seconds)
     groups = []
     for _, of_shard in groupby(sorted(runs, key=lambda run: run.shard), key=lambda run: run.shard):
-        groups += _of_shard(list(of_shard), lambda run: run.expires_at.timestamp() // span, live_max)
+        members = list(of_shard)
+        groups += _of_shard(members, lambda run: run.expires_at.timestamp() // span, live_max)
     return groups
 
 

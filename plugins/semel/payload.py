@@ -2,13 +2,14 @@
 
 Of a run its segment table holds two streams, cut into pieces:
 
-INDEX  the Bloom filter (`filter_bytes`), then the directory: the first h1 of each chunk (uint64), then
-       the xxh3_64 of each chunk (uint64); cut into pieces of `limits.FILTER_PIECE_BYTES`.
+INDEX  the Bloom filter (`filter_bytes`), then the directory: the first h1 of each chunk (uint64),
+       then the xxh3_64 of each chunk (uint64); cut into pieces of `limits.FILTER_PIECE_BYTES`.
 CHUNK  `limits.IDS_PER_CHUNK` ids a piece, sorted by h1 over the run: their h1 (uint64), then their
        h2 (uint32). All numbers are little endian.
 
 The header's checksum is the xxh3_128 of the index. So the checksum guards filter and directory, and
-the directory guards each chunk by itself: a look-up verifies what it reads without reading the rest.
+the directory guards each chunk by itself: a look-up verifies what it reads without reading the
+rest.
 """
 
 import contextlib
@@ -139,8 +140,8 @@ def store_run(
 ) -> Run:
     """Store the new ids of a running attempt's shard: at least one, sorted by h1, none twice.
 
-    A speculative twin that comes second finds the same run and returns it. AttemptLostError when the
-    attempt is not running any more; CorruptionError when the twin's ids are not these.
+    A speculative twin that comes second finds the same run and returns it. AttemptLostError when
+    the attempt is not running any more; CorruptionError when the twin's ids are not these.
     """
     if np.any(h1[1:] < h1[:-1]):
         raise ValueError(f"the ids of shard {shard} of attempt {attempt_id} are not sorted by h1")
@@ -347,9 +348,10 @@ def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[b
     statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
     try:
-        # A cursor of the driver's own: SQLAlchemy's would get the bytes as text, in four times the time.
-        with ledger.transaction() as connection, connection.connection.cursor(binary=True) as cursor:
-            found = cursor.execute(statement, values).fetchall()
+        # The driver's own cursor: SQLAlchemy's would get the bytes as text, in four times the time.
+        with ledger.transaction() as connection:
+            with connection.connection.cursor(binary=True) as cursor:
+                found = cursor.execute(statement, values).fetchall()
     except pg.UndefinedTable as error:
         raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
     except psycopg.OperationalError as error:
@@ -358,7 +360,8 @@ def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[b
         ) from error
     missing = sorted(set(wanted) - {piece for piece, _ in found})
     if missing:
-        raise _corrupt(run, f"{kind.name.lower()} pieces {missing[:5]} of {len(wanted)} are missing")
+        what = f"{kind.name.lower()} pieces {missing[:5]} of {len(wanted)} are missing"
+        raise _corrupt(run, what)
     return [payload for _, payload in found]
 
 

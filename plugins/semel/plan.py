@@ -252,6 +252,8 @@ def _write_partitions(
         paths=[file.path for file in new],
     )
     last = {r["path"]: r["generation"] for r in generations}
+    stale = [r.wanted.stale.source_partition_id for r in ranges if r.wanted.stale]
+    change(connection, "plan", "retire_partitions", partitions=stale)
     made = rows(
         connection,
         "plan",

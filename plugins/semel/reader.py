@@ -85,17 +85,22 @@ def dataset(sink_path: str | Path) -> ds.Dataset:
     for marker in found:
         declared = marker.spec.sink
         groups.setdefault((declared.format, declared.partition_by), []).append(marker)
-    parts = [dataset_of(sink, group, schema) for group in groups.values()]
+    parts = [
+        dataset_of(sink, group[0].spec, [f for m in group for f in m.of_kind(Kind.DATA)], schema)
+        for group in groups.values()
+    ]
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 
 
-def dataset_of(sink: Path, group: list[Marker], schema: pa.Schema) -> ds.Dataset:
-    """The output of batches that share the sink's format and partition columns."""
-    declared = group[0].spec.sink
+def dataset_of(
+    sink: Path, spec: Spec, files: list[MarkedFile], schema: pa.Schema
+) -> ds.Dataset:
+    """Output files of batches that share the sink's format and partition columns."""
+    declared = spec.sink
     keys = pa.schema([schema.field(name) for name in declared.partition_by])
-    paths = [str(sink / file.path) for marker in group for file in marker.of_kind(Kind.DATA)]
-    if not paths:
+    if not files:
         return ds.dataset(schema.empty_table())
+    paths = [str(sink / file.path) for file in files]
     return ds.dataset(
         paths,
         schema=schema,

@@ -1,6 +1,7 @@
 """Vectors of ids sorted by h1: how to sort them, and how to find ids in them.
 
-Two different ids may have the same h1 (for 10^9 ids with a chance of 3 %); then h2 tells them apart.
+Two different ids may have the same h1 (for 10^9 ids with a chance of 3 %); then h2 tells them
+apart.
 """
 
 import numpy as np

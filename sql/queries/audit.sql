@@ -28,7 +28,7 @@ WITH screened AS (
            json_keys(line) AS k
     FROM screened
 )
-SELECT row, batch, claim, part, pos, f,
+SELECT line_no, batch, claim, part, pos, f,
        COALESCE(CASE WHEN len(k) = list_count(t) THEN true ELSE list_unique(k) = len(k) END
                 AND {good}, false) AS good
 FROM parsed;
@@ -44,7 +44,7 @@ WITH screened AS (
     SELECT * EXCLUDE (s), len(s) AS fields, {values} AS f
     FROM screened
 )
-SELECT row, batch, claim, part, pos, f, COALESCE(fields = {count} AND {good}, false) AS good
+SELECT line_no, batch, claim, part, pos, f, COALESCE(fields = {count} AND {good}, false) AS good
 FROM parsed;
 
 -- name: insert_source
@@ -57,12 +57,12 @@ FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f FROM sifted W
 -- name: insert_output
 INSERT INTO output
 SELECT batch, file, {id}, {part}, {pos}, {content}
-FROM rows;
+FROM incoming;
 
 -- name: insert_decision
 INSERT INTO decision
 SELECT batch, source_partition_id, "offset", reason, {id}
-FROM rows;
+FROM incoming;
 
 -- name: record
 -- Each record of the source with what became of it. Batches whose source is lost prove nothing.

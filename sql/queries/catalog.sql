@@ -80,8 +80,8 @@ WHERE attempt_id = :attempt_id AND status = 'running'
 FOR SHARE;
 
 -- name: insert_run
-INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, bucket_start, bucket_end, seq_min, seq_max,
-                          expires_at, segment_id, ids, filter_bytes, checksum)
+INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+                          seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum)
 VALUES (:pipeline_id, :attempt_id, :shard, :bucket_start, :bucket_end, :seq_min, :seq_max,
         :expires_at, :segment_id, :ids, :filter_bytes, :checksum)
 ON CONFLICT (attempt_id, shard) DO NOTHING

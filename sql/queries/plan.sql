@@ -72,6 +72,11 @@ FROM semel.source_partition
 WHERE pipeline_id = :pipeline_id AND path = ANY(CAST(:paths AS text[]))
 GROUP BY path;
 
+-- name: retire_partitions
+-- Their files are gone, and new files were given their inodes.
+UPDATE semel.source_partition SET retired_at = clock_timestamp()
+WHERE source_partition_id = ANY(CAST(:partitions AS bigint[]));
+
 -- name: insert_partitions
 INSERT INTO semel.source_partition
     (pipeline_id, path, generation, device, inode, head_length, head_hash)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from checker import Found, assert_exact
 from fix_engine import LocalEngine
 from fix_faults import quiet
@@ -59,3 +60,51 @@ class Scene:
 @pytest.fixture
 def scene(bench: Workbench, ledger: Ledger) -> Scene:
     return Scene(bench, ledger)
+
+
+def sql(ledger: Ledger, text: str, **values: object) -> list:
+    """The rows of a statement that a test makes up."""
+    with ledger.transaction() as connection:
+        done = connection.execute(sa.text(text), values)
+        return list(done.mappings()) if done.returns_rows else []
+
+
+def time_passes(ledger: Ledger, *, segments: bool = False, runs: bool = False) -> None:
+    """Close the drop span that is open, or end the horizon of what lies in closed ones."""
+    if segments:
+        sql(
+            ledger,
+            "UPDATE semel.segment SET span_start = now() - interval '2 hours', "
+            "span_end = now() - interval '1 hour'",
+        )
+    if runs:
+        sql(
+            ledger,
+            "UPDATE semel.id_run SET expires_at = now() FROM semel.segment AS s "
+            "WHERE id_run.segment_id = s.segment_id AND s.span_end < now()",
+        )
+
+
+def payload_tables(ledger: Ledger) -> list[str]:
+    found = sql(ledger, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'ids\\_%'")
+    return [row["tablename"] for row in found]
+
+
+def live_runs(ledger: Ledger) -> dict[int, int]:
+    """How many live runs each shard has."""
+    found = sql(
+        ledger,
+        "SELECT shard, count(*) AS runs FROM semel.id_run "
+        "WHERE seq_min IS NOT NULL AND retired_at IS NULL GROUP BY shard",
+    )
+    return {row["shard"]: row["runs"] for row in found}
+
+
+def attempts(ledger: Ledger, batch_id: int) -> list[str]:
+    """The states of a batch's attempts, by fence."""
+    text = "SELECT status FROM semel.attempt WHERE batch_id = :batch ORDER BY fence"
+    return [row["status"] for row in sql(ledger, text, batch=batch_id)]
+
+
+def staged_folders(spec: Spec) -> list[Path]:
+    return sorted((spec.sink_path() / "_semel" / "staging").glob("b*/f*"))

@@ -68,7 +68,9 @@ def test_spark_is_set_up_as_in_the_stack():
     """The server has every setting that stage asks for; only addresses differ."""
     command = SERVICES["spark"]["command"][-1]
     for name, value in spark_server.CONF.items():
-        if not name.startswith(("spark.connect.grpc.binding", "spark.driver.bind", "spark.driver.host")):
+        if not name.startswith(
+            ("spark.connect.grpc.binding", "spark.driver.bind", "spark.driver.host")
+        ):
             assert f"--conf {name}={value} " in command
 
 

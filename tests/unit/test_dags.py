@@ -129,7 +129,7 @@ def test_the_form_asks_for_an_interval(found: dict[str, Any]) -> None:
     assert set(params) == {"interval_start", "interval_end"}
     for param in params.values():
         assert param["default"] is None
-        assert param["schema"]["format"] == "date-time"
+        assert param["schema"]["__var"]["format"] == "date-time"
 
 
 def test_broken_files_take_nothing_else_down(found: dict[str, Any]) -> None:

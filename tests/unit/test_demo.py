@@ -14,6 +14,7 @@ import pytest
 import xxhash
 
 from semel import demo, pipeline
+from semel.cli import demo as command
 from semel.errors import TerminalError
 from semel.sources.jsonl import JsonLines
 from semel.sources.records import read_split
@@ -56,7 +57,7 @@ def counted(folder: Path, week: int, known: set) -> Counter:
 
 
 def test_the_truth_is_what_the_files_hold(tmp_path):
-    """Counted line by line, each week holds exactly the new, repeated and broken records it says."""
+    """Counted line by line, each week holds exactly the new, repeated, broken records it says."""
     known: set = set()
     for week in (1, 2, 3):
         truth = demo.write_week(tmp_path, week)
@@ -121,7 +122,7 @@ def test_no_flight_is_lost_at_the_end(tmp_path):
 
 
 def test_writing_again_changes_nothing(tmp_path):
-    """Files that are there stay the same files (inode too); the source would see another otherwise."""
+    """Files that are there stay (inode too): a new one would be refused as replaced."""
     demo.write_week(tmp_path, 1)
     before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
     demo.write_week(tmp_path, 1)
@@ -148,5 +149,51 @@ def test_a_file_appears_when_it_is_complete(tmp_path, monkeypatch):
 @pytest.mark.parametrize("week", [0, 54])
 def test_there_is_no_week_after_the_last(week):
     """After week 53 the message says that the year is over and how to begin again."""
-    with pytest.raises(TerminalError, match="53 weeks.*make reset"):
+    with pytest.raises(TerminalError, match=r"53 weeks.*make reset"):
         demo.days_of(week)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    """The flights pipeline with state and data of this test's own."""
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(tmp_path / "data"))
+    return pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml")
+
+
+@pytest.mark.parametrize(("week", "done", "following"), [(0, True, 1), (4, True, 5), (4, False, 4)])
+def test_a_week_follows_when_the_last_one_is_done(spec, week, done, following):
+    """A demo that failed is taken up again; only a week that succeeded is followed by the next."""
+    command.Progress(week=week, done=done).save()
+    assert command._next_week(spec) == following
+
+
+def test_files_of_a_forgotten_demo_are_refused(spec):
+    """Without state, files that are there would make another batch than the truth says."""
+    assert command._next_week(spec) == 1
+    demo.write_week(spec.source_root(), 1)
+    with pytest.raises(TerminalError, match=r"earlier demo.*make reset"):
+        command._next_week(spec)
+
+
+def test_a_wrong_number_is_seen():
+    """Each count is compared, and a reason that the truth does not know counts too."""
+    truth = demo.truth_of(2)
+    counts = {
+        "records_read": truth.records, "survivors": truth.new, "late": 0,
+        "duplicates_batch": truth.duplicates_batch,
+        "duplicates_catalog": truth.duplicates_catalog,
+        "quarantined": sum(truth.quarantined.values()),
+    }  # fmt: skip
+
+    def different(rows=truth.new, reasons=truth.quarantined, **changed):
+        found = command.Found(
+            batch_id=1, counts=counts | changed, reasons=reasons, files=1, rows=rows
+        )
+        return [name for name, value, true in command._compare(truth, found) if value != true]
+
+    assert different() == []
+    assert different(rows=truth.new - 1) == ["rows_finalized"]
+    assert different(reasons=truth.quarantined | {"late": 1}) == ["quarantined:late"]
+    for name in counts:
+        assert len(different(**{name: counts[name] + 1})) == 1

@@ -79,7 +79,7 @@ class VerbOperator(BaseOperator):
             with Ledger(stack.ledger_dsn()) as ledger:
                 text = self.act(ledger, spec, context)
         except TerminalError as error:
-            raise AirflowFailException(str(error)) from error
+            raise AirflowFailException(str(error)) from None
         self.say_all(text)
         return text
 

@@ -49,10 +49,6 @@ class _BadError(Exception):
     """The line is not a record of the schema."""
 
 
-class _UnsureError(Exception):
-    """The line may or may not be a record of the schema."""
-
-
 class _Number(str):
     """A JSON number as it is written."""
 
@@ -71,7 +67,7 @@ def json_judge(columns: dict[str, ColumnType]) -> Judge:
     """The judge of JSON Lines."""
 
     def judge(raw: bytes) -> Judged:
-        return _judge(raw, lambda text: _json_values(text, columns))
+        return _judge(raw, lambda text, doubts: _json_values(text, columns, doubts))
 
     return judge
 
@@ -81,7 +77,7 @@ def csv_judge(
 ) -> Judge:
     """The judge of CSV records. `header` gives the order of the fields."""
 
-    def values(text: str) -> tuple[str | None, ...]:
+    def values(text: str, doubts: list[str]) -> tuple[str | None, ...]:
         fields = split_fields(text, delimiter, quote)
         if fields is None:
             raise _BadError("a quote does not end")
@@ -90,7 +86,7 @@ def csv_judge(
         if not multiline and "\r" in text:
             raise _BadError("a CR without LF")
         found = dict(zip(header, fields, strict=True))
-        return tuple(_csv_value(kind, *found[name]) for name, kind in columns.items())
+        return tuple(_csv_value(kind, *found[name], doubts) for name, kind in columns.items())
 
     def judge(raw: bytes) -> Judged:
         return _judge(raw, values)
@@ -98,27 +94,33 @@ def csv_judge(
     return judge
 
 
-def _judge(raw: bytes, values: Callable[[str], tuple[str | None, ...]]) -> Judged:
+def _judge(
+    raw: bytes, values: Callable[[str, list[str]], tuple[str | None, ...]]
+) -> Judged:
+    """`values` gives a record's values, or raises _BadError; it adds its doubts to a list."""
     if len(raw) > limits.RECORD_BYTES_MAX:
         return Judged(word=Word.BAD, why=f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
     if b"\0" in raw:
         return Judged(word=Word.BAD, why="it holds a NUL byte")
+    doubts: list[str] = []
     try:
-        return Judged(word=Word.GOOD, values=values(raw.decode()))
+        found = values(raw.decode(), doubts)
+        word = Word.UNSURE if doubts else Word.GOOD
+        return Judged(word=word, why="; ".join(doubts[:1]), values=found)
     except UnicodeDecodeError:
         return Judged(word=Word.BAD, why="it is not UTF-8")
     except _BadError as bad:
         return Judged(word=Word.BAD, why=str(bad))
-    except (_UnsureError, RecursionError) as unsure:
-        return Judged(word=Word.UNSURE, why=str(unsure))
+    except RecursionError:
+        return Judged(word=Word.UNSURE, why="it is nested very deeply")
 
 
-def _json_values(text: str, columns: dict[str, ColumnType]) -> tuple[str | None, ...]:
-    huge: list[str] = []
-
+def _json_values(
+    text: str, columns: dict[str, ColumnType], doubts: list[str]
+) -> tuple[str | None, ...]:
     def number(token: str) -> _Number:
         if math.isinf(float(token)):
-            huge.append(token)
+            doubts.append(f"the number {token[:40]} is beyond a double")
         return _Number(token)
 
     try:
@@ -133,15 +135,13 @@ def _json_values(text: str, columns: dict[str, ColumnType]) -> tuple[str | None,
         raise _BadError(f"it is not JSON ({error.msg})") from error
     if not isinstance(found, _Object):
         raise _BadError("it is not a JSON object")
-    if "\\u" in text and _has_surrogate(found):
-        raise _BadError("it holds half of a surrogate pair")
-    values = _members(found, tuple(columns.items()))
-    if huge:
-        raise _UnsureError(f"the number {huge[0][:40]} is beyond a double")
-    return values
+    return _members(found, tuple(columns.items()), doubts)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    # Seen here, because a repeated key hides its first value.
+    if any(_has_surrogate(part) for pair in pairs for part in pair):
+        raise _BadError("it holds half of a surrogate pair")
     made = _Object(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
@@ -150,35 +150,36 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 
 def _has_surrogate(value: object) -> bool:
+    """Objects within `value` were looked at when they were made."""
     if isinstance(value, str):
-        return any("\ud800" <= char <= "\udfff" for char in value)
-    if isinstance(value, dict):
-        return any(_has_surrogate(part) for pair in value.items() for part in pair)
+        return not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
     return isinstance(value, list) and any(map(_has_surrogate, value))
 
 
 def _members(
-    found: _Object, columns: tuple[tuple[str, ColumnType], ...]
+    found: _Object, columns: tuple[tuple[str, ColumnType], ...], doubts: list[str]
 ) -> tuple[str | None, ...]:
     for name, _ in columns:
         if name in found.twice:
             raise _BadError(f"the key {name!r} is there twice")
-    return tuple(_json_value(name, kind, found.get(name)) for name, kind in columns)
+    return tuple(_json_value(name, kind, found.get(name), doubts) for name, kind in columns)
 
 
-def _json_value(name: str, kind: ColumnType, value: object) -> str | None:
+def _json_value(
+    name: str, kind: ColumnType, value: object, doubts: list[str]
+) -> str | None:
     if value is None:
         return None
     if kind.word == "struct":
         if not isinstance(value, _Object):
             raise _BadError(f"{name} is not an object")
-        _members(value, kind.fields)
+        _members(value, kind.fields, doubts)
         return None
     if kind.word == "array":
         if not isinstance(value, list):
             raise _BadError(f"{name} is not an array")
         for element in value:
-            _json_value(name, kind.element, element)
+            _json_value(name, kind.element, element, doubts)
         return None
     if kind.word == "boolean":
         if not isinstance(value, bool):
@@ -187,7 +188,8 @@ def _json_value(name: str, kind: ColumnType, value: object) -> str | None:
     if isinstance(value, _Constant):
         raise _BadError(f"{name} is not a finite number")
     if kind.word == "decimal" and isinstance(value, str) and not isinstance(value, _Number):
-        raise _UnsureError(f"{name} is a decimal written as text")
+        doubts.append(f"{name} is a decimal written as text")
+        return value
     textual = kind.word in ("string", "timestamp", "date")
     if not isinstance(value, str) or isinstance(value, _Number) == textual:
         raise _BadError(f"{name} is not a {kind.word}")
@@ -196,7 +198,7 @@ def _json_value(name: str, kind: ColumnType, value: object) -> str | None:
     return _text(name, kind, value)
 
 
-def _csv_value(kind: ColumnType, text: str, quoted: bool) -> str | None:
+def _csv_value(kind: ColumnType, text: str, quoted: bool, doubts: list[str]) -> str | None:
     if text == "" and not quoted:
         return None
     if kind.word in ("string", "timestamp", "date"):
@@ -208,8 +210,9 @@ def _csv_value(kind: ColumnType, text: str, quoted: bool) -> str | None:
         "smallint": r"-?\d{1,40}",
     }.get(kind.word, r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
     if not re.fullmatch(plain, text, re.ASCII):
-        if re.fullmatch(r"\s*([-+.]?\d.*|[01]|true|false|[-+]?(inf|nan).*)\s*", text, re.I | re.S):
-            raise _UnsureError(f"a field {text[:40]!r} may be read as {kind.word}")
+        if re.fullmatch(r"\s*([-+.]?\d.*|true|false)\s*", text, re.I | re.S):
+            doubts.append(f"the field {text[:40]!r} may be read as {kind.word}")
+            return text.strip()
         raise _BadError(f"a field is not a {kind.word}")
     return _text("a field", kind, text)
 
@@ -256,7 +259,7 @@ def _decimal(name: str, kind: ColumnType, value: str) -> str:
         raise _BadError(f"{name} is not a decimal") from error
     _, digits, exponent = number.as_tuple()
     if len(digits) > 76 or not isinstance(exponent, int) or not -76 <= exponent <= 76:
-        raise _UnsureError(f"{name} has very many digits")
+        raise _BadError(f"{name} has more digits than a decimal holds")
     scaled = int("".join(map(str, digits))) * 10 ** (exponent + kind.scale + 76)
     if scaled >= 10 ** (kind.precision + 76):
         raise _BadError(f"{name} has more than {kind.precision} digits")
@@ -272,8 +275,6 @@ def _timestamp(name: str, value: str) -> str:
     day, hour, minute, second, fraction, zone = found.groups()
     if fraction and len(fraction) > 6:
         raise _BadError(f"{name} has more than six digits of a second")
-    if "T" in value and len(re.findall(r"\d", value)) and not hour:
-        raise _BadError(f"{name} is not a timestamp")
     zone = "+00:00" if zone in (None, "Z") else zone
     if re.fullmatch(r"[+-]\d\d", zone):
         zone += ":00"

@@ -41,7 +41,8 @@ class Lines:
     def raw(self, index: int) -> bytes:
         """One record without its line end."""
         record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
-        return record.removesuffix(b"\r")
+        # A CR before the CR makes it no line end.
+        return record if record.endswith(b"\r\r") else record.removesuffix(b"\r")
 
 
 class Finder:

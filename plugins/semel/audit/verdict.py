@@ -89,10 +89,10 @@ class Findings:
     def examine(self, name: str, count: int = 1) -> None:
         self._examined[name] += count
 
-    def blame(self, name: str, offender: Offender, *, count: int = 1) -> None:
+    def blame(self, name: str, offender: Offender | None, *, count: int = 1) -> None:
         """Count `count` broken things, of which `offender` is one to show."""
         self._broken[name] += count
-        if len(self._offenders[name]) < limits.AUDIT_OFFENDERS_SHOWN:
+        if offender is not None and len(self._offenders[name]) < limits.AUDIT_OFFENDERS_SHOWN:
             self._offenders[name].append(offender)
 
     def checks(self) -> tuple[Check, ...]:

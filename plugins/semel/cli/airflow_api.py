@@ -50,7 +50,7 @@ class _Conflict(TerminalError):
 
 
 class AirflowApi:
-    """The API at `url` (http://HOST:PORT), as one user. UnavailableError when it does not answer."""
+    """The API at `url` (http://HOST:PORT), as one user. UnavailableError: it does not answer."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
@@ -61,7 +61,7 @@ class AirflowApi:
         self._headers["Authorization"] = f"Bearer {login['access_token']}"
 
     def wait_for_dag(self, dag_id: str) -> None:
-        """Wait until Airflow has read the DAG's file, and unpause it. TerminalError says why not."""
+        """Wait until Airflow has read the DAG's file; unpause it. TerminalError says why not."""
         deadline = time.monotonic() + PARSED_SECONDS_MAX
         while True:
             try:
@@ -103,12 +103,11 @@ class AirflowApi:
         }
 
     def log(self, dag_id: str, run_id: str, task: TaskState) -> list[str]:
-        """The lines that a task's newest try has written."""
+        """The lines that a task's newest try has written, without the marks of Airflow's folds."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task.task_id}/logs"
         answer = self._call("GET", f"{path}/{task.try_number}?full_content=true")
-        return [
-            line for entry in answer["content"] for line in _text(entry).splitlines() if line.strip()
-        ]
+        lines = [line for entry in answer["content"] for line in _text(entry).splitlines()]
+        return [line for line in lines if line.strip() and not line.startswith("::")]
 
     def run_url(self, dag_id: str, run_id: str) -> str:
         """The run's page in the UI."""

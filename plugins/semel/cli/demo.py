@@ -82,7 +82,9 @@ def demo(as_json: output.AsJson = False) -> None:
     ends = stack.connection()
     if ends.airflow_user is None or ends.airflow_password is None:
         raise TerminalError(
-            "the demo logs in to Airflow as the local stack's own user; unset AIRFLOW__CORE__* logins"
+            "the demo logs in to Airflow as the local stack's own user, and the environment names "
+            "another way to log in; unset AIRFLOW__CORE__AUTH_MANAGER and "
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
         )
     api = AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
     truth = _land(spec, week)
@@ -183,7 +185,9 @@ def _tell(
 ) -> None:
     """One line when a task's state has changed; of a failed try also the end of its log."""
     before = shown.get(task.task_id) if task else None
-    if task is None or (before and (before.state, before.try_number) == (task.state, task.try_number)):
+    if task is None or (
+        before and (before.state, before.try_number) == (task.state, task.try_number)
+    ):
         return
     shown[task.task_id] = task
     if not output.progress.is_terminal and task.state not in (None, "scheduled", "queued"):
@@ -238,20 +242,19 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
 
 
 def _compare(truth: flights.Truth, found: Found) -> list[tuple[str, int, int]]:
-    """Name, found and true number of each count."""
+    """Name, found and true number of each count. `quarantined:REASON` is a part of quarantined."""
     counts = found.counts
     rows = [
-        ("records read", counts["records_read"], truth.records),
+        ("records_read", counts["records_read"], truth.records),
         ("new", counts["survivors"], truth.new),
-        ("duplicates within the batch", counts["duplicates_batch"], truth.duplicates_batch),
-        ("duplicates against the catalog", counts["duplicates_catalog"], truth.duplicates_catalog),
+        ("duplicates_within_the_batch", counts["duplicates_batch"], truth.duplicates_batch),
+        ("duplicates_against_the_catalog", counts["duplicates_catalog"], truth.duplicates_catalog),
         ("quarantined", counts["quarantined"], sum(truth.quarantined.values())),
     ]
     for reason in sorted(truth.quarantined | found.reasons):
-        rows.append(
-            (f"  {reason}", found.reasons.get(reason, 0), truth.quarantined.get(reason, 0))
-        )
-    return [*rows, ("late", counts["late"], 0), ("rows finalized", found.rows, truth.new)]
+        parts = found.reasons.get(reason, 0), truth.quarantined.get(reason, 0)
+        rows.append((f"quarantined:{reason}", *parts))
+    return [*rows, ("late", counts["late"], 0), ("rows_finalized", found.rows, truth.new)]
 
 
 def _show(payload: dict[str, Any], rows: list[tuple[str, int, int]], verdict: "Verdict") -> None:
@@ -262,7 +265,9 @@ def _show(payload: dict[str, Any], rows: list[tuple[str, int, int]], verdict: "V
     table.add_column("truth", justify="right")
     table.add_column("")
     for name, value, true in rows:
-        table.add_row(name, f"{value:,}", f"{true:,}", "" if value == true else "DIFFERENT")
+        _, part, reason = name.partition(":")
+        shown = f"  {reason}" if part else name.replace("_", " ")
+        table.add_row(shown, f"{value:,}", f"{true:,}", "" if value == true else "DIFFERENT")
     table.add_row("files finalized", f"{payload['files']:,}", "", "")
     show()
     show(table)

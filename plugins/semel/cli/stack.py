@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 import typer
-from rich.table import Table
 
 from semel.cli import output
 from semel.stack import StackState
@@ -65,10 +64,10 @@ def _payload(state: StackState) -> dict[str, Any]:
 
 
 def _table(state: StackState) -> None:
-    table = Table("part", "state", "pid", "address", "log", box=None, pad_edge=False)
+    # Plain columns: addresses and logs are for copying, so nothing is cut to the terminal's width.
     for part in state.parts:
-        shown = f"{part.health}: {part.trouble}" if part.trouble else str(part.health)
-        table.add_row(
-            part.name, shown, str(part.pid or ""), part.address, str(part.log or "")
-        )
-    output.result.print(table)
+        pid = f"pid {part.pid}" if part.pid else ""
+        columns = f"{part.name:<18}{part.health:<10}{pid:<12}{part.address:<32}{part.log or ''}"
+        print(columns.rstrip())
+        if part.trouble:
+            print(f"{'':<18}{part.trouble}")

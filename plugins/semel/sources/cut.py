@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from semel.errors import LimitError, SourceError
@@ -14,12 +14,16 @@ from semel.sources.formats import header_of
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A file that may be read up to `end`. `whole`: as one range or not at all."""
+    """A file that may be read up to `end`. `whole`: as one range or not at all.
+
+    `stale` is the partition of a deleted file whose inode this new file was given.
+    """
 
     file: ListedFile
     known: Known | None
     end: int
     whole: bool
+    stale: Known | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +49,19 @@ def want(
             heads[k.head_length, k.head_hash].append(k)
     wanted, refused = [], []
     for file in listed:
+        same = by_inode.get((file.device, file.inode))
+        stale = same if same and files.is_stale(file, same) else None
         found = files.recognise(
             file,
-            by_inode.get((file.device, file.inode)),
+            None if stale else same,
             by_path.get(file.path),
             heads[file.head_length, file.head_hash],
         )
         item = found if isinstance(found, Refusal) else _end(spec, file, found)
         if isinstance(item, Wanted) and item.end and not (found and found.tail_end):
             item = _first_look(spec, item)
+        if stale and isinstance(item, Wanted):
+            item = replace(item, stale=stale)
         (refused if isinstance(item, Refusal) else wanted).append(item)
     return _each_inode_once(wanted, refused), refused
 

@@ -187,6 +187,12 @@ def recognise(
     return None
 
 
+def is_stale(file: ListedFile, known: Known) -> bool:
+    """Whether a known file is gone, and its inode number was given to another one."""
+    gone = known.path != file.path and not os.path.lexists(known.path)
+    return gone and differs(file, known) is not None
+
+
 def _moved_away(known: Known) -> bool:
     """Whether the file that a partition was read from lives on under another name (log rotation)."""
     folder = os.path.dirname(known.path)

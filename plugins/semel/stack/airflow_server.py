@@ -45,8 +45,8 @@ HEALTH_NAMES = {
 MIGRATE_SECONDS = 240
 """Bound of `airflow db migrate`: 15 s on two free cores."""
 
-STOP_SECONDS = {"scheduler": 30.0}
-"""How long a part may drain; the scheduler waits for its running tasks. Others: 15 s."""
+STOP_SECONDS = {"api-server": 5.0, "scheduler": 30.0, "dag-processor": 10.0, "triggerer": 5.0}
+"""How long a part may drain: the scheduler waits for its running tasks, others hold nothing."""
 
 
 def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) -> dict[str, str]:
@@ -82,7 +82,8 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_server.connection(spark_remote)),
         "PYSPARK_PYTHON": layout.python(),
     }
-    named = {name: os.environ[name] for name in os.environ if name.startswith(("AIRFLOW_", "SEMEL_"))}
+    prefixes = ("AIRFLOW_", "SEMEL_")
+    named = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     return {
         **ours,
         **named,
@@ -108,7 +109,7 @@ def parts(env: dict[str, str]) -> list[Part]:
             record=str(layout.folder("supervisor") / f"{name}.record"),
             user=None,
             stop_signal=SIGTERM,
-            stop_seconds=STOP_SECONDS.get(name, 15.0),
+            stop_seconds=STOP_SECONDS[name],
         )
         for name, command in COMMANDS.items()
     ]

@@ -76,8 +76,10 @@ def folder(*names: str) -> Path:
     The state folder and postgres/ alone are 0755: Postgres runs as another user when we are root.
     """
     top().mkdir(mode=0o755, parents=True, exist_ok=True)
-    path = top().joinpath(*names)
-    path.mkdir(mode=0o755 if names == ("postgres",) else 0o700, parents=True, exist_ok=True)
+    path = top()
+    for name in names:
+        path = path / name
+        path.mkdir(mode=0o755 if names == ("postgres",) else 0o700, exist_ok=True)
     return path
 
 

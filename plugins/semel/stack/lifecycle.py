@@ -60,8 +60,8 @@ def up(echo: Echo) -> StackState:
     """Start what does not run and wait until all is healthy.
 
     1. End what a killed supervisor left, choose ports, restart when settings have changed.
-    2. PostgreSQL, its databases.
-    3. Spark, and beside it the migrations.
+    2. Spark; PostgreSQL and its databases.
+    3. The migrations.
     4. Airflow.
     """
     with layout.exclusive("up", echo):
@@ -76,7 +76,9 @@ def up(echo: Echo) -> StackState:
         if supervision.running() is None:
             supervision.start(wanted.parts)
         _save(wanted)
-        # 2.
+        # 2. Spark needs nothing of the others and takes longest: it starts beside them.
+        if "spark" in wanted.names:
+            supervision.start_part("spark")
         if "postgres" in wanted.names:
             port = wanted.ports["postgres"]
             postgres.initialize(echo)
@@ -85,8 +87,6 @@ def up(echo: Echo) -> StackState:
             _wait_healthy(lambda: {"postgres": postgres.trouble(port)}, wait, echo)
             postgres.create_databases(port)
         # 3.
-        if "spark" in wanted.names:
-            supervision.start_part("spark")
         _migrate(wanted, echo)
         # 4.
         airflow_server.write_passwords()
@@ -115,14 +115,16 @@ def status() -> StackState:
     for name in (name for group in reversed(STOP_ORDER) for name in group):
         if name in ("postgres", "spark") and name not in _embedded():
             continue
+        record = Record.read(_record_file(name))
         program = known.get(name)
         trouble = troubles[name]
-        if program is None or program.state in GIVEN_UP:
-            health = Health.DOWN
-            trouble = f"it is {program.state.lower()}" if program else "it was not started"
-        else:
+        if program and program.state not in GIVEN_UP:
             health = Health.STARTING if trouble else Health.HEALTHY
-        record = Record.read(layout.top() / "supervisor" / f"{name}.record")
+        else:
+            health = Health.DOWN
+            trouble = f"it is {program.state.lower()}" if program else "it does not run"
+            if record and record.left():
+                trouble = "its supervisor was killed; `semel up` starts it anew"
         found.append(
             PartState(
                 name=name,
@@ -153,7 +155,6 @@ def _wanted(echo: Echo) -> Wanted:
             "`apt-get install openjdk-17-jre-headless`), then run `semel up` again"
         )
     ports = _ports(embedded, echo)
-    # Both are written below the state folder, and asked for by name: no default is made up here.
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
     remote = os.environ.get(SPARK_VARIABLE) or spark_server.remote(ports["spark"])
     database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
@@ -216,29 +217,42 @@ def _troubles(ports: dict[str, int]) -> dict[str, str]:
     found, known = {}, supervision.programs()
     probes = {"postgres": postgres.trouble, "spark": spark_server.trouble}
     for name in _embedded():
-        found[name] = probes[name](ports[name]) if name in ports else "it was not started"
+        found[name] = probes[name](ports[name]) if name in ports else "it does not run"
     if "airflow" in ports:
-        started = {name: program.started for name, program in known.items()}
-        found |= airflow_server.troubles(ports["airflow"], started)
+        found |= airflow_server.troubles(ports["airflow"], _started())
     else:
-        found |= dict.fromkeys(airflow_server.COMMANDS, "it was not started")
+        found |= dict.fromkeys(airflow_server.COMMANDS, "it does not run")
     for name in found:
-        # Another server may answer on the port of a part that failed.
-        if name in known and known[name].state != supervision.RUNNING:
-            found[name] = found[name] or f"supervisor says {known[name].state}"
+        # Another server may answer on the port of a part that failed, and a former process may
+        # still answer while its leader is already another one.
+        program, record = known.get(name), Record.read(_record_file(name))
+        if program and program.state != supervision.RUNNING:
+            found[name] = found[name] or f"supervisor says {program.state}"
+        elif program and (record is None or record.leader.pid != program.pid):
+            found[name] = found[name] or "it is being restarted"
     return found
+
+
+def _started() -> dict[str, float]:
+    """When each of Airflow's processes was started, in seconds of the epoch."""
+    files = {name: _record_file(name) for name in airflow_server.COMMANDS}
+    return {name: file.stat().st_mtime for name, file in files.items() if file.exists()}
+
+
+def _record_file(name: str) -> Path:
+    return layout.top() / "supervisor" / f"{name}.record"
 
 
 def _wait_healthy(troubles: Callable[[], dict[str, str]], seconds: float, echo: Echo) -> None:
     began = told = time.monotonic()
-    ready: set[str] = set()
+    waited_for: set[str] = set()
     while True:
         found, known = troubles(), supervision.programs()
         now = time.monotonic()
-        for name in [name for name in found if not found[name] and name not in ready]:
-            echo(f"{name}: ready")
-            ready.add(name)
         waiting = [name for name in found if found[name]]
+        for name in sorted(waited_for.difference(waiting)):
+            echo(f"{name}: ready after {now - began:.0f} s")
+        waited_for = set(waiting)
         if not waiting:
             return
         given_up = [
@@ -276,6 +290,6 @@ def _end_all(echo: Echo) -> None:
                 echo(f"stopping {', '.join(going)}")
                 supervision.stop_parts(going)
     supervision.shut_down()
-    left = supervision.end_leftovers(name for group in STOP_ORDER for name in group)
+    left = sum(supervision.end_leftovers(group) for group in STOP_ORDER)
     if left:
         echo(f"ended {left} processes that a killed supervisor had left behind")

@@ -29,6 +29,8 @@ CONF = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # The JVM's own ports are on loopback too, which every user of the machine can reach.
+    "spark.authenticate": "true",
     "spark.connect.grpc.maxInboundMessageSize": str(MESSAGE_BYTES_MAX),
     "spark.rpc.message.maxSize": str(MESSAGE_BYTES_MAX >> 20),  # in MiB
     "spark.driver.maxResultSize": "2g",

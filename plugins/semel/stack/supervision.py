@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import xmlrpc.client
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -44,8 +45,6 @@ class Program:
     name: str
     state: str
     pid: int
-    started: float
-    """Seconds of the epoch."""
 
 
 def socket_path() -> Path:
@@ -160,7 +159,6 @@ def programs() -> dict[str, Program]:
             name=row["name"],
             state=row["statename"],
             pid=row["pid"],
-            started=float(row["start"]),
         )
         for row in found
     }
@@ -218,10 +216,15 @@ def _deaf() -> process.Identity | None:
     return process.identify(pid) if ours else None
 
 
-def end_leftovers(order: Iterable[str]) -> int:
-    """End the parts that a killed supervisord left running, in this order. Returns how many."""
+def end_leftovers(names: Iterable[str]) -> int:
+    """End, at the same time, parts that a killed supervisord left. Returns how many processes."""
     folder = layout.folder("supervisor")
-    return sum(end_recorded(folder / f"{name}.record", _stop_seconds(name)) for name in order)
+
+    def end(name: str) -> int:
+        return end_recorded(folder / f"{name}.record", _stop_seconds(name))
+
+    with ThreadPoolExecutor() as threads:
+        return sum(threads.map(end, names))
 
 
 def _stop_seconds(name: str) -> float:

@@ -1,7 +1,8 @@
 """classify: which records of a shard are duplicates, of this batch or of the catalog.
 
-A pure function of the shard's ids, in source order, and of what `known` answers from the pinned runs.
-The first copy in source order wins; every copy of an id that the catalog holds is a duplicate of it.
+A pure function of the shard's ids, in source order, and of what `known` answers from the pinned
+runs. The first copy in source order wins; every copy of an id that the catalog holds is a duplicate
+of it.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class SplitIds:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """The rows (uint32, ascending) of a split that are dropped, and the `Reason` (uint8) of each."""
+    """The rows (uint32, ascending) that a split loses, and the `Reason` (uint8) of each."""
 
     rows: np.ndarray
     reason: np.ndarray

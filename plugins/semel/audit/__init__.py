@@ -1,0 +1,305 @@
+"""audit: prove from files alone that the output holds each record of the source once.
+
+Purpose: an independent judge. It reads the markers, the source files that they name, the output,
+the decisions and the dead letters.
+How it works: every record of the claimed ranges is read again, by DuckDB and, where that cannot
+decide, by Python; ids and hashes of rows meet in DuckDB, where each promise is a query.
+What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
+Known limitations: whether a bucket had been collected (late) or a time was too far ahead at the
+moment of staging cannot be seen in files; a numeral that readers read in two ways may be in the
+output or in the dead letters. With transforms, output rows are matched by id or position, not by
+their values: a transform that changes id columns, or makes several rows of one, fails the audit.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from semel import limits
+from semel.audit import fast, files
+from semel.audit.engine import Engine, Letters, SourceReader, letters_table
+from semel.audit.source import Finder, header_of, lines
+from semel.audit.verdict import Check, Findings, Offender, Verdict
+from semel.batch import Counts
+from semel.errors import SourceError, TerminalError
+from semel.manifest import Kind
+from semel.pipeline import Scope, Spec
+from semel.reader import Marker, columns_in_files, dataset_of
+
+__all__ = ["Check", "Offender", "Verdict", "audit"]
+
+_POSITION = ("_semel_source", "_semel_offset")
+_OF_THE_TEXT = [
+    "malformed", "encoding", "duplicate_key", "field_count", "type_mismatch", "too_long",
+]  # fmt: skip
+_OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
+_PROVED_BY = {
+    "id": "record id",
+    "position": "position",
+    "counts": "the markers' counts and checksums",
+}
+
+
+def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
+    """Audit a pipeline's sink (`sink_path`: another folder than the spec's).
+
+    The specs of the batches are those in their markers; `spec` gives the name, the sink, and the
+    folder in which renamed source files are looked for. A broken promise is in the verdict, never
+    an error.
+    """
+    sink = Path(sink_path) if sink_path is not None else spec.sink_path()
+    with Engine() as engine:
+        return _Audit(spec, sink, engine).run()
+
+
+class _Audit:
+    """One audit: the steps in their order."""
+
+    def __init__(self, spec: Spec, sink: Path, engine: Engine) -> None:
+        self._spec, self._sink, self._engine = spec, sink, engine
+        self._findings = Findings()
+        self._markers: list[Marker] = []
+        self._letters: Letters = {}
+        self._lost: set[int] = set()
+        self._bucket_seconds = 0
+
+    def run(self) -> Verdict:
+        # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
+        there = files.below(self._sink)
+        self._markers = files.read_markers(self._sink, self._spec.name, self._findings)
+        if self._markers:
+            first = min(self._markers, key=lambda marker: marker.batch_id)
+            horizon = first.spec.dedup.horizon.total_seconds()
+            self._bucket_seconds = max(60, int(horizon) // 32)  # as the first plan fixed it
+        files.check_files(self._sink, there, self._markers, self._findings)
+        files.check_claims(self._markers, self._findings)
+        # 2. Read what semel says became of the records, then the records themselves.
+        self._read_letters()
+        self._read_decisions()
+        self._read_source()
+        self._read_output()
+        self._write_batches()
+        self._engine.run("record")
+        # 3. Hold the two against each other.
+        self._prove()
+        return self._verdict()
+
+    def _read_letters(self) -> None:
+        for marker, table in self._kept(Kind.DEAD_LETTERS, ["source_partition_id", "offset", "reason", "raw"]):
+            for row in table.to_pylist():
+                key = (marker.batch_id, row["source_partition_id"])
+                copies = self._letters.setdefault(key, {}).setdefault(row["offset"], [])
+                copies.append((row["reason"], row["raw"]))
+
+    def _read_decisions(self) -> None:
+        columns = ["source_partition_id", "offset", "reason", "record_id"]
+        for marker, table in self._kept(Kind.DECISIONS, columns):
+            batch = pa.array([marker.batch_id] * table.num_rows, pa.int64())
+            identity = fast.identity(
+                marker.spec, lambda name: f"record_id.{fast.column(name)}"
+            )
+            ids = _zoneless(pa.Table.from_struct_array(table.column("record_id")))
+            table = table.set_column(3, "record_id", ids.to_struct_array())
+            self._engine.insert_with(
+                "insert_decision", table.append_column("batch", batch), {"id": identity}
+            )
+
+    def _kept(self, kind: Kind, columns: list[str]) -> Iterator[tuple[Marker, pa.Table]]:
+        """The decisions or dead letters of each batch. What cannot be read was blamed before."""
+        for marker in self._markers:
+            for file in marker.of_kind(kind):
+                try:
+                    yield marker, pq.read_table(
+                        self._sink / file.path, columns=columns, partitioning=None
+                    )
+                except (pa.ArrowException, OSError):
+                    continue
+
+    def _read_source(self) -> None:
+        roots = {Path(c.path).parent for m in self._markers for c in m.claims}
+        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
+            roots.add(self._spec.source_root())
+        finder = Finder(roots)
+        reader = SourceReader(self._engine, self._letters)
+        for marker in self._markers:
+            csv = marker.spec.source.csv if marker.spec.source.format == "csv" else None
+            for claim in sorted(marker.claims, key=lambda claim: claim.ordinal):
+                self._findings.examine("source")
+                try:
+                    path = finder.find(claim)
+                    if path is None:
+                        raise SourceError("neither it nor a renamed file has the claimed bytes")
+                    header = header_of(path, csv) if csv else ()
+                    if csv and sorted(header) != sorted(marker.spec.source.columns):
+                        raise SourceError(f"its CSV header names {list(header)}")
+                    dialect = fast.dialect(marker.spec, header, self._bucket_seconds)
+                    for piece in lines(marker.batch_id, claim, path, csv):
+                        reader.read(piece, dialect)
+                except (SourceError, OSError) as error:
+                    self._lost.add(marker.batch_id)
+                    offender = Offender(
+                        what=f"batch {marker.batch_id} cannot be proven: {error}",
+                        batch=marker.batch_id,
+                        file=claim.path,
+                        offset=claim.start,
+                    )
+                    self._findings.blame("source", offender)
+        reader.flush()
+        self._engine.insert("letter", letters_table(self._letters, reader.wrong_bytes))
+
+    def _read_output(self) -> None:
+        """Ids, positions and content hashes of the output's rows."""
+        for marker in self._markers:
+            spec, names = marker.spec, set(marker.sink_schema.names)
+            wanted = [*spec.record_id, *_POSITION] + ([] if spec.transforms else list(spec.source.columns))
+            wanted = [name for name in dict.fromkeys(wanted) if name in names]
+            braces = {
+                "id": "CAST(NULL AS VARCHAR)",
+                "part": fast.column(_POSITION[0]) if _POSITION[0] in names else "NULL",
+                "pos": fast.column(_POSITION[1]) if _POSITION[1] in names else "NULL",
+                "content": "NULL" if spec.transforms else fast.content(spec, fast.column),
+            }
+            if set(spec.record_id) <= names:
+                braces["id"] = fast.identity(spec, fast.column)
+            held: list[pa.Table] = []
+            for file in marker.of_kind(Kind.DATA):
+                try:
+                    schema = columns_in_files(marker)
+                    table = dataset_of(self._sink, spec, [file], schema).to_table(columns=wanted)
+                except (pa.ArrowException, OSError) as error:
+                    offender = Offender(
+                        what=f"it cannot be read ({error})", batch=marker.batch_id, file=file.path
+                    )
+                    self._findings.blame("output", offender)
+                    continue
+                table = table.append_column("file", pa.repeat(file.path, table.num_rows))
+                held.append(_zoneless(table))
+                if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
+                    self._insert_output(marker, held, braces)
+                    held = []
+            self._insert_output(marker, held, braces)
+
+    def _insert_output(self, marker: Marker, held: list[pa.Table], braces: dict[str, str]) -> None:
+        if held:
+            table = pa.concat_tables(held)
+            batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), table.num_rows)
+            self._engine.insert_with("insert_output", table.append_column("batch", batch), braces)
+
+    def _write_batches(self) -> None:
+        rows = [
+            {
+                "batch": marker.batch_id,
+                "commit_seq": marker.commit_seq,
+                "batch_time": marker.batch_time.replace(tzinfo=None),
+                "horizon_seconds": marker.spec.dedup.horizon.total_seconds(),
+                "matched_by": _matched_by(marker),
+                "identified": not marker.spec.by_position,
+                "bucketed": marker.spec.dedup.scope is Scope.BUCKET,
+                "transformed": bool(marker.spec.transforms),
+                "proven": marker.batch_id not in self._lost,
+            }
+            for marker in self._markers
+        ]
+        if rows:
+            self._engine.insert("batch", pa.Table.from_pylist(rows))
+
+    def _prove(self) -> None:
+        found = self._findings
+        counts = self._sums()
+        read = sum(c.records_read for c in counts.values())
+        dropped = sum(c.duplicates_batch + c.duplicates_catalog for c in counts.values())
+        letters = sum(c.quarantined + c.late for c in counts.values())
+        lost = [m.commit_seq for m in self._markers if m.batch_id in self._lost]
+        shown = limits.AUDIT_OFFENDERS_SHOWN
+        values = {
+            "letters": {"of_the_text": _OF_THE_TEXT, "of_the_time": _OF_THE_TIME},
+            "decisions": {"proven_below": min(lost, default=1 << 62)},
+        }
+        examined = {
+            "accounted": ("accounted", read),
+            "records": ("records", read - letters),
+            "letters": ("dead letters", letters),
+            "decisions": ("decisions", dropped),
+            "ids": ("ids", sum(c.survivors for c in counts.values())),
+            "output": ("output", sum(c.rows_written for c in counts.values())),
+        }
+        for name, (check, number) in examined.items():
+            found.examine(check, number)
+            self._blame(check, self._engine.rows(name, shown=shown, **values.get(name, {})))
+        plain = {m.batch_id for m in self._markers if not m.spec.transforms}
+        found.examine("content", sum(c.rows_written for b, c in counts.items() if b in plain))
+
+    def _blame(self, name: str, rows: list[dict]) -> None:
+        """Blame the rows of a check's statement; each says how many there are of its kind."""
+        paths = {(m.batch_id, c.source_partition_id): c.path for m in self._markers for c in m.claims}
+        untold: dict[str, int] = {}
+        for row in rows:
+            check = row.get("check", name)
+            untold[check] = untold.get(check, row["total"]) - 1
+            offender = Offender(
+                what=row["what"],
+                batch=row["batch"],
+                file=paths.get((row["batch"], row["part"])) or row.get("file"),
+                offset=row["pos"],
+                id=row["id"],
+            )
+            self._findings.blame(check, offender)
+        for check, count in untold.items():
+            self._findings.blame(check, None, count=count)
+
+    def _sums(self) -> dict[int, Counts]:
+        """What source and files show, held against each marker's account."""
+        shown: dict[int, Counts] = {}
+        markers = {marker.batch_id: marker for marker in self._markers}
+        for row in self._engine.rows("sums"):
+            batch = row.pop("batch")
+            marker = markers[batch]
+            length = sum(claim.end - claim.start for claim in marker.claims)
+            shown[batch] = Counts(**row, bytes_read=length)
+            self._findings.examine("sums")
+            for name in Counts.__dataclass_fields__:
+                said, found = getattr(marker.counts, name), getattr(shown[batch], name)
+                if said != found:
+                    what = f"the marker says {name} = {said}, source and files show {found}"
+                    offender = Offender(what=what, batch=batch, file=marker.path.name)
+                    self._findings.blame("sums", offender)
+        return shown
+
+    def _verdict(self) -> Verdict:
+        ways = sorted({_matched_by(marker) for marker in self._markers})
+        notes = []
+        if not self._markers:
+            notes.append("no batch has been finalized here")
+        nested = [name for name, kind in self._spec.column_types().items() if kind.nested]
+        if nested:
+            notes.append(f"the values of {', '.join(nested)} (nested) were not compared")
+        return Verdict(
+            pipeline=self._spec.name,
+            sink=str(self._sink),
+            batches=len(self._markers),
+            proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
+            checks=self._findings.checks(),
+            totals=sum((marker.counts for marker in self._markers), Counts()),
+            notes=tuple(notes),
+        )
+
+
+def _matched_by(marker: Marker) -> str:
+    """By what an output row is matched to its record, from the strongest down."""
+    names = set(marker.sink_schema.names)
+    if marker.spec.record_id and set(marker.spec.record_id) <= names:
+        return "id"
+    return "position" if set(_POSITION) <= names else "counts"
+
+
+def _zoneless(table: pa.Table) -> pa.Table:
+    """Times in UTC without their zone, as the audit's engine holds them."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz:
+            plain = pc.cast(table.column(at), pa.timestamp(field.type.unit))
+            table = table.set_column(at, field.name, plain)
+    return table

@@ -1,0 +1,227 @@
+"""The audit's engine: a DuckDB of its own that holds the records' ids and hashes, not the records."""
+
+import tempfile
+from functools import cache
+from typing import Any, Self
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from semel import limits, paths
+from semel.audit.exact import Judge, Judged, Word, csv_judge, json_judge
+from semel.audit.fast import Dialect, sift
+from semel.audit.source import Lines
+
+Letters = dict[tuple[int, int], dict[int, list[tuple[str, bytes]]]]
+"""Dead letters by (batch, source partition) and offset: reason and kept bytes, once each."""
+
+_JUDGED = pa.schema(
+    [
+        ("batch", pa.int64()), ("claim", pa.int32()), ("part", pa.int64()), ("pos", pa.int64()),
+        ("word", pa.string()), ("why", pa.string()), ("f", pa.list_(pa.string())),
+    ]
+)  # fmt: skip
+
+
+@cache
+def statement(name: str) -> str:
+    """The statement `-- name: <name>` of sql/queries/audit.sql, as DuckDB takes it."""
+    text = (paths.sql_dir() / "queries" / "audit.sql").read_text(encoding="utf-8")
+    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
+    return {head.strip(): body for head, _, body in parts}[name]
+
+
+class Engine:
+    """Holds what the audit has read. Spills to a temporary folder when memory runs short."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
+        self.connection = duckdb.connect(
+            config={"temp_directory": self._folder.name, "preserve_insertion_order": False}
+        )
+        self.run("tables")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.connection.close()
+        self._folder.cleanup()
+
+    def run(self, name: str, braces: dict[str, str] | None = None) -> None:
+        """Run a statement that returns nothing, with `braces` filled."""
+        text = statement(name)
+        self.connection.execute(text.format_map(braces) if braces else text)
+
+    def rows(self, name: str, **values: Any) -> list[dict[str, Any]]:
+        """The rows of a statement."""
+        found = self.connection.execute(statement(name), values)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Add rows to a table, by the columns' names."""
+        self.connection.register("incoming", rows)
+        self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+        self.connection.unregister("incoming")
+
+    def insert_with(self, name: str, rows: pa.Table, braces: dict[str, str]) -> None:
+        """Run an insert statement that reads `incoming`."""
+        self.connection.register("incoming", rows)
+        self.run(name, braces)
+        self.connection.unregister("incoming")
+
+
+class SourceReader:
+    """Reads lines into the table `source`: the vectorised path first, the exact one for the rest."""
+
+    def __init__(self, engine: Engine, letters: Letters) -> None:
+        self._engine = engine
+        self._letters = letters
+        self._wrong: set[tuple[int, int, int]] = set()
+        self._held: list[Lines] = []
+        self._bytes = 0
+        self._dialect: Dialect | None = None
+        self.records = 0
+
+    @property
+    def wrong_bytes(self) -> set[tuple[int, int, int]]:
+        """Dead letters (batch, source partition, offset) that keep other bytes than the source."""
+        return self._wrong
+
+    def read(self, lines: Lines, dialect: Dialect) -> None:
+        """Take lines; they are in the table after the next `flush`."""
+        if dialect != self._dialect:
+            self.flush()
+            self._dialect = dialect
+        self._held.append(lines)
+        self._bytes += len(lines.data)
+        if self._bytes >= limits.AUDIT_CHUNK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring what is held into the table."""
+        if not self._held:
+            return
+        held, self._held, self._bytes = self._held, [], 0
+        tables, exact, base = [], [], 0
+        for lines in held:
+            slow = self._slow(lines)
+            fast = lines.kept & ~slow
+            tables.append(_table(lines, fast, base))
+            exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
+            base += len(lines.kept)
+            self.records += int(np.count_nonzero(lines.kept))
+        connection = self._engine.connection
+        connection.register("lines", pa.concat_tables(tables))
+        self._engine.run(*sift(self._dialect))
+        connection.unregister("lines")
+        rest = connection.execute("SELECT line_no FROM sifted WHERE NOT good").fetchnumpy()["line_no"]
+        starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
+        for number in np.sort(rest):
+            at = int(np.searchsorted(starts, number, side="right")) - 1
+            exact.append((held[at], int(number - starts[at])))
+        connection.register("judged", self._judged(exact))
+        d = self._dialect
+        self._engine.run("insert_source", {"id": d.id, "bucket": d.bucket, "content": d.content})
+        connection.unregister("judged")
+
+    def _slow(self, lines: Lines) -> np.ndarray:
+        """Which lines only the exact path may judge: dead letters, and bytes that are no text."""
+        slow = np.zeros(len(lines.kept), bool)
+        found = self._letters.get((lines.batch, lines.claim.source_partition_id))
+        if found:
+            slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
+        csv = self._dialect.csv
+        if csv is not None and csv.multiline:
+            slow[:] = True
+        if b"\0" in lines.data:
+            nulls = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == 0)
+            slow[_line_of(lines, nulls)] = True
+        try:
+            lines.data.decode()
+        except UnicodeDecodeError:
+            high = np.flatnonzero(np.frombuffer(lines.data, np.uint8) >= 128)
+            slow[_line_of(lines, high)] = True
+        sizes = np.diff(lines.bounds)
+        return slow | (sizes > limits.RECORD_BYTES_MAX)
+
+    def _judged(self, exact: list[tuple[Lines, int]]) -> pa.Table:
+        judge = _judge_of(self._dialect)
+        width = len(self._dialect.columns)
+        rows = []
+        for lines, at in exact:
+            raw, position = lines.raw(at), int(lines.positions[at])
+            part = lines.claim.source_partition_id
+            found: Judged = judge(raw)
+            found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
+            if any(not _kept_right(raw, kept) for _, kept in found_letters):
+                self._wrong.add((lines.batch, part, position))
+            values = found.values or (None,) * width
+            ordinal = lines.claim.ordinal
+            rows.append((lines.batch, ordinal, part, position, found.word, found.why, values))
+        columns = list(zip(*rows, strict=True)) or [()] * len(_JUDGED)
+        return pa.table(
+            [pa.array(list(c), f.type) for c, f in zip(columns, _JUDGED, strict=True)],
+            schema=_JUDGED,
+        )
+
+
+def _table(lines: Lines, fast: np.ndarray, base: int) -> pa.Table:
+    """The lines that `fast` marks, as DuckDB reads them; a view of the bytes when these are all."""
+    count = len(fast)
+    offsets = pa.py_buffer(np.ascontiguousarray(lines.bounds, np.int64))
+    array = pa.Array.from_buffers(
+        pa.large_binary(), count, [None, offsets, pa.py_buffer(lines.data)]
+    )
+    kept = np.flatnonzero(fast)
+    if len(kept) < count:
+        array = array.take(pa.array(kept))
+    claim = lines.claim
+    return pa.table(
+        {
+            "line_no": kept + base,
+            "batch": np.full(len(kept), lines.batch, np.int64),
+            "claim": np.full(len(kept), claim.ordinal, np.int32),
+            "part": np.full(len(kept), claim.source_partition_id, np.int64),
+            "pos": lines.positions[kept],
+            "line": array.view(pa.large_string()),
+        }
+    )
+
+
+def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
+    """The lines in which bytes of `data` lie; bytes before the first line are in none."""
+    places = places[places >= lines.bounds[0]]
+    return np.unique(np.searchsorted(lines.bounds, places, side="right") - 1)
+
+
+def _judge_of(dialect: Dialect) -> Judge:
+    columns = dict(dialect.columns)
+    if dialect.csv is None:
+        return json_judge(columns)
+    csv = dialect.csv
+    return csv_judge(columns, list(dialect.header), csv.delimiter, csv.quote, csv.multiline)
+
+
+def _kept_right(raw: bytes, kept: bytes) -> bool:
+    """Whether a dead letter keeps a record's bytes; of one that is too long, its first bytes."""
+    if len(raw) > limits.RECORD_BYTES_MAX:
+        return len(kept) == limits.REJECTED_HEAD_BYTES and raw.startswith(kept)
+    return kept == raw
+
+
+def letters_table(letters: Letters, wrong: set[tuple[int, int, int]]) -> pa.Table:
+    """Dead letters as rows of the table `letter`."""
+    rows = [
+        (batch, part, position, reason, (batch, part, position) in wrong)
+        for (batch, part), found in letters.items()
+        for position, copies in found.items()
+        for reason, _ in copies
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * 5
+    names = ("batch", "part", "pos", "reason", "wrong_bytes")
+    kinds = (pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.bool_())
+    arrays = [pa.array(list(c), kind) for c, kind in zip(columns, kinds, strict=True)]
+    return pa.table(arrays, names=list(names))

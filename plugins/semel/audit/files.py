@@ -1,0 +1,140 @@
+"""What markers list against what lies below the sink: each file there, whole, and listed once."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.audit.verdict import Findings, Offender
+from semel.errors import CorruptionError
+from semel.manifest import Kind
+from semel.reader import MarkedFile, Marker, marker_paths, read_marker
+from semel.sinks import layout
+from semel.storage import checksum
+
+_SCHEMAS = {
+    Kind.DECISIONS: ("source_partition_id", "offset", "reason", "record_id"),
+    Kind.DEAD_LETTERS: ("source_partition_id", "offset", "reason", "raw"),
+}
+
+
+def below(sink: Path) -> set[str]:
+    """All files below a sink, relative to it, but for staging (promised to nobody) and markers."""
+    skipped = {layout.own(sink) / "staging", layout.markers(sink)}
+    found = set()
+    for folder, folders, names in os.walk(sink):
+        here = Path(folder)
+        folders[:] = [name for name in folders if here / name not in skipped]
+        found.update(os.path.relpath(here / name, sink) for name in names)
+    return found
+
+
+def read_markers(sink: Path, pipeline: str, findings: Findings) -> list[Marker]:
+    """The markers that are whole, in the order of commits; the others are blamed."""
+    found: list[Marker] = []
+    for path in marker_paths(sink):
+        findings.examine("markers")
+        try:
+            marker = read_marker(path)
+        except CorruptionError as error:
+            findings.blame("markers", Offender(what=str(error), file=str(path)))
+            continue
+        if marker.pipeline != pipeline:
+            what = f"it belongs to pipeline {marker.pipeline!r}"
+            findings.blame("markers", Offender(what=what, batch=marker.batch_id, file=str(path)))
+        found.append(marker)
+    found.sort(key=lambda marker: marker.commit_seq)
+    _check_order(found, findings)
+    return found
+
+
+def _check_order(markers: list[Marker], findings: Findings) -> None:
+    expected = 1
+    for marker in markers:
+        if marker.commit_seq < expected:
+            what = f"its place {marker.commit_seq} in the order of commits is another batch's too"
+            findings.blame("markers", Offender(what=what, batch=marker.batch_id))
+        elif marker.commit_seq > expected:
+            what = (
+                f"commits {expected} to {marker.commit_seq - 1} have no marker: batches that have "
+                "committed and are not finalized (run finalize), or whose marker was removed"
+            )
+            findings.blame(
+                "markers",
+                Offender(what=what, batch=marker.batch_id),
+                count=marker.commit_seq - expected,
+            )
+        expected = max(expected, marker.commit_seq + 1)
+
+
+def check_files(sink: Path, there: set[str], markers: list[Marker], findings: Findings) -> None:
+    """Hold each listed file against the marker, and find those that none lists."""
+    owner: dict[str, int] = {}
+    for marker in markers:
+        for file in marker.files:
+            findings.examine("files")
+            first = owner.setdefault(os.path.normpath(file.path), marker.batch_id)
+            what = _trouble(sink / file.path, file)
+            if first != marker.batch_id:
+                what = f"batch {first} lists it too"
+            elif sum(other.path == file.path for other in marker.files) > 1:
+                what = "its marker lists it twice"
+            if what:
+                findings.blame(
+                    "files", Offender(what=what, batch=marker.batch_id, file=file.path)
+                )
+    findings.examine("strays", len(there))
+    for path in sorted(there - set(owner)):
+        what = "no marker lists it: its batch is being finalized just now, or it was put there"
+        findings.blame("strays", Offender(what=what, file=path))
+
+
+def _trouble(path: Path, file: MarkedFile) -> str | None:
+    """What is wrong with a listed file."""
+    try:
+        size = path.lstat().st_size
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    if size != file.bytes:
+        return f"it has {size} bytes, not {file.bytes}"
+    if (found := checksum(path)) != file.checksum:
+        return f"its bytes were changed: checksum {found}, not {file.checksum}"
+    try:
+        rows = _rows(path)
+        missing = set(_SCHEMAS.get(file.kind, ())) - set(_columns(path, file))
+    except (pa.ArrowException, OSError) as error:
+        return f"it cannot be read ({error})"
+    if rows != file.records:
+        return f"it has {rows} rows, not {file.records}"
+    return f"it lacks the columns {sorted(missing)}" if missing else None
+
+
+def _rows(path: Path) -> int:
+    if path.suffix == ".parquet":
+        return pq.read_metadata(path).num_rows
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def _columns(path: Path, file: MarkedFile) -> list[str]:
+    return [] if file.kind is Kind.DATA else pq.read_schema(path).names
+
+
+def check_claims(markers: list[Marker], findings: Findings) -> None:
+    """No byte of a source partition may be claimed twice."""
+    claims = sorted(
+        ((c.source_partition_id, c.start, c.end, m.batch_id, c.path) for m in markers for c in m.claims)
+    )
+    findings.examine("claims", len(claims))
+    reached: dict[int, tuple[int, int]] = {}
+    for part, start, end, batch, path in claims:
+        before, owner = reached.get(part, (0, 0))
+        if start >= end:
+            findings.blame(
+                "claims", Offender(what="it is empty", batch=batch, file=path, offset=start)
+            )
+        if start < before:
+            what = f"bytes {start} to {min(end, before)} belong to batch {owner} too"
+            findings.blame("claims", Offender(what=what, batch=batch, file=path, offset=start))
+        reached[part] = max((before, owner), (end, batch))

@@ -1,0 +1,132 @@
+"""Airflow as a person uses it: its REST API, in a few verbs."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from semel.stack import Endpoints
+
+T = TypeVar("T")
+
+RUN_SECONDS_MAX = 300
+POLL_SECONDS = 0.2
+ENDED = ("success", "failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskState:
+    """A task of a run: its state and how often it was begun."""
+
+    state: str | None
+    tries: int
+
+
+class Airflow:
+    """A logged-in client of the stack's api-server."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.url = endpoints.airflow_url
+        # A proxy named in the environment must not be asked for our own machine.
+        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self.token = ""
+        login = {"username": endpoints.airflow_user, "password": endpoints.airflow_password}
+        self.token = self.call("POST", "/auth/token", login)["access_token"]
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON reply of one request. AssertionError with Airflow's words when it refuses."""
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with self.opener.open(request, timeout=30) as reply:
+                text = reply.read()
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
+        return json.loads(text) if text else None
+
+    def dags(self) -> set[str]:
+        """The ids of all DAGs that Airflow has parsed."""
+        return {dag["dag_id"] for dag in self.call("GET", "/api/v2/dags?limit=100")["dags"]}
+
+    def import_errors(self) -> dict[str, str]:
+        """File name to trace, as the UI's banner shows them."""
+        found = self.call("GET", "/api/v2/importErrors")["import_errors"]
+        return {error["filename"]: error["stack_trace"] for error in found}
+
+    def trigger(self, dag: str, **conf: Any) -> str:
+        """Start a run and return its id."""
+        body = {"logical_date": None, "conf": conf}
+        return self.call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"]
+
+    def run(self, dag: str, **conf: Any) -> str:
+        """Start a run, wait for its success, and return its id."""
+        run = self.trigger(dag, **conf)
+        self.succeeded(dag, run)
+        return run
+
+    def succeeded(self, dag: str, run: str) -> None:
+        """Wait until the run ends; it must have succeeded."""
+        state = self.ended(dag, run)
+        assert state == "success", f"{dag} {run} is {state}:\n{self.story(dag, run)}"
+
+    def ended(self, dag: str, run: str) -> str:
+        """Wait until the run ends. Returns its state."""
+        deadline = time.monotonic() + RUN_SECONDS_MAX
+        while not (state := self._state(dag, run)):
+            assert time.monotonic() < deadline, f"{dag} {run} does not end:\n{self.story(dag, run)}"
+            time.sleep(POLL_SECONDS)
+        return state
+
+    def story(self, dag: str, run: str) -> str:
+        """The tasks and the last lines of each try's log, for a test that failed."""
+        lines = []
+        for task, found in self.tasks(dag, run).items():
+            lines.append(f"{task}: {found}")
+            for attempt in range(1, found.tries + 1):
+                lines += [f"    {attempt}: {line}" for line in self.log(dag, run, task, attempt)[-30:]]
+        return "\n".join(lines)
+
+    def _state(self, dag: str, run: str) -> str | None:
+        state = self.call("GET", f"{self._run(dag, run)}")["state"]
+        return state if state in ENDED else None
+
+    def tasks(self, dag: str, run: str) -> dict[str, TaskState]:
+        """The states of a run's tasks."""
+        found = self.call("GET", f"{self._run(dag, run)}/taskInstances")["task_instances"]
+        return {t["task_id"]: TaskState(state=t["state"], tries=t["try_number"]) for t in found}
+
+    def clear(self, dag: str, run: str) -> None:
+        """Clear all tasks of a run, so that it runs again."""
+        body = {"dry_run": False, "only_failed": False}
+        self.call("POST", f"{self._run(dag, run)}/clear", body)
+
+    def delete(self, dag: str, run: str) -> None:
+        """Delete a run, as somebody does who wants it out of the way."""
+        self.call("DELETE", self._run(dag, run))
+
+    def log(self, dag: str, run: str, task: str, attempt: int = 1) -> list[str]:
+        """The lines of a task's log."""
+        path = f"{self._run(dag, run)}/taskInstances/{task}/logs/{attempt}"
+        found = self.call("GET", path)["content"]
+        return [f"{line['event']}{line.get('error_detail') or ''}" for line in found]
+
+    def _run(self, dag: str, run: str) -> str:
+        return f"/api/v2/dags/{dag}/dagRuns/{urllib.parse.quote(run)}"
+
+
+def wait_for(
+    found: Callable[[], T | None], what: str, seconds: float = RUN_SECONDS_MAX
+) -> T:
+    """What `found` returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(POLL_SECONDS)
+    return value

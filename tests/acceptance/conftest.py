@@ -1,0 +1,3 @@
+"""Fixtures of the acceptance tests."""
+
+from fix_stack import _running_stack, stack  # noqa: F401

@@ -1,0 +1,379 @@
+"""The same work at the same time: plan, stage, commit, finalize and collect meet themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_engine import LocalEngine
+from fix_faults import Children, collecting, quiet
+from fix_pipelines import Workbench, events
+from fix_scene import Scene, attempts, sql
+
+from semel import faults, limits, merge
+from semel.abandon import abandon
+from semel.commit import Committed, commit
+from semel.errors import AttemptLostError, StateError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.stage import stage
+from semel.storage import remove_folder
+
+FINALIZE = [
+    ("finalize.before_rename", 1),
+    ("finalize.after_look", 1),
+    ("finalize.after_look", 2),
+    ("storage.before_link", 1),
+    ("storage.before_link", 2),
+    ("storage.before_unlink", 1),
+    ("storage.before_unlink", 2),
+    ("storage.after_unlink", 1),
+    ("storage.before_sync_folder", 2),
+    ("finalize.after_rename", 1),
+    ("storage.before_publish", 1),
+    ("storage.after_publish", 1),
+    ("finalize.after_mark", 1),
+    ("finalize.after_finalized", 1),
+]
+STAGE = ("stage.after_begin", "stage.after_folders", "stage.after_job", "stage.after_sync")
+
+
+@pytest.fixture(autouse=True)
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+
+
+def staged(scene: Scene, request: str, engine: LocalEngine | None = None) -> int:
+    """Plan and stage a request's batch. Returns its number."""
+    batch_id = plan(scene.ledger, scene.spec, request).batch.batch_id
+    stage(scene.ledger, scene.spec, batch_id, engine or LocalEngine(), quiet)
+    return batch_id
+
+
+def committed(scene: Scene, batch_id: int) -> Committed:
+    """Commit a batch; it is staged again when it must be."""
+
+    def restage() -> None:
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+
+    return commit(scene.ledger, scene.spec, batch_id, restage, quiet)
+
+
+def finalized(scene: Scene, batch_id: int) -> Any:
+    return finalize(scene.ledger, scene.spec, batch_id)
+
+
+@pytest.mark.parametrize("point", ["plan.before_register", "plan.before_lock", "plan.after_write"])
+@pytest.mark.parametrize("other", ["r1", "r2"])
+def test_plan_twice_at_once(scene: Scene, point: str, other: str) -> None:
+    """One request gets one batch; two requests get two, and no byte of the source is in both."""
+    answers = []
+    if point == "plan.before_register":
+        pytest.skip("holds no lock that a second planner would wait for")
+    with faults.armed(point, lambda: answers.append(plan(scene.ledger, scene.spec, other))):
+        answers.append(plan(scene.ledger, scene.spec, "r1"))
+    batches = {answer.batch.batch_id for answer in answers}
+    assert len(batches) == (1 if other == "r1" else 2)
+    scene.finish("r1", "r2")
+
+
+@pytest.mark.parametrize(("point", "nth"), FINALIZE)
+def test_finalize_twice_at_once(scene: Scene, point: str, nth: int) -> None:
+    """A second finalize runs whole while the first stands at a point: both succeed, exact."""
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+    with faults.armed(point, lambda: finalized(scene, batch_id), nth) as fault:
+        finalized(scene, batch_id)
+    assert fault.hit
+    scene.finish("r1", "r2")
+
+
+def test_collect_removes_what_finalize_is_removing(scene: Scene) -> None:
+    """The attempt's folder goes once, whoever comes first."""
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+    with faults.armed("storage.before_rmtree", lambda: collecting(scene.ledger, scene.spec)) as it:
+        finalized(scene, batch_id)
+    assert it.hit
+    scene.finish("r1", "r2")
+
+
+def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that another process removes while it is measured is gone, and no error."""
+    folder = tmp_path / "f0001"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "part").write_bytes(b"x")
+    is_file = Path.is_file
+
+    def then_gone(path: Path) -> bool:
+        answer = is_file(path)
+        path.unlink(missing_ok=True) if answer else None
+        return answer
+
+    monkeypatch.setattr(Path, "is_file", then_gone)
+    remove_folder(folder)
+    assert not folder.exists()
+
+
+def test_finalize_never_marks_what_it_did_not_see_done(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renames that come to nothing, round after round, end in an error and not in a marker."""
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+
+    def nothing(*_: object) -> None:
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("semel.finalize.move_new", nothing)
+        with pytest.raises(Exception, match=str(batch_id)):
+            finalized(scene, batch_id)
+    scene.finish("r1", "r2")
+
+
+def test_two_attempts_of_one_batch(scene: Scene) -> None:
+    """Both are staged; the newer one wins, the other is lost, and its files are in no output."""
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+
+    def twin(_: object) -> None:
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+
+    stage(scene.ledger, scene.spec, batch_id, LocalEngine(before_write=twin), quiet)
+    assert attempts(scene.ledger, batch_id) == ["staged", "staged"]
+    assert committed(scene, batch_id).fence == 2
+    assert attempts(scene.ledger, batch_id) == ["lost", "won"]
+    scene.finish("r1", "r2")
+
+
+@pytest.mark.parametrize("by", ["id", "position"])
+@pytest.mark.parametrize("point", ["commit.before_compare", "commit.after_compare"])
+def test_commit_twice_at_once(bench: Workbench, ledger: Ledger, point: str, by: str) -> None:
+    """Both calls answer with the one commit that there is."""
+    changes = {"record_id": None, "dedup": None} if by == "position" else {}
+    scene = Scene(bench, ledger, **changes)
+    batch_id = staged(scene, "r1")
+    answers = []
+    with faults.armed(point, lambda: answers.append(committed(scene, batch_id))):
+        answers.append(committed(scene, batch_id))
+    assert [(a.batch.commit_seq, a.fence, a.losses) for a in answers] == [(2, 1, 0)] * 2
+    assert [a.found for a in answers] == [False, True]
+    if by == "id":
+        scene.finish("r1", "r2")
+
+
+@pytest.mark.parametrize("order", [("r1", "r2"), ("r2", "r1")])
+def test_common_ids_committed_in_both_orders(scene: Scene, order: tuple[str, str]) -> None:
+    """Of two batches staged at once the second to commit stages again, and drops what is common."""
+    batches = {request: staged(scene, request) for request in ("r1", "r2")}
+    first, second = (committed(scene, batches[request]) for request in order)
+    assert attempts(scene.ledger, batches[order[0]]) == ["won"]
+    assert attempts(scene.ledger, batches[order[1]]) == ["lost", "won"]
+    assert (first.losses, second.losses) == (0, 1)
+    for request in reversed(order):
+        finalized(scene, batches[request])
+    found = scene.check()
+    # r1 and r2 share e000060 to e000079.
+    repeats = [1 for (path, _), _, why in found.decisions if why == "duplicate_in_catalog"]
+    assert len(repeats) == 10 + 20
+
+
+@pytest.mark.parametrize("act", ["abandon", "twin", "abandon and collect", "twin and collect"])
+@pytest.mark.parametrize("point", STAGE)
+def test_zombie_attempt(scene: Scene, point: str, act: str) -> None:
+    """An attempt that was given up while it stood still gets AttemptLostError, and changes nothing."""
+    scene.run("r2")  # A second live run per shard, so that there is something to merge.
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+
+    def meanwhile() -> None:
+        if act.startswith("abandon"):
+            abandon(scene.ledger, batch_id, "given up by the test")
+        else:
+            scene.run("r1")
+        if act.endswith("collect"):
+            collecting(scene.ledger, scene.spec)
+
+    with faults.armed(point, meanwhile), pytest.raises(AttemptLostError):
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+    assert attempts(scene.ledger, batch_id)[0] == "lost"
+    scene.finish("r1", "r2")
+
+
+def test_stage_meets_a_commit_before_its_fence(scene: Scene) -> None:
+    """A twin that commits before this call has its fence: it may be retried, or is answered."""
+    batch_id = staged(scene, "r1")
+    sql(scene.ledger, "UPDATE semel.attempt SET status = 'lost' WHERE status = 'staged'")
+
+    original = stage.__globals__["_begin"]
+
+    def begin(*arguments: object) -> object:
+        stage.__globals__["_begin"] = original
+        scene.run("r1")
+        return original(*arguments)
+
+    stage.__globals__["_begin"] = begin
+    try:
+        with pytest.raises(AttemptLostError):
+            stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+    finally:
+        stage.__globals__["_begin"] = original
+    assert stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet).found
+
+
+@pytest.mark.parametrize("point", [*STAGE, "commit.before_compare", "commit.after_compare"])
+def test_collect_beside_an_open_attempt(scene: Scene, point: str) -> None:
+    """What an open attempt pinned stays readable, and a merge hides no commit from the comparison."""
+    other = staged(scene, "r2")
+
+    def meanwhile() -> None:
+        committed(scene, other)
+        collecting(scene.ledger, scene.spec)
+
+    with faults.armed(point, meanwhile) as fault:
+        batch_id = staged(scene, "r1")
+        committed(scene, batch_id)
+    assert fault.hit
+    finalized(scene, batch_id)
+    collecting(scene.ledger, scene.spec)
+    scene.finish("r1", "r2")
+
+
+def test_orphan_is_taken_over(scene: Scene) -> None:
+    """A batch that nobody was heard of for long gives its records to the next plan, once."""
+    orphan = staged(scene, "r1")
+    sql(scene.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
+    taken = plan(scene.ledger, scene.spec, "r2")
+    assert taken.taken_over == (orphan,)
+    for verb in (lambda: committed(scene, orphan), lambda: staged_again(scene, orphan)):
+        with pytest.raises(StateError, match="abandoned"):
+            verb()
+    scene.finish("r2", "r1")
+
+
+def staged_again(scene: Scene, batch_id: int) -> None:
+    stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+
+
+@pytest.mark.parametrize("point", [*STAGE, "commit.before_compare", "commit.after_compare"])
+def test_orphan_comes_back_to_life(scene: Scene, point: str) -> None:
+    """A batch that was taken over while its attempt stood still cannot stage or commit any more."""
+
+    def meanwhile() -> None:
+        sql(scene.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
+        assert plan(scene.ledger, scene.spec, "r2").taken_over
+        scene.run("r2")
+
+    with faults.armed(point, meanwhile), pytest.raises((AttemptLostError, StateError)):
+        committed(scene, staged(scene, "r1"))
+    scene.finish("r1", "r2")
+
+
+def test_a_stage_that_begins_late_is_no_orphan(scene: Scene) -> None:
+    """A new attempt is a sign of life, from its first moment on."""
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+    sql(scene.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
+    taken = []
+
+    def meanwhile() -> None:
+        taken.append(plan(scene.ledger, scene.spec, "r2").taken_over)
+
+    with faults.armed("stage.after_begin", meanwhile):
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+    assert taken == [()]
+    scene.finish("r1", "r2")
+
+
+def rivals(scene: Scene, count: int) -> None:
+    """Files that share ids with r1's, for one rival batch each."""
+    for number in range(count):
+        scene.add(f"d{number}.jsonl", events(30 + number, 90))
+
+
+def beaten(scene: Scene, batch_id: int, losses: int, last: Any) -> Committed:
+    """Commit a batch that loses so many attempts to rivals; `last` is called in the one that wins."""
+    rounds = iter([*(f"rival{n}" for n in range(losses)), None])
+
+    def restage() -> None:
+        def meanwhile(_: object) -> None:
+            request = next(rounds)
+            scene.run(request) if request else last()
+
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(before_write=meanwhile), quiet)
+
+    return commit(scene.ledger, scene.spec, batch_id, restage, quiet)
+
+
+def test_lease_after_three_losses(scene: Scene, children: Children) -> None:
+    """Who lost three attempts takes the commit lease, and a rival waits until it has committed."""
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+    rivals(scene, limits.ATTEMPTS_LOST_BEFORE_LEASE)
+    leases: list[int | None] = []
+    started = []
+
+    def holder() -> int | None:
+        return sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
+
+    def last() -> None:
+        leases.append(holder())
+        child = children.start("r2", "commit.before_compare:raise")
+        started.append(child)
+        # It plans and stages, and then waits for the lease: it cannot come to the comparison.
+        while not sql(
+            scene.ledger,
+            "SELECT FROM semel.attempt AS a JOIN semel.batch AS b USING (batch_id) "
+            "WHERE b.request_key = 'r2' AND a.status = 'staged'",
+        ):
+            assert child.process.is_alive()
+        child.process.join(1)
+        assert child.process.is_alive(), "it did not wait for the lease"
+
+    done = beaten(scene, batch_id, limits.ATTEMPTS_LOST_BEFORE_LEASE, last)
+    assert leases == [batch_id]
+    assert holder() is None
+    assert done.losses == limits.ATTEMPTS_LOST_BEFORE_LEASE
+    assert started[0].ended() == (1, "FaultError")
+    scene.finish("r1", "r2")
+
+
+def test_no_lease_before_three_losses(scene: Scene) -> None:
+    """Two losses are not enough for a lease: others need not wait."""
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+    rivals(scene, 2)
+    leases: list[int | None] = []
+
+    def last() -> None:
+        leases.append(
+            sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
+        )
+
+    beaten(scene, batch_id, 2, last)
+    assert leases == [None]
+    scene.finish("r1", "r2")
+
+
+def test_abandoned_batch_leaves_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not wait for the lease of a batch that was given up."""
+    batch_id = staged(scene, "r1")
+    sql(
+        scene.ledger,
+        "UPDATE semel.pipeline SET lease_batch_id = :batch, lease_until = now() + interval '1 h'",
+        batch=batch_id,
+    )
+    abandon(scene.ledger, batch_id, "given up by the test")
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+    scene.finish("r1", "r2")
+
+
+def test_commit_meets_collect_after_a_twin_lost_its_attempt(scene: Scene) -> None:
+    """A commit whose attempt a twin gave up goes on with the twin's, and raises no false alarm."""
+    r1, r2 = staged(scene, "r1"), staged(scene, "r2")
+    committed(scene, r2)
+
+    def meanwhile() -> None:
+        committed(scene, r1)
+        collecting(scene.ledger, scene.spec)
+
+    with faults.armed("commit.before_compare", meanwhile):
+        assert committed(scene, r1).fence == 2
+    finalized(scene, r1)
+    scene.finish("r1", "r2")

@@ -1,0 +1,246 @@
+"""A tiny honest semel: it finalizes batches into a sink by hand, with markers, without any of its code.
+
+Its records are JSON objects with `id` (text), `n` (integer) and `at` (timestamp). It knows of each line
+what became of it, so tests can break one thing and see that the audit tells.
+"""
+
+import csv
+import io
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from semel.pipeline import Spec
+
+SCHEMA = {"id": "string", "n": "bigint", "at": "timestamp"}
+ARROW = pa.schema([("id", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def spec_of(folder: Path, **changes) -> Spec:
+    """The pipeline of a sink; `changes` by dotted key with `__` for the dot."""
+    plain = {
+        "name": "clicks",
+        "source": {
+            "type": "files", "path": str(folder / "in" / "*"), "format": "jsonl", "schema": SCHEMA,
+        },
+        "record_id": ["id"],
+        "sink": {"type": "files", "path": str(folder / "out"), "format": "parquet"},
+    }  # fmt: skip
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        place = plain
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return Spec.model_validate(plain)
+
+
+class HonestSink:
+    """A source folder and a sink, filled batch by batch."""
+
+    def __init__(self, folder: Path, **changes) -> None:
+        self.spec = spec_of(folder, **changes)
+        self.source, self.path = folder / "in", folder / "out"
+        self.source.mkdir()
+        self._ids: set[object] = set()
+        self._claimed: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
+        self.batches = 0
+
+    def land(self, name: str, *lines: bytes | dict) -> Path:
+        """Append lines to a source file."""
+        path = self.source / name
+        with open(path, "ab") as file:
+            for line in lines:
+                file.write((json.dumps(line).encode() if isinstance(line, dict) else line) + b"\n")
+        return path
+
+    def batch(self, kept=lambda row: True) -> int:
+        """Finalize all that is unclaimed as one batch. `kept`: a transform's filter of rows."""
+        self.batches += 1
+        number, claims, rows, decisions, letters = self.batches, [], [], [], []
+        seen: set[object] = set()
+        for path in sorted(self.source.iterdir()):
+            start, end = self._claimed.get(path.name, 0), path.stat().st_size
+            if start < end:
+                part = self._parts.setdefault(path.name, len(self._parts) + 1)
+                claims.append(_claim(path, len(claims), part, start, end))
+                self._read(path, part, start, end, seen, rows, decisions, letters)
+                self._claimed[path.name] = end
+        survivors = [row for row in rows if kept(row)] if self.spec.transforms else rows
+        catalog = sum(reason == "duplicate_in_catalog" for *_, reason, _ in decisions)
+        counts = {
+            "records_read": len(rows) + len(decisions) + len(letters),
+            "survivors": len(rows),
+            "duplicates_batch": len(decisions) - catalog,
+            "duplicates_catalog": catalog,
+            "quarantined": len(letters),
+            "late": 0,
+            "rows_written": len(survivors),
+            "bytes_read": sum(c["end"] - c["start"] for c in claims),
+        }
+        self._ids |= seen
+        files = self._write(number, survivors, decisions, letters)
+        self._mark(number, claims, counts, files)
+        return number
+
+    def _read(self, path, part, start, end, seen, rows, decisions, letters) -> None:
+        position = start
+        data = path.read_bytes()[start:end]
+        for line in data.splitlines(keepends=True):
+            raw = line.removesuffix(b"\n").removesuffix(b"\r")
+            row = self._parse(raw, position)
+            position += len(line)
+            place = (part, position - len(line))
+            if row is None or not raw.strip():
+                continue
+            if isinstance(row, str):
+                letters.append((*place, len(line), row, "because", raw))
+                continue
+            ident = tuple(row[name] for name in self.spec.record_id)
+            if ident and ident in self._ids:
+                decisions.append((*place, "duplicate_in_catalog", ident))
+            elif ident and ident in seen:
+                decisions.append((*place, "duplicate_in_batch", ident))
+            else:
+                seen.add(ident)
+                rows.append({**row, "_semel_source": place[0], "_semel_offset": place[1]})
+
+    def _parse(self, raw: bytes, position: int) -> dict | str | None:
+        if not raw.strip():
+            return None
+        if self.spec.source.format == "csv":
+            if position == 0:
+                return None
+            try:
+                ident, n, at = next(csv.reader(io.StringIO(raw.decode())))
+                row = {"id": ident or None, "n": int(n) if n else None, "at": at or None}
+            except ValueError:
+                return "malformed"
+        else:
+            try:
+                found = json.loads(raw)
+                row = {name: found.get(name) for name in SCHEMA}
+            except (ValueError, AttributeError):
+                return "malformed"
+            if not (row["id"] is None or isinstance(row["id"], str)):
+                return "type_mismatch"
+        if row["at"] is not None:
+            row["at"] = datetime.fromisoformat(row["at"])
+        if any(row[name] is None for name in self.spec.record_id):
+            return "id_missing"
+        return row
+
+    def _write(self, number, rows, decisions, letters) -> list[dict]:
+        files = []
+        schema = self.schema
+        groups: dict[str, list[dict]] = {}
+        for row in rows:
+            folder = "/".join(_folder(key, row[key]) for key in self.spec.sink.partition_by)
+            groups.setdefault(folder, []).append(row)
+        for part, (folder, held) in enumerate(sorted(groups.items())):
+            table = pa.Table.from_pylist(held, schema=schema)
+            table = table.drop_columns(list(self.spec.sink.partition_by))
+            name = os.path.join(folder, f"clicks-b{number:08d}-{part:05d}")
+            files.append(self.add("data", f"{name}.{self.spec.sink.format}", table))
+        if decisions:
+            part, position, reason, ident = zip(*decisions, strict=True)
+            table = pa.table(
+                {
+                    "source_partition_id": list(part), "offset": list(position),
+                    "reason": list(reason),
+                    "record_id": [dict(zip(self.spec.record_id, i, strict=True)) for i in ident],
+                }
+            )  # fmt: skip
+            files.append(self.add("decisions", f"_semel/decisions/b{number:08d}-00001.parquet", table))
+        if letters:
+            names = ("source_partition_id", "offset", "length", "reason", "detail", "raw")
+            columns = dict(zip(names, zip(*letters, strict=True), strict=True))
+            table = pa.table({name: list(values) for name, values in columns.items()})
+            name = f"_semel/dead_letters/b{number:08d}-00002.parquet"
+            files.append(self.add("dead_letters", name, table))
+        return files
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema = ARROW
+        if self.spec.sink.position_columns:
+            schema = schema.append(pa.field("_semel_source", pa.int64()))
+            schema = schema.append(pa.field("_semel_offset", pa.int64()))
+        return schema
+
+    def add(self, kind: str, name: str, table: pa.Table) -> dict:
+        """Write a file and return how a marker lists it."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".jsonl"):
+            rows = [{k: v.isoformat() if k == "at" and v else v for k, v in row.items()}
+                    for row in table.to_pylist()]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pq.write_table(table, path)
+        return {"kind": kind, "path": name, "records": table.num_rows, **_seal(path)}
+
+    def _mark(self, number, claims, counts, files) -> None:
+        schema = self.schema
+        self.rewrite_marker(
+            number,
+            {
+                "format": 1, "pipeline": "clicks", "batch_id": number, "fence": 1,
+                "request_key": f"run-{number}", "commit_seq": number,
+                "batch_time": (START + timedelta(hours=number)).isoformat(),
+                "interval": [None, None], "spec": self.spec.to_json(),
+                "spec_digest": self.spec.digest(), "input_digest": "0",
+                "sink_schema": [[field.name, str(field.type)] for field in schema],
+                "counts": counts, "claims": claims, "files": files,
+            },
+        )  # fmt: skip
+
+    def marker_path(self, number: int) -> Path:
+        return self.path / "_semel" / "markers" / f"b{number:08d}.json"
+
+    def marker(self, number: int) -> dict:
+        return json.loads(self.marker_path(number).read_text())
+
+    def rewrite_marker(self, number: int, content: dict) -> None:
+        self.marker_path(number).parent.mkdir(parents=True, exist_ok=True)
+        self.marker_path(number).write_text(json.dumps(content))
+
+    def rewrite(self, number: int, kind: str, change, *, at: int = 0) -> Path:
+        """Change a file's table, and let the marker lie about it: size, checksum, rows and counts."""
+        content = self.marker(number)
+        entry = [file for file in content["files"] if file["kind"] == kind][at]
+        path = self.path / entry["path"]
+        table = change(pq.read_table(path, partitioning=None))
+        pq.write_table(table, path)
+        entry.update(records=table.num_rows, **_seal(path))
+        self.rewrite_marker(number, content)
+        return path
+
+
+def _folder(key: str, value: object) -> str:
+    text = "__HIVE_DEFAULT_PARTITION__" if value is None else quote(str(value), safe="")
+    return f"{key}={text}"
+
+
+def _seal(path: Path) -> dict:
+    data = path.read_bytes()
+    return {"bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data)}
+
+
+def _claim(path: Path, ordinal: int, part: int, start: int, end: int) -> dict:
+    data, status = path.read_bytes(), path.stat()
+    head = min(4096, len(data))
+    return {
+        "ordinal": ordinal, "source_partition_id": part, "path": str(path),
+        "device": status.st_dev, "inode": status.st_ino, "head_length": head,
+        "head_hash": xxhash.xxh3_128_hexdigest(data[:head]), "start": start, "end": end,
+        "tail_hash": xxhash.xxh3_128_hexdigest(data[max(0, end - 4096) : end]),
+    }  # fmt: skip

@@ -1,0 +1,177 @@
+"""The house rules that a machine can check: sizes, docstrings, errors, imports."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tree
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+LINE_CHARS_MAX = 100
+DAG_LINES_MAX = 12
+
+CODE = tree.python_files("plugins", "spark_jobs", "dags", "sql", "benchmarks")
+PACKAGE = tree.python_files("plugins/semel")
+
+BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.durations"}
+VERBS = {
+    f"semel.{verb}"
+    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "run")
+}
+OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit")
+OUTER += ("semel.demo", "semel.summary", "semel.look")
+"""What calls verbs. What is in none of the three lies between: ledger, catalog, sources, steps."""
+
+_SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE)\s[\s\S]*")
+
+
+def told(complaints: list[str]) -> str:
+    """All of them, so that one run shows all there is to mend."""
+    return f"{len(complaints)} to mend:\n" + "\n".join(complaints)
+
+
+def test_modules_fit_the_head() -> None:
+    """A module has a docstring and one topic; lines and functions are short."""
+    complaints = []
+    for path in [*CODE, *tree.python_files("tests")]:
+        name, lines = tree.shown(path), path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LINE_CHARS_MAX:
+                complaints.append(f"{name}:{number}: {len(line)} characters; break the line")
+        if len(lines) > MODULE_LINES_MAX:
+            complaints.append(f"{name}: {len(lines)} lines; split it by topic")
+        module = tree.parsed(path)
+        if module.body and not ast.get_docstring(module):
+            complaints.append(f"{name}: begin with a docstring that says what it is for")
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = node.end_lineno - node.lineno + 1
+                if size > FUNCTION_LINES_MAX:
+                    why = f"{node.name} has {size} lines; make a step of it a function"
+                    complaints.append(f"{name}:{node.lineno}: {why}")
+    assert not complaints, told(complaints)
+
+
+def test_no_error_is_swallowed() -> None:
+    """No bare except; who catches everything raises again or tells what it caught."""
+    complaints = []
+    for path in CODE:
+        for node in ast.walk(tree.parsed(path)):
+            why = _swallows(node)
+            if why:
+                complaints.append(f"{tree.shown(path)}:{node.lineno}: {why}")
+    assert not complaints, told(complaints)
+
+
+def _swallows(node: ast.AST) -> str | None:
+    wide = {"Exception", "BaseException"}
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        caught = {ast.unparse(argument) for argument in node.args}
+        return "suppress what you expect, not everything" if caught & wide else None
+    if not isinstance(node, ast.ExceptHandler):
+        return None
+    if node.type is None:
+        return "name the error that you expect"
+    if not wide & set(_names(node.type)):
+        return None
+    told = node.name and node.name in _names(*node.body)
+    raised = any(isinstance(n, ast.Raise) for part in node.body for n in ast.walk(part))
+    return None if told or raised else "raise it, or say what was caught"
+
+
+def _names(*nodes: ast.AST) -> list[str]:
+    return [n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def test_sql_lies_in_sql_files() -> None:
+    """Python holds no SQL longer than a line. The audit's engine is DuckDB, and has its own."""
+    complaints = []
+    for path in PACKAGE:
+        if path.is_relative_to(tree.PACKAGE / "audit"):
+            continue
+        for node in ast.walk(tree.parsed(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                long = node.end_lineno > node.lineno or len(node.value) > LINE_CHARS_MAX
+                if long and _SQL.fullmatch(node.value):
+                    complaints.append(f"{tree.shown(path)}:{node.lineno}: move it to sql/queries/")
+    assert not complaints, told(complaints)
+
+
+def imports(path: Path, *, lazy: bool) -> Iterator[tuple[int, str]]:
+    """What a module imports: line and dotted name. `lazy`: also what functions import."""
+    todo: list[ast.AST] = [tree.parsed(path)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not lazy:
+            continue
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "semel":
+            yield from ((node.lineno, f"semel.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+
+
+def layer(module: str) -> int:
+    """0 bottom, 1 values and tools, 2 verbs, 3 what calls verbs."""
+    if module in BOTTOM:
+        return 0
+    if module in VERBS:
+        return 2
+    return 3 if module.startswith(OUTER) else 1
+
+
+def test_imports_point_one_way() -> None:
+    """Outer parts call verbs; verbs call ledger, catalog, steps; these know limits and errors."""
+    complaints = []
+    for path in PACKAGE:
+        own = tree.module_of(path)
+        for line, name in imports(path, lazy=True):
+            if name.split(".")[0] == "semel" and layer(name) > layer(own):
+                why = f"{own} lies below {name}; hand the value in from above"
+                complaints.append(f"{tree.shown(path)}:{line}: {why}")
+    assert not complaints, told(complaints)
+
+
+def test_the_core_needs_neither_airflow_nor_spark() -> None:
+    """Only semel/airflow and semel/spark import them; other outer parts do when called."""
+    complaints = []
+    for path in PACKAGE:
+        own = tree.module_of(path)
+        if own.startswith(("semel.airflow", "semel.spark")):
+            continue
+        for line, name in imports(path, lazy=layer(own) < 3):
+            if name.split(".")[0] in ("airflow", "pyspark"):
+                why = f"move what needs {name} to semel/airflow or semel/spark"
+                complaints.append(f"{tree.shown(path)}:{line}: {why}")
+    assert not complaints, told(complaints)
+
+
+def test_dags_hold_no_logic() -> None:
+    """A file in dags/ names what it takes from the package, and nothing else."""
+    logic = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.Try
+    for path in tree.python_files("dags"):
+        size = len(path.read_text(encoding="utf-8").splitlines())
+        assert size <= DAG_LINES_MAX, f"{tree.shown(path)}: over {DAG_LINES_MAX} lines; move it"
+        found = [node for node in ast.walk(tree.parsed(path)) if isinstance(node, logic)]
+        assert not found, f"{tree.shown(path)}: move its logic to semel/airflow"
+
+
+def test_nothing_shadows_the_standard_library() -> None:
+    """plugins/ and spark_jobs/ stand first on sys.path: a queue.py there would be everybody's."""
+    there = [p for folder in ("plugins", "spark_jobs") for p in (tree.ROOT / folder).iterdir()]
+    for path in there:
+        taken = path.stem in sys.stdlib_module_names
+        assert not taken, f"{tree.shown(path)}: rename it, the standard library has that name"
+
+
+def test_airflow_leaves_the_package_alone() -> None:
+    """Airflow's plugin loader runs every file below plugins/ that .airflowignore does not name."""
+    ignored = (tree.ROOT / "plugins" / ".airflowignore").read_text(encoding="utf-8").split()
+    assert "semel/" in ignored, "plugins/.airflowignore: add the line `semel/`"

@@ -1,0 +1,48 @@
+"""What is tracked: nothing of this machine, nothing that only one place can reach."""
+
+import re
+
+import tree
+
+_TEXT_BYTES_MAX = 4 << 20
+_FORBIDDEN = {
+    # Put together from parts, so that this file does not hold them itself.
+    "a path of one machine": re.compile(r"(?<![\w.])/(?:ro" r"ot|wo" r"rk|ho" r"me/[a-z]\w*)\b"),
+    "a registry's host": re.compile(
+        r"index-u" r"rl|https?://[^\s\"']*(?:/simple\b|registry|artifactory|nexus|pyp" r"i\.)"
+    ),
+}
+
+
+def test_nothing_of_this_machine_is_tracked() -> None:
+    """No absolute path of a machine and no registry host: another machine has others."""
+    for path in tree.project_files():
+        data = path.read_bytes()
+        assert len(data) <= _TEXT_BYTES_MAX, f"{tree.shown(path)}: too large to track"
+        text = data.decode("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            for what, pattern in _FORBIDDEN.items():
+                found = pattern.search(line)
+                assert not found, f"{tree.shown(path)}:{number}: holds {what}, {found[0]!r}; remove it"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """A relative link in a document names a file of the project."""
+    for path in tree.project_files():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
+            if "://" not in target:
+                there = (path.parent / target).exists()
+                assert there, f"{tree.shown(path)}: the link {target} leads nowhere; correct it"
+
+
+def test_each_decision_says_what_violates_it() -> None:
+    """docs/decisions/NNNN-*.md count up from 1, and end with what breaks them."""
+    pages = sorted((tree.ROOT / "docs" / "decisions").glob("*.md"))
+    assert pages, "docs/decisions/ is empty: write down what deviates from the design, and why"
+    for number, page in enumerate(pages, start=1):
+        assert page.name.startswith(f"{number:04d}-"), f"{page.name}: its number should be {number:04d}"
+        last = page.read_text(encoding="utf-8").strip().split("\n\n")[-1]
+        said = last.startswith("A change violates this when it ")
+        assert said, f"{page.name}: end with a paragraph `A change violates this when it ...`"

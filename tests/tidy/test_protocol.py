@@ -1,0 +1,166 @@
+"""docs/protocol.md, the code and the tests say the same: rules, states, transitions."""
+
+import re
+from pathlib import Path
+
+import tree
+
+from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
+from semel.finalize import State, judge
+from semel.manifest import Kind
+from semel.sources.records import Reason
+from semel.steps import read, write
+
+PROTOCOL = tree.ROOT / "docs" / "protocol.md"
+
+_ID = re.compile(r"\b[PSCFGALR][1-9][0-9]?\b")
+
+NOT_CITED_BY_CODE = frozenset(
+    "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 "
+    "S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15 S16 S17 S18 S19 "
+    "C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 F1 F2 F3 F4 F5 F6 F7 F8 F9 "
+    "G1 G2 G3 G4 G5 G6 G7 A1 A2 A3 A4 L1 L2 L3 L4 L5 L6 R1 R2 R3 R4".split()
+)
+"""Rules whose code does not name them yet. This list may only shrink: it ends empty."""
+
+NOT_ATTACKED = frozenset(
+    "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 "
+    "S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15 S16 S17 S18 S19 "
+    "C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 F1 F2 F3 F4 F5 F6 F7 F8 F9 "
+    "G1 G2 G3 G4 G5 G6 G7 A1 A2 A3 A4 L1 L2 L3 L4 L5 L6 R1 R2 R3 R4".split()
+)
+"""Rules that no test names yet. This list may only shrink: it ends empty."""
+
+
+def rules() -> list[str]:
+    """The ids in the order of the document."""
+    return re.findall(r"^- \*\*([A-Z]\d+)\*\* ", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def cited(paths: list[Path]) -> dict[str, str]:
+    """Each id that the files name, and one file that does."""
+    found = {}
+    for path in paths:
+        for rule in _ID.findall(path.read_text(encoding="utf-8")):
+            found.setdefault(rule, tree.shown(path))
+    return found
+
+
+def by_code() -> dict[str, str]:
+    sql = [p for p in tree.project_files() if p.is_relative_to(tree.ROOT / "sql")]
+    text = [path for path in sql if path.suffix in (".sql", ".py")]
+    return cited([*tree.python_files("plugins", "dags", "spark_jobs"), *text])
+
+
+def by_tests() -> dict[str, str]:
+    folders = ("tests/unit", "tests/integration", "tests/acceptance", "tests/chaos")
+    return cited(tree.python_files(*folders))
+
+
+def test_rules_are_numbered_without_gaps() -> None:
+    """Ids are unique, and count up from 1 under each letter, so that a removed rule is seen."""
+    found = rules()
+    for letter in sorted({rule[0] for rule in found}):
+        numbers = [int(rule[1:]) for rule in found if rule[0] == letter]
+        wanted = list(range(1, len(numbers) + 1))
+        assert numbers == wanted, f"docs/protocol.md: number the rules {letter} as {wanted}"
+
+
+def test_each_rule_says_must() -> None:
+    """A rule that does not say MUST is prose."""
+    for rule in re.split(r"^- (?=\*\*[A-Z]\d+\*\*)", PROTOCOL.read_text(), flags=re.MULTILINE)[1:]:
+        head = re.split(r"\n\n|\n(?=#)", rule)[0]
+        assert "MUST" in head, f"docs/protocol.md {head[:10]}: say MUST, or make it prose"
+
+
+def test_what_is_cited_exists() -> None:
+    """An id in code, SQL or a test is a rule of docs/protocol.md."""
+    known = set(rules())
+    for rule, where in {**by_tests(), **by_code()}.items():
+        assert rule in known, f"{where} cites {rule}: write that rule, or correct the citation"
+
+
+def test_each_rule_has_its_code() -> None:
+    """Each rule is named where the code keeps it."""
+    _compare(by_code(), NOT_CITED_BY_CODE, "NOT_CITED_BY_CODE", "in the code that keeps it")
+
+
+def test_each_rule_has_its_attack() -> None:
+    """Each rule is named by a test that fails when the rule is broken."""
+    _compare(by_tests(), NOT_ATTACKED, "NOT_ATTACKED", "in the docstring of a test that attacks it")
+
+
+def _compare(found: dict[str, str], missing: frozenset[str], name: str, where: str) -> None:
+    for rule in rules():
+        if rule in missing:
+            assert rule not in found, f"{rule} is cited by {found[rule]}: take it out of {name}"
+        else:
+            assert rule in found, f"{rule} is cited nowhere: name it {where}"
+    unknown = sorted(missing - set(rules()))
+    assert not unknown, f"{name} names {unknown}, which docs/protocol.md does not have: remove them"
+
+
+def test_the_document_has_the_states_of_the_code() -> None:
+    """The two tables of transitions are those of semel.batch, verbs included."""
+    text = PROTOCOL.read_text(encoding="utf-8")
+    for what, transitions in (("batch", BATCH_TRANSITIONS), ("attempt", ATTEMPT_TRANSITIONS)):
+        table = re.search(rf"^\| {what} from \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+        rows = [tuple(c.strip() for c in r.strip("|").split("|")) for r in table[0].split("\n")[2:]]
+        wanted = [(str(a), str(b), verb) for (a, b), verb in transitions.items()]
+        assert sorted(rows) == sorted(wanted), f"docs/protocol.md: the table of the {what}'s states"
+
+
+def test_the_schema_has_the_states_of_the_code() -> None:
+    """The CHECK of each status column lists the enum's labels."""
+    schema = (tree.ROOT / "sql" / "schema.sql").read_text(encoding="utf-8")
+    for table, states in (("batch", BatchStatus), ("attempt", AttemptStatus)):
+        body = re.search(rf"CREATE TABLE semel\.{table} \((.*?)\n\);", schema, re.DOTALL)[1]
+        labels = re.search(r"CHECK \(status IN \(([^)]*)\)\)", body)[1]
+        there = {label.strip(" '") for label in labels.split(",")}
+        assert there == set(states), f"sql/schema.sql semel.{table}: status IN {sorted(states)}"
+
+
+def test_the_queries_make_these_transitions_and_no_others() -> None:
+    """Each UPDATE of a status is guarded by the states that it may come from."""
+    for table, transitions in (("batch", BATCH_TRANSITIONS), ("attempt", ATTEMPT_TRANSITIONS)):
+        made = set()
+        for (verb, name), text in tree.statements().items():
+            update = re.match(rf"\s*UPDATE semel\.{table}\b(.*?)\bWHERE\b(.*)", text, re.DOTALL)
+            if not update or not (to := re.search(r"\bstatus = '(\w+)'", update[1])):
+                continue
+            where = f"sql/queries/{verb}.sql {name}"
+            guard = re.search(r"\bstatus (?:= '(\w+)'|IN \(([^)]*)\))", update[2])
+            assert guard, f"{where}: guard it with the status that it expects"
+            sources = [s.strip(" '") for s in (guard[1] or guard[2]).split(",")]
+            for source in sources:
+                made.add((source, to[1]))
+                known = (source, to[1]) in transitions
+                assert known, f"{where}: {source} -> {to[1]} is no transition of semel.batch"
+        lacking = {(str(a), str(b)) for a, b in transitions} - made
+        assert not lacking, f"no query makes the {table}'s transitions {lacking}: remove or write them"
+
+
+def test_the_decision_table_is_the_code() -> None:
+    """F1: the nine cases of finalize in the document are those of semel.finalize.judge."""
+    text = PROTOCOL.read_text(encoding="utf-8")
+    table = re.search(r"^\| staged name \\ final name \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
+    words = {"fail": "fail", "nothing to do": "nothing", "move": "move"}
+    words["remove the staged one"] = "remove staged"
+    head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
+    found = {
+        (State(row[0]), State(final)): words[cell]
+        for row in rows
+        for final, cell in zip(head[1:], row[1:], strict=True)
+    }
+    wanted = {(staged, final): str(judge(staged, final)) for staged in State for final in State}
+    assert found == wanted, "docs/protocol.md: the table of finalize is not that of judge"
+
+
+def test_the_document_names_every_reason_and_kind() -> None:
+    """A dead letter's and a decision's reasons, and the kinds of files, are all documented."""
+    text = PROTOCOL.read_text(encoding="utf-8")
+    words = [*Reason, *Kind, *(name for name, _ in read.REASONS.values())]
+    words += [word for word in write.REASONS.to_pylist() if word]
+    words += [*read.DEAD_LETTERS.names]
+    lacking = [str(word) for word in words if f"`{word}`" not in text]
+    assert not lacking, f"docs/protocol.md does not say what {lacking} means: add it"

@@ -1,0 +1,58 @@
+"""sql/queries/: each statement is used, and each name that the code uses is there."""
+
+import ast
+from functools import cache
+
+import tree
+
+_NAMERS = ("row", "rows", "change", "transition", "query")
+_OF_CATALOG = ("payload_query", "_runs")  # These take the name alone.
+_THERE = tree.statements()  # The audit hands its names on as values.
+
+
+@cache
+def used() -> dict[tuple[str, str], str]:
+    """Every (file, name) that the package asks for, and where."""
+    found = {}
+    for path in tree.python_files("plugins/semel"):
+        audit = path.is_relative_to(tree.PACKAGE / "audit")
+        for node in ast.walk(tree.parsed(path)):
+            if audit and isinstance(node, ast.Constant) and ("audit", node.value) in _THERE:
+                found["audit", node.value] = f"{tree.shown(path)}:{node.lineno}"
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func).rsplit(".", 1)[-1]
+            texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            where = f"{tree.shown(path)}:{node.lineno}"
+            if called in _NAMERS and len(texts) >= 2:
+                found[texts[0], texts[1]] = where
+            elif called in _OF_CATALOG and texts:
+                found["catalog", texts[0]] = where
+    return found
+
+
+def test_each_name_that_is_used_exists() -> None:
+    """A name that is nowhere would fail only when it is run."""
+    for (verb, name), where in used().items():
+        there = (verb, name) in tree.statements()
+        assert there, f"{where}: sql/queries/{verb}.sql has no `-- name: {name}`; write it"
+
+
+def test_each_statement_is_used() -> None:
+    """A statement that nobody runs is wrong before long."""
+    unused = sorted(tree.statements().keys() - used().keys())
+    assert not unused, f"nothing in plugins/semel uses {unused}: remove them from sql/queries/"
+
+
+def test_each_file_says_what_it_is_for() -> None:
+    """Each file begins with a comment that says what it is for."""
+    for path in sorted(tree.QUERIES.glob("*.sql")):
+        first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        assert first.startswith("-- "), f"{tree.shown(path)}: begin with a comment"
+
+
+def test_the_verbs_have_one_file_each() -> None:
+    """One verb, one module, one SQL file."""
+    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon"):
+        for path in (tree.PACKAGE / f"{verb}.py", tree.QUERIES / f"{verb}.sql"):
+            assert path.is_file(), f"{tree.shown(path)} is missing: a verb has both"

@@ -1,0 +1,58 @@
+"""The project's files as the tidy tests see them."""
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "plugins" / "semel"
+QUERIES = ROOT / "sql" / "queries"
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """All files that are or will be tracked: what .gitignore names is left out."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
+    names = sorted(filter(None, listed.decode().split("\0")))
+    return tuple(path for name in names if (path := ROOT / name).is_file())
+
+
+def python_files(*folders: str) -> list[Path]:
+    """The Python files below some folders of the project."""
+    roots = [ROOT / folder for folder in folders]
+    return [
+        path
+        for path in project_files()
+        if path.suffix == ".py" and any(path.is_relative_to(root) for root in roots)
+    ]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def shown(path: Path) -> str:
+    """A path as messages show it."""
+    return str(path.relative_to(ROOT))
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the package: `semel.sources.files`."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def statements() -> dict[tuple[str, str], str]:
+    """Every named statement: (file's stem, name) -> its text, comments left out."""
+    found = {}
+    for path in sorted(QUERIES.glob("*.sql")):
+        for part in path.read_text(encoding="utf-8").split("-- name: ")[1:]:
+            name, _, body = part.partition("\n")
+            found[path.stem, name.strip()] = re.sub(r"--[^\n]*", "", body)
+    return found

@@ -1,0 +1,152 @@
+"""A part's leader: nothing of the part outlives it, and nobody else is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from semel.stack import process
+from semel.stack.leader import Part, Record, end_recorded
+
+# A main process with a child in a process group of its own, as Airflow's tasks are.
+BRANCHING = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+time.sleep(60)
+"""
+CHILD = """
+import os, sys, time
+os.setpgid(0, 0)
+open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(60)
+"""
+
+
+def until(found, seconds: float = 20.0):
+    assert process.wait_until(lambda: bool(found()), seconds), "timed out"
+    return found()
+
+
+class Led:
+    """One leader with its part, its child and their record."""
+
+    def __init__(self, folder: Path) -> None:
+        self.child_file = folder / "child"
+        self.record_file = folder / "part.record"
+        self.part = Part(
+            name="part",
+            command=[sys.executable, "-c", BRANCHING, CHILD, str(self.child_file)],
+            env={},
+            directory=str(folder),
+            log=str(folder / "log"),
+            record=str(self.record_file),
+            user=None,
+            stop_signal=signal.SIGTERM,
+            stop_seconds=5,
+        )
+        self.leaders: list[subprocess.Popen] = []
+
+    def start(self) -> Record:
+        self.child_file.unlink(missing_ok=True)
+        path = self.record_file.with_name("part.json")
+        path.write_text(self.part.to_json())
+        command = [sys.executable, "-m", "semel.stack.leader", str(path)]
+        self.leaders.append(subprocess.Popen(command))
+        until(self.child_file.exists)
+        return Record.read(self.record_file)
+
+    @property
+    def child(self) -> process.Identity:
+        return process.identify(int(self.child_file.read_text()))
+
+    def close(self) -> None:
+        end_recorded(self.record_file, 5)
+        for leader in self.leaders:
+            leader.kill()
+            leader.wait(timeout=10)
+
+
+@pytest.fixture
+def led(tmp_path):
+    found = Led(tmp_path)
+    yield found
+    found.close()
+
+
+def test_stop_ends_all_groups_of_the_part(led):
+    """A stopped part leaves no process, also none that had left its process group."""
+    record, child = led.start(), led.child
+    led.leaders[0].terminate()
+    led.leaders[0].wait(timeout=15)
+    assert not process.alive(record.main) and not process.alive(child)
+    assert not led.record_file.exists()
+
+
+def test_killed_main_process_takes_its_children_along(led):
+    """When a part's main process is killed, its leader ends the children before it exits."""
+    record, child = led.start(), led.child
+    os.kill(record.main.pid, signal.SIGKILL)
+    assert led.leaders[0].wait(timeout=15) == 128 + signal.SIGKILL
+    assert not process.alive(child)
+
+
+def test_restart_after_a_killed_leader_ends_the_former_part_first(led):
+    """A part whose leader was killed never runs beside the restarted one."""
+    record, child = led.start(), led.child
+    os.kill(record.leader.pid, signal.SIGKILL)
+    led.leaders[0].wait(timeout=10)
+    assert process.alive(record.main) and process.alive(child)
+    again = led.start()
+    assert again.main != record.main
+    assert not process.alive(record.main) and not process.alive(child)
+
+
+def test_stubborn_part_is_killed_after_its_time(led):
+    """A part that ignores its stop signal ends nevertheless, within its bound."""
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN)\n" + BRANCHING
+    led.part = replace(led.part, stop_seconds=0.5)
+    led.part.command[2] = deaf
+    record = led.start()
+    began = time.monotonic()
+    led.leaders[0].terminate()
+    led.leaders[0].wait(timeout=15)
+    assert time.monotonic() - began < 10
+    assert not process.alive(record.main)
+
+
+def test_end_recorded_ends_what_a_killed_supervisor_left(led):
+    """`semel down` finds a part by its record alone."""
+    record, child = led.start(), led.child
+    assert end_recorded(led.record_file, 10) == 3
+    led.leaders[0].wait(timeout=10)
+    assert not process.alive(record.main) and not process.alive(child)
+
+
+@pytest.mark.parametrize("change", [{"started_ticks": 1}, {"boot": "another"}])
+def test_a_stranger_with_a_recorded_pid_is_left_alone(tmp_path, change):
+    """A pid that another process has got since is nobody's to end."""
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        now = process.identify(stranger.pid)
+        stale = replace(now, **change)
+        path = tmp_path / "part.record"
+        Record(leader=stale, main=stale, stop_signal=signal.SIGTERM).write(path)
+        assert end_recorded(path, 1) == 0
+        assert process.alive(now)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_zombie_counts_as_ended():
+    """A process that has ended and was not reaped does not keep `semel down` waiting."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.look(child.pid) is None
+    child.wait()

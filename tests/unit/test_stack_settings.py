@@ -1,0 +1,120 @@
+"""The generated settings: supervisor's configuration, Airflow's and Spark's."""
+
+import configparser
+import json
+import shlex
+import stat
+
+import pytest
+
+from semel import stack
+from semel.errors import TerminalError, UnavailableError
+from semel.stack import airflow_server, layout, spark_server, supervision
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    # A blank and a percent sign mean something to supervisor's configuration.
+    folder = tmp_path / "a b%c"
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(folder))
+    for name in ("SEMEL_LEDGER_DSN", "SEMEL_SPARK_REMOTE", "AIRFLOW_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def environment() -> dict[str, str]:
+    return airflow_server.environment(8080, "postgresql://a", "postgresql://l", "sc://h:1/;token=t")
+
+
+def test_configuration_names_each_part_once_and_starts_none(state):
+    """Supervisor reads the file as meant, whatever the folder's name, and starts no part itself."""
+    parts = [spark_server.part(15002), *airflow_server.parts(environment())]
+    read = configparser.RawConfigParser()
+    read.read_string(supervision.configuration(parts))
+    programs = [name for name in read.sections() if name.startswith("program:")]
+    assert programs == [f"program:{part.name}" for part in parts]
+    for part in parts:
+        section = read[f"program:{part.name}"]
+        assert section["autostart"] == "false" and section["autorestart"] == "true"
+        words = shlex.split(section["command"].replace("%%", "%"))
+        assert words[-1] == str(state / "supervisor" / f"{part.name}.json")
+        # Supervisor must not kill a leader before the leader has ended its part.
+        assert float(section["stopwaitsecs"]) > part.stop_seconds
+
+
+def test_configuration_and_command_lines_hold_no_secret():
+    """Command lines are shown to every user of the machine."""
+    parts = [spark_server.part(15002), *airflow_server.parts(environment())]
+    shown = supervision.configuration(parts) + str([part.command for part in parts])
+    assert not [name for name in layout.SECRETS if layout.secret(name) in shown]
+
+
+def test_long_state_folder_gets_a_short_socket(monkeypatch, tmp_path):
+    """A socket's path stays below the system's bound, in a folder that only we can enter."""
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path / ("x" * 100)))
+    path = supervision.socket_path()
+    try:
+        assert len(str(path)) <= supervision.SOCKET_PATH_MAX
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert supervision.socket_path() == path
+    finally:
+        path.parent.rmdir()
+
+
+def test_digest_ignores_the_shell_and_sees_a_change():
+    """Another PATH restarts nothing; another setting does."""
+    env = environment()
+    first = supervision.digest(airflow_server.parts(env))
+    assert supervision.digest(airflow_server.parts(env | {"PATH": "/elsewhere"})) == first
+    assert supervision.digest(airflow_server.parts(env | {"SEMEL_LEDGER_DSN": "x"})) != first
+
+
+def test_users_own_airflow_variables_win(monkeypatch):
+    """What the user has set for Airflow is what Airflow gets."""
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "32")
+    monkeypatch.setenv("AIRFLOW_HOME", "/their/home")
+    env = environment()
+    assert env["AIRFLOW__CORE__PARALLELISM"] == "32"
+    assert env["AIRFLOW_HOME"] == "/their/home"
+
+
+def test_loopback_is_reached_without_the_users_proxy(monkeypatch):
+    """A proxy of the environment is asked neither by tasks nor by Spark's clients for ourselves."""
+    monkeypatch.setenv("no_proxy", "intra.example")
+    assert environment()["no_proxy"] == "intra.example,127.0.0.1,localhost"
+
+
+def test_airflow_connection_of_a_remote():
+    """The Airflow connection `spark_default` leads to the same server as the address."""
+    fields = json.loads(environment()["AIRFLOW_CONN_SPARK_DEFAULT"])
+    assert fields == {"conn_type": "spark_connect", "host": "h", "port": 1, "password": "t"}
+    outer = spark_server.connection("sc://spark.example/;use_ssl=true;user_id=me")
+    assert outer["host"] == "spark.example" and outer["port"] == 15002
+    assert outer["login"] == "me" and outer["extra"] == {"use_ssl": "true"}
+
+
+def test_remote_that_is_none_is_refused_without_its_token():
+    """A wrong SEMEL_SPARK_REMOTE is named, and what may be a secret in it is not."""
+    with pytest.raises(TerminalError) as caught:
+        spark_server.connection("spark://h:7077/;token=hidden")
+    assert "sc://HOST:PORT" in str(caught.value) and "hidden" not in str(caught.value)
+
+
+def test_addresses_without_a_stack(monkeypatch):
+    """Without stack and variable the error says both ways out; the variable alone suffices."""
+    with pytest.raises(UnavailableError, match=r"`semel up`, or set SEMEL_LEDGER_DSN"):
+        stack.ledger_dsn()
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
+    assert stack.ledger_dsn() == "postgresql://me@there/db"
+
+
+def test_endpoints_do_not_show_passwords():
+    """Endpoints that end up in a log give nothing away."""
+    ends = stack.Endpoints(
+        ledger_dsn="postgresql://u:hidden@h/d",
+        spark_remote="sc://h/;token=hidden",
+        airflow_url="http://h",
+        airflow_user="admin",
+        airflow_password="hidden",
+    )
+    assert "hidden" not in repr(ends) + str(ends)
