@@ -1,7 +1,7 @@
-"""A tiny honest semel: it finalizes batches into a sink by hand, with markers, without any of its code.
+"""A tiny honest semel: it finalizes batches into a sink by hand, without any of semel's code.
 
-Its records are JSON objects with `id` (text), `n` (integer) and `at` (timestamp). It knows of each line
-what became of it, so tests can break one thing and see that the audit tells.
+Its records have `id` (text), `n` (integer) and `at` (timestamp). It knows of each line what became
+of it, so tests can break one thing and see that the audit tells.
 """
 
 import csv
@@ -159,7 +159,8 @@ class HonestSink:
                     "record_id": [dict(zip(self.spec.record_id, i, strict=True)) for i in ident],
                 }
             )  # fmt: skip
-            files.append(self.add("decisions", f"_semel/decisions/b{number:08d}-00001.parquet", table))
+            name = f"_semel/decisions/b{number:08d}-00001.parquet"
+            files.append(self.add("decisions", name, table))
         if letters:
             names = ("source_partition_id", "offset", "length", "reason", "detail", "raw")
             columns = dict(zip(names, zip(*letters, strict=True), strict=True))
@@ -214,7 +215,7 @@ class HonestSink:
         self.marker_path(number).write_text(json.dumps(content))
 
     def rewrite(self, number: int, kind: str, change, *, at: int = 0) -> Path:
-        """Change a file's table, and let the marker lie about it: size, checksum, rows and counts."""
+        """Change a file's table, and let the marker lie about it: size, checksum and rows."""
         content = self.marker(number)
         entry = [file for file in content["files"] if file["kind"] == kind][at]
         path = self.path / entry["path"]

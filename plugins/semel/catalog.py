@@ -7,7 +7,7 @@ that forgetting a hundred million ids is one DROP TABLE.
 A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired:
 merged into another or expired. Retired runs keep their payload as long as an attempt is open that
 may have pinned them. This holds only if an attempt is inserted and its snapshot taken in one
-transaction under the pipeline's lock: `merge` and the caller of `retire_expired` take the same lock.
+transaction under the lock of the pipeline: `merge` and the caller of `retire_expired` take it too.
 """
 
 from dataclasses import dataclass, fields

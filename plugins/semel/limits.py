@@ -131,3 +131,9 @@ AUDIT_OFFENDERS_SHOWN = 5
 
 AUDIT_ROWS_AT_ONCE = 1 << 20
 """Output rows that the audit hands to its engine at once, so that small files do not slow it."""
+
+FIND_PLACES_MAX = 1_000
+"""Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""
+
+BATCHES_SHOWN = 50
+"""Batches that `semel batches` lists unless told otherwise."""

@@ -6,10 +6,10 @@ reader may do the same: each marker is one JSON file that names the batch's file
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,6 +19,8 @@ from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.manifest import Kind
 from semel.pipeline import Spec
 from semel.sinks import layout
+
+_T = TypeVar("_T")
 
 FORMAT = 1
 """The format of markers that this version reads."""
@@ -125,7 +127,7 @@ def marker_paths(sink: Path) -> list[Path]:
 
 
 def read_marker(path: Path) -> Marker:
-    """One marker. CorruptionError: it is damaged, or of a format that this version does not know."""
+    """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
     try:
         plain = json.loads(path.read_bytes())
         if plain["format"] != FORMAT:
@@ -143,17 +145,17 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
     marker = Marker(
         path=path,
         pipeline=plain["pipeline"],
-        batch_id=plain["batch_id"],
+        batch_id=int(plain["batch_id"]),
         fence=plain["fence"],
         request_key=plain["request_key"],
-        commit_seq=plain["commit_seq"],
+        commit_seq=int(plain["commit_seq"]),
         batch_time=datetime.fromisoformat(plain["batch_time"]),
         spec=Spec.from_json(plain["spec"]),
         spec_digest=plain["spec_digest"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
-        counts=Counts(**plain["counts"]),
-        claims=tuple(Claim(**claim) for claim in plain["claims"]),
-        files=tuple(MarkedFile(**{**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
+        counts=_typed(Counts, plain["counts"]),
+        claims=tuple(_typed(Claim, claim) for claim in plain["claims"]),
+        files=tuple(_typed(MarkedFile, {**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
     )
     if path.name != layout.marker(Path(), marker.batch_id).name:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
@@ -162,6 +164,16 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         if parts.is_absolute() or ".." in parts.parts:
             raise ValueError(f"it lists {file.path!r}, which is not below the sink")
     return marker
+
+
+def _typed(kind: type[_T], plain: dict[str, Any]) -> _T:
+    """A dataclass from JSON. ValueError where a number or a text is something else."""
+    made = kind(**plain)
+    for field in fields(made):
+        value = getattr(made, field.name)
+        if type(value) is not field.type:
+            raise ValueError(f"{field.name} is {value!r}")
+    return made
 
 
 def columns_in_files(marker: Marker) -> pa.Schema:

@@ -1,12 +1,12 @@
--- audit: proofs over files alone. These statements run in DuckDB, in a database that lives as long as
--- one audit; what stands in {braces} is made from the declared columns.
+-- audit: proofs over files alone. These statements run in DuckDB, in a database that lives as long
+-- as one audit; what stands in {braces} is made from the declared columns.
 
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
                     proven BOOLEAN);
-CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR, why VARCHAR,
-                     id VARCHAR, bucket BIGINT, content UBIGINT);
+CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
+                     why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
 CREATE TABLE letter (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, wrong_bytes BOOLEAN);
 CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BIGINT,
@@ -20,7 +20,8 @@ WITH screened AS (
            CASE WHEN starts_with(line, chr(123)) AND json_valid(line)
                      AND NOT regexp_matches(line, ',\s*[}}\]]')
                      AND NOT CASE WHEN contains(lower(line), 'nan') OR contains(lower(line), 'inf')
-                                  THEN regexp_matches(line, '(?i)[-:,\[]\s*(nan|inf)') ELSE false END
+                                  THEN regexp_matches(line, '(?i)[-:,\[]\s*(nan|inf)')
+                                  ELSE false END
                 THEN line END AS line
     FROM lines
 ), parsed AS (
@@ -91,7 +92,8 @@ FROM (
     FROM letter JOIN batch USING (batch) ANTI JOIN record USING (batch, part, pos) WHERE proven
     UNION ALL
     SELECT batch, part, pos, id,
-           CASE WHEN decided > 0 AND lettered > 0 THEN 'the record is in the decisions and a dead letter'
+           CASE WHEN decided > 0 AND lettered > 0
+                THEN 'the record is in the decisions and a dead letter'
                 WHEN decided > 1 THEN 'the record is in the decisions twice'
                 ELSE 'the record is a dead letter twice' END
     FROM record WHERE decided + lettered > 1
@@ -102,7 +104,8 @@ ORDER BY batch, part, pos LIMIT $shown;
 SELECT batch, part, pos, id, what, count(*) OVER () AS total
 FROM (
     SELECT batch, part, pos, r.id,
-           CASE WHEN word = 'bad' THEN 'this is no record, but it is not in the dead letters: ' || why
+           CASE WHEN word = 'bad'
+                THEN 'this is no record, but it is not in the dead letters: ' || why
                 WHEN word = 'good' AND identified AND r.id IS NULL
                 THEN 'a part of the id is null, but it is not in the dead letters'
                 WHEN word = 'good' AND bucketed AND bucket IS NULL
@@ -126,9 +129,10 @@ FROM (
                 THEN CASE WHEN word = 'bad' OR r.id IS NOT NULL
                           THEN 'a dead letter says id_missing, but no part of the id is null' END
                 WHEN letter = ANY($of_the_time) AND bucketed
-                THEN CASE WHEN word = 'bad' THEN 'a dead letter says ' || letter || ', but it is no record'
-                          WHEN (letter = 'record_time_missing') <> (bucket IS NULL) AND word = 'good'
-                          THEN 'a dead letter says ' || letter || ', and its record_time says otherwise'
+                THEN CASE WHEN word = 'bad'
+                          THEN 'a dead letter says ' || letter || ', but it is no record'
+                          WHEN word = 'good' AND (letter = 'record_time_missing') <> (bucket IS NULL)
+                          THEN 'a dead letter says ' || letter || ', but record_time does not'
                           END
                 ELSE 'a dead letter has the reason ' || letter || ', which cannot be' END AS what
     FROM record AS r JOIN batch USING (batch)
@@ -141,7 +145,8 @@ ORDER BY batch, part, pos LIMIT $shown;
 -- $proven_below: from this place in the order of commits on, the survivors of an earlier batch are
 -- unknown, because its source is lost; that is told elsewhere.
 WITH repeated AS (
-    SELECT r.*, b.commit_seq FROM record AS r JOIN batch AS b USING (batch) WHERE decision IS NOT NULL
+    SELECT r.*, b.commit_seq FROM record AS r JOIN batch AS b USING (batch)
+    WHERE decision IS NOT NULL
 ), first AS (
     SELECT r.id, r.bucket, r.claim, r.pos, b.commit_seq
     FROM record AS r JOIN batch AS b USING (batch)
@@ -158,13 +163,14 @@ FROM (
     SELECT batch, part, pos, id,
            CASE WHEN word = 'bad' THEN 'a decision about what is no record'
                 WHEN id IS NULL THEN 'a decision about a record without an id'
-                WHEN said IS DISTINCT FROM id THEN 'the decision names another id: ' || COALESCE(said, 'null')
+                WHEN said IS DISTINCT FROM id
+                THEN 'the decision names another id: ' || COALESCE(said, 'null')
                 WHEN decision = 'duplicate_in_batch'
                 THEN CASE WHEN in_batch IS NOT TRUE
                           THEN 'duplicate_in_batch, but no earlier record of its batch survives' END
                 WHEN decision = 'duplicate_in_catalog'
                 THEN CASE WHEN in_catalog IS NOT TRUE AND commit_seq < $proven_below
-                          THEN 'duplicate_in_catalog, but no record of an earlier batch survives' END
+                          THEN 'duplicate_in_catalog, but none of an earlier batch survives' END
                 ELSE 'a decision for the unknown reason ' || decision END AS what
     FROM borne
 )
@@ -195,7 +201,8 @@ ORDER BY batch, part, pos LIMIT $shown;
 WITH side AS (
     SELECT batch, CASE matched_by WHEN 'id' THEN r.id WHEN 'position' THEN part || ':' || pos
                                   ELSE CAST(content AS VARCHAR) END AS key,
-           1 AS survivor, 0 AS written, content AS read, NULL AS wrote, part, pos, NULL AS file, r.id
+           1 AS survivor, 0 AS written, content AS read, NULL AS wrote, part, pos, NULL AS file,
+           r.id
     FROM record AS r JOIN batch USING (batch)
     WHERE survives AND (matched_by <> 'counts' OR NOT transformed)
     UNION ALL

@@ -29,7 +29,8 @@ class Local:
         self.env = kept | {"SEMEL_STATE_DIR": str(state)}
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        command = [layout.python(), "-c", "from semel.cli import main; main()", *words, "--json"]
+        code = "import sys; from semel.cli import main; sys.exit(main())"
+        command = [layout.python(), "-c", code, *words, "--json"]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.env, stdout=pipe, stderr=pipe, text=True)
 

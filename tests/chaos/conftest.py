@@ -1,5 +1,44 @@
-"""Fixtures of the chaos tests."""
+"""Fixtures of the chaos tests. One database serves them all, emptied before each: making and
+dropping one would take longer than most of these tests."""
 
+import secrets
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+import sqlalchemy as sa
 from fix_faults import children, forks  # noqa: F401
 from fix_proxy import ledger_behind, proxy  # noqa: F401
 from fix_scene import scene  # noqa: F401
+
+_EMPTY = """
+DO $$
+DECLARE segment text;
+BEGIN
+    FOR segment IN SELECT tablename FROM pg_tables
+                   WHERE schemaname = 'semel' AND tablename LIKE 'ids\\_%' LOOP
+        EXECUTE 'DROP TABLE semel.' || segment;
+    END LOOP;
+END $$;
+TRUNCATE semel.pipeline RESTART IDENTITY CASCADE;
+"""
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(postgres: str, template: str) -> Iterator[str]:
+    """The database of the chaos tests."""
+    name = f"semel_chaos_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        url = sa.make_url(postgres).set(database=name, drivername="postgresql")
+        yield url.render_as_string(hide_password=False)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def ledger_dsn(shared_dsn: str) -> str:
+    """An empty ledger."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute("SET lock_timeout = '20s'")
+        connection.execute(_EMPTY)
+    return shared_dsn

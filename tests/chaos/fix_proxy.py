@@ -1,5 +1,6 @@
 """A proxy before Postgres that can let a COMMIT through and cut its reply."""
 
+import contextlib
 import select
 import socket
 import threading
@@ -26,6 +27,7 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self._cut = threading.Event()
         self.cuts = 0
+        self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -35,6 +37,9 @@ class Proxy:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for client in self._clients:
+            with contextlib.suppress(OSError):  # closed already
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
 
@@ -44,6 +49,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return  # closed
+            self._clients.append(client)
             thread = threading.Thread(target=self._forward, args=(client,), daemon=True)
             self._threads.append(thread)
             thread.start()

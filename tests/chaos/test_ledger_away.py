@@ -24,7 +24,6 @@ IN_TRANSACTION = (
     "plan.before_write",
     "stage.before_begin",
     "stage.before_seal",
-    "commit.before_compare",
     "commit.before_win",
     "finalize.before_finalized",
     "collect.before_retire",
@@ -33,6 +32,7 @@ BETWEEN = (
     "plan.before_lock",
     "stage.after_folders",
     "stage.after_job",
+    "commit.before_compare",
     "commit.after_compare",
     "finalize.before_rename",
     "collect.before_merge",
@@ -78,7 +78,7 @@ def test_connections_end_at_a_point(scene: Scene, point: str) -> None:
         with Ledger(scene.ledger.dsn) as other:
             sql(
                 other,
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()",
             )
 

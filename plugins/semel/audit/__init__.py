@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -89,7 +90,8 @@ class _Audit:
         return self._verdict()
 
     def _read_letters(self) -> None:
-        for marker, table in self._kept(Kind.DEAD_LETTERS, ["source_partition_id", "offset", "reason", "raw"]):
+        columns = ["source_partition_id", "offset", "reason", "raw"]
+        for marker, table in self._kept(Kind.DEAD_LETTERS, columns):
             for row in table.to_pylist():
                 key = (marker.batch_id, row["source_partition_id"])
                 copies = self._letters.setdefault(key, {}).setdefault(row["offset"], [])
@@ -104,9 +106,12 @@ class _Audit:
             )
             ids = _zoneless(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
-            self._engine.insert_with(
-                "insert_decision", table.append_column("batch", batch), {"id": identity}
-            )
+            try:
+                self._engine.insert_with(
+                    "insert_decision", table.append_column("batch", batch), {"id": identity}
+                )
+            except duckdb.Error as error:
+                self._unreadable(marker, "its decisions", error)
 
     def _kept(self, kind: Kind, columns: list[str]) -> Iterator[tuple[Marker, pa.Table]]:
         """The decisions or dead letters of each batch. What cannot be read was blamed before."""
@@ -155,7 +160,8 @@ class _Audit:
         """Ids, positions and content hashes of the output's rows."""
         for marker in self._markers:
             spec, names = marker.spec, set(marker.sink_schema.names)
-            wanted = [*spec.record_id, *_POSITION] + ([] if spec.transforms else list(spec.source.columns))
+            wanted = [*spec.record_id, *_POSITION]
+            wanted += [] if spec.transforms else spec.source.columns
             wanted = [name for name in dict.fromkeys(wanted) if name in names]
             braces = {
                 "id": "CAST(NULL AS VARCHAR)",
@@ -171,10 +177,7 @@ class _Audit:
                     schema = columns_in_files(marker)
                     table = dataset_of(self._sink, spec, [file], schema).to_table(columns=wanted)
                 except (pa.ArrowException, OSError) as error:
-                    offender = Offender(
-                        what=f"it cannot be read ({error})", batch=marker.batch_id, file=file.path
-                    )
-                    self._findings.blame("output", offender)
+                    self._unreadable(marker, file.path, error)
                     continue
                 table = table.append_column("file", pa.repeat(file.path, table.num_rows))
                 held.append(_zoneless(table))
@@ -187,7 +190,17 @@ class _Audit:
         if held:
             table = pa.concat_tables(held)
             batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), table.num_rows)
-            self._engine.insert_with("insert_output", table.append_column("batch", batch), braces)
+            try:
+                self._engine.insert_with(
+                    "insert_output", table.append_column("batch", batch), braces
+                )
+            except duckdb.Error as error:
+                self._unreadable(marker, "its output", error)
+
+    def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
+        why = str(error).splitlines()[0]
+        offender = Offender(what=f"{what} cannot be read: {why}", batch=marker.batch_id)
+        self._findings.blame("files", offender)
 
     def _write_batches(self) -> None:
         rows = [
@@ -235,7 +248,9 @@ class _Audit:
 
     def _blame(self, name: str, rows: list[dict]) -> None:
         """Blame the rows of a check's statement; each says how many there are of its kind."""
-        paths = {(m.batch_id, c.source_partition_id): c.path for m in self._markers for c in m.claims}
+        paths = {
+            (m.batch_id, c.source_partition_id): c.path for m in self._markers for c in m.claims
+        }
         untold: dict[str, int] = {}
         for row in rows:
             check = row.get("check", name)

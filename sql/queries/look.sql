@@ -1,0 +1,49 @@
+-- look: what a person asks the ledger. Nothing here changes anything.
+
+-- name: open_claims
+SELECT p.path, lower(c.span) AS start, upper(c.span) AS "end", b.status AS state, b.batch_id,
+       b.request_key,
+       GREATEST(b.seen_at, b.committed_at)
+           < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent
+FROM semel.batch AS b
+JOIN semel.claim AS c USING (batch_id)
+JOIN semel.source_partition AS p USING (source_partition_id)
+WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
+ORDER BY p.path, start;
+
+-- name: batches
+-- The newest batches, of all pipelines when no name is given.
+SELECT b.batch_id, p.name AS pipeline, b.request_key, b.ordinal, b.status, b.interval_start,
+       b.interval_end, b.commit_seq, b.planned_at, b.finalized_at,
+       (SELECT count(*) FROM semel.attempt AS t WHERE t.batch_id = b.batch_id) AS attempts,
+       a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
+       a.rows_written
+FROM semel.batch AS b
+JOIN semel.pipeline AS p USING (pipeline_id)
+LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+WHERE CAST(:name AS text) IS NULL OR p.name = :name
+ORDER BY b.batch_id DESC
+LIMIT :count;
+
+-- name: batch
+SELECT b.batch_id, p.name AS pipeline, p.sink_path, b.request_key, b.ordinal, b.status,
+       b.spec_digest, b.interval_start, b.interval_end, b.commit_seq, b.batch_time, b.reason,
+       b.planned_at, b.seen_at, b.committed_at, b.finalized_at
+FROM semel.batch AS b
+JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE b.batch_id = :batch_id;
+
+-- name: attempts
+SELECT attempt_id, fence, status, snapshot_seq, driver, records_read, survivors, duplicates_batch,
+       duplicates_catalog, quarantined, late, rows_written, bytes_read, reason, started_at,
+       staged_at, ended_at
+FROM semel.attempt
+WHERE batch_id = :batch_id
+ORDER BY fence;
+
+-- name: files
+SELECT m.kind, m.final_path AS path, m.records, m.bytes, m.checksum
+FROM semel.manifest_file AS m
+JOIN semel.attempt AS a USING (attempt_id)
+WHERE a.batch_id = :batch_id AND a.status = 'won'
+ORDER BY m.ordinal;

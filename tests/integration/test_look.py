@@ -1,0 +1,136 @@
+"""audit, find, gaps, batches and show on what the verbs really wrote."""
+
+import gzip
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+
+from semel.audit import audit
+from semel.cli import main
+from semel.gaps import State, gaps
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+
+ODD = [
+    b"{not json", b'{"id": "e1", "n": "text"}', b'{"n": 1}', b"", b'{"id": null}', b"\xff\xfe",
+    b'{"id": "odd", "n": 1, "x": [1, {"y": NaN}]}\r', b'{"id": "odd", "n": 2}',
+    b'{"id": "a", "id": "b"}',
+]  # fmt: skip
+
+CASES = {
+    "plain": {},
+    "jsonl": {"sink": {"format": "jsonl"}},
+    "partitioned": {"sink": {"partition_by": ["n"], "position_columns": True}},
+    "position": {"record_id": None, "sink": {"position_columns": True}},
+    "counts": {"record_id": None},
+    "two columns": {"record_id": ["id", "at"]},
+    "bucket": {"record_time": "at", "dedup": {"scope": "bucket"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_audit_passes_on_what_semel_wrote(
+    case: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """Two batches with repeats and bad input pass in every form; a row removed fails them."""
+    spec = bench.spec(**CASES[case])
+    bench.write("in/a.jsonl", [*events(0, 300), *ODD, *events(0, 10)])
+    run_batch(ledger, spec, "r1", engine)
+    bench.write("in/a.jsonl", [*events(250, 400), *ODD], mode="ab")
+    bench.write("in/b.jsonl", [*events(390, 420), *ODD])
+    run_batch(ledger, spec, "r2", engine)
+    verdict = audit(spec)
+    assert [c for c in verdict.checks if not c.ok] == []
+    assert verdict.totals.records_read == 300 + 10 + 150 + 30 + 3 * (len(ODD) - 1)
+    victim = next(spec.sink_path().rglob(f"events-*.{spec.sink.format}"))
+    if victim.suffix == ".parquet":
+        pq.write_table(pq.read_table(victim, partitioning=None).slice(1), victim)
+    else:
+        victim.write_bytes(victim.read_bytes().split(b"\n", 1)[1])
+    assert not audit(spec).ok
+
+
+def test_audit_of_csv_and_gzip(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+    """CSV with quotes and bad lines, whole lines in gzip: the audit passes on both."""
+    spec = bench.spec(
+        source={"path": "in/*", "format": "csv", "closed_after": "0 s"},
+        sink={"position_columns": True},
+    )
+    lines = [b"at,id,n", b'2026-01-01T00:00:00+02:00,"a,""b",1', b",x", b",,5", b',"",7', b",c,1.5"]
+    bench.write("in/a.csv", [*lines, b",d,2\r", b",d,2", b',"open,3'])
+    bench.write("in/b.csv", [b"n,id,at", b"1,a,", b"2,d,", b"3,e,soon"])
+    path = bench.write("in/c", lines)
+    (bench.data / "in" / "c.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    done = run_batch(ledger, spec, "r1", engine)
+    verdict = audit(spec)
+    assert [c for c in verdict.checks if not c.ok] == []
+    assert (verdict.totals.survivors, done.plan.refusals) == (4, ())
+
+
+def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+    """What is unclaimed, planned, waiting or refused is listed; a finalized source has no gap."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 10))
+    size = path.stat().st_size
+    (gap,) = gaps(ledger, spec).gaps
+    assert (gap.start, gap.end, gap.state) == (0, size, State.UNCLAIMED)
+    assert gaps(ledger, spec).idle
+    batch = plan(ledger, spec, "r1").batch
+    (gap,) = gaps(ledger, spec).gaps
+    assert (gap.end, gap.state, gap.batch_id) == (size, State.PLANNED, batch.batch_id)
+    assert not gap.silent
+    assert not gaps(ledger, spec).idle
+    run_batch(ledger, spec, "r1", engine)
+    assert gaps(ledger, spec).gaps == ()
+    with path.open("ab") as file:
+        file.write(b'{"id": "half')
+    (gap,) = gaps(ledger, spec).gaps
+    assert (gap.start, gap.end, gap.state, gap.idle) == (size, size + 12, State.WAITING, False)
+    (bench.data / "in" / "out.jsonl").symlink_to("/etc/hostname")
+    found = gaps(ledger, spec)
+    assert [r.reason for r in found.refusals] == ["symlink"] and found.idle
+
+
+def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
+    """A planned batch that nobody works on is told."""
+    spec = bench.spec(limits={"orphan_after": "0 s"})
+    bench.write("in/a.jsonl", events(0, 10))
+    plan(ledger, spec, "r1")
+    found = gaps(ledger, spec)
+    assert found.gaps[0].silent and found.idle
+
+
+def test_commands(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+) -> None:
+    """Each command answers in words and as one JSON object, with its exit code."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", [*events(0, 10), *events(0, 1)])
+    batch = run_batch(ledger, spec, "r[1]", engine).plan.batch.batch_id
+    said = {}
+    for words in (
+        ["batches"], ["batches", "events"], ["show", str(batch)], ["gaps", "events"],
+        ["find", "events", "e000000"], ["find", "events", "nope"], ["audit", "events"],
+    ):  # fmt: skip
+        assert main(words) == 0
+        said[" ".join(words)] = capsys.readouterr().out
+        assert main([*words, "--json"]) == 0
+        assert isinstance(json.loads(capsys.readouterr().out), dict)
+    assert "r[1]" in said["batches"] and "finalized" in said["batches events"]
+    assert repr(str(path)) in said[f"show {batch}"]
+    assert "duplicate_in_batch: batch" in said["find events e000000"]
+    assert "not in any of 1 finalized batches" in said["find events nope"]
+    assert "passed" in said["audit events"]
+    bench.write("in/b.jsonl", events(0, 1))
+    assert main(["gaps", "events"]) == 1
+    next(spec.sink_path().glob("*.parquet")).unlink()
+    assert main(["audit", "events"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+    assert main(["show", "999"]) == 1
+    assert main(["audit", "nope"]) == 2
