@@ -2,8 +2,9 @@
 
     spark-submit stage_batch.py PIPELINE BATCH [--answer FILE]
 
-SEMEL_LEDGER_DSN names the ledger; it is never an argument, which others could read. Exit codes: 0 staged;
-75 (EX_TEMPFAIL) the same call may succeed later; 1 it fails until somebody changes something.
+SEMEL_LEDGER_DSN names the ledger; it is never an argument, which others could read. Exit codes:
+0 staged; 75 (EX_TEMPFAIL) the same call may succeed later; 1 it fails until somebody changes
+something.
 """
 
 import argparse
@@ -22,7 +23,7 @@ EXIT_TERMINAL = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Stage, say the summary, and return the exit code."""
+    """Stage, write or print the outcome, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pipeline")
     parser.add_argument("batch", type=int)
@@ -31,15 +32,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         spec = pipeline.find(given.pipeline)
         with Ledger(stack.ledger_dsn()) as ledger, open_engine(SUBMITTED) as engine:
-            answer = {"error": None, "text": summary.stage(stage(ledger, spec, given.batch, engine))}
+            staged = stage(ledger, spec, given.batch, engine)
+            answer = {"error": None, "text": summary.stage(staged)}
     except SemelError as error:
         answer = {"error": type(error).__name__, "text": str(error)}
         code = EXIT_RETRYABLE if isinstance(error, RetryableError) else EXIT_TERMINAL
     else:
         code = 0
-    print(answer["text"], file=sys.stderr if code else sys.stdout, flush=True)
     if given.answer:
         given.answer.write_text(json.dumps(answer), encoding="utf-8")
+    else:
+        print(answer["text"], file=sys.stderr if code else sys.stdout)
     return code
 
 

@@ -38,7 +38,7 @@ def contested(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 
 def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
-    """The same, with a commit lease from the first loss on, which ends soon when its holder died."""
+    """The same, with a commit lease from the first loss on, which soon ends."""
     limits.ATTEMPTS_LOST_BEFORE_LEASE = 0
     limits.LEASE_SECONDS = 1
     contested(ledger, spec)
@@ -65,7 +65,7 @@ SCRIPTS = {f.__name__: f for f in (contested, leased, r1, r2, collecting)}
 
 @dataclass
 class Child:
-    """A process that runs a script. `error` is the class of what ended it, None when nothing did."""
+    """A process that runs a script. It can be held up at a point."""
 
     process: multiprocessing.Process
     folder: Path

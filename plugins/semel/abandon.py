@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from semel.errors import StateError
-from semel.ledger import Ledger, row, rows, transition
+from semel.ledger import Ledger, change, row, rows, transition
 
 
 def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
@@ -32,4 +32,5 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
         reason=reason,
     )
     rows(connection, "abandon", "lose_attempts", batch_id=batch_id, reason=reason)
+    change(connection, "abandon", "clear_lease", batch_id=batch_id)
     return len(rows(connection, "abandon", "release_claims", batch_id=batch_id))

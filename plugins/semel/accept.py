@@ -7,6 +7,7 @@ records or old ones.
 import os
 from dataclasses import dataclass
 
+from semel import limits
 from semel.batch import Pipeline
 from semel.errors import SourceError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
@@ -56,6 +57,7 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
                 paths=[path],
                 inodes=[file.inode],
                 heads=[file.head_hash],
+                head_bytes=limits.HEAD_BYTES,
             )
         ]
         change(connection, "accept", "settle", pipeline_id=pipeline_id, path=path)
@@ -65,14 +67,25 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
 
 
 def _go_on(connection, file: ListedFile, known: list[Known]) -> Accepted:  # noqa: ANN001
-    """Bind the file to the partition whose bytes it begins with."""
-    candidates = [k for k in known if k.tail_end and files.differs(file, k) is None]
+    """Bind the file to the partition whose bytes it begins with, and whose own file is no more."""
+    candidates = [
+        k
+        for k in known
+        if k.tail_end and files.differs(file, k) is None and not _lives_elsewhere(file, k)
+    ]
     candidates.sort(key=lambda k: (k.path != file.path, -k.tail_end))
     if not candidates:
         raise SourceError(
-            f"{file.path!r} does not begin with what was read of any partition of this pipeline "
+            f"{file.path!r} does not begin with what was read of a file that was cut or is gone "
             f"({files.show(file)}); accept it as a new generation instead"
         )
+    others = [
+        k.source_partition_id
+        for k in known
+        if k.source_partition_id != candidates[0].source_partition_id
+        and (k.path == file.path or (k.device, k.inode) == (file.device, file.inode))
+    ]
+    change(connection, "plan", "retire_partitions", partitions=others)
     moved = transition(
         connection,
         "accept",
@@ -83,7 +96,17 @@ def _go_on(connection, file: ListedFile, known: list[Known]) -> Accepted:  # noq
         device=file.device,
         inode=file.inode,
     )
-    return Accepted(**moved, same=True)
+    return Accepted(**moved, same=True, retired=tuple(others))
+
+
+def _lives_elsewhere(file: ListedFile, known: Known) -> bool:
+    """Whether what was read of a known file is still there, under its own path."""
+    if known.path == file.path:
+        return False
+    try:
+        return files.tail_of(known.path, known.tail_end) == known.tail_hash
+    except OSError:
+        return False
 
 
 def _begin(connection, pipeline_id: int, file: ListedFile) -> Accepted:  # noqa: ANN001

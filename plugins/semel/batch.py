@@ -9,7 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from semel.ledger import Row
+import sqlalchemy as sa
+
+from semel.errors import StateError
+from semel.ledger import Row, row
+from semel.pipeline import Spec
 
 
 class BatchStatus(StrEnum):
@@ -82,6 +86,17 @@ class Batch(_FromRow):
     @classmethod
     def from_row(cls, row: Row) -> Self:
         return super().from_row({**row, "status": BatchStatus(row["status"])})  # type: ignore[arg-type]
+
+
+def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
+    """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
+    found = row(connection, "batch", "batch", batch_id=batch_id)
+    if found is None or found["name"] != spec.name:
+        whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
+        raise StateError(
+            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}; see `semel batches {spec.name}`"
+        )
+    return Batch.from_row(found)
 
 
 @dataclass(frozen=True, kw_only=True)

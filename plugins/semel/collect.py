@@ -1,25 +1,29 @@
 """collect: forget what no promise needs any more. It runs on its own clock, beside everything else.
 
 How it works, each in a transaction of its own:
-1. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
-2. merge small id runs, so that a classification asks few filters;
-3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
-4. remove staged files of attempts that are proven lost, or whose batch is finalized.
+1. finalize committed batches whose runs are gone;
+2. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
+3. merge small id runs, so that a classification asks few filters;
+4. delete payloads that nobody can ask for, and drop segments that hold nothing else;
+5. remove staged files of attempts that are proven lost, or whose batch is finalized.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from semel import faults, limits, paths
 from semel.catalog import (
+    Run,
     delete_payload,
     drop_segment,
     droppable_segments,
     retire_expired,
     snapshot,
 )
-from semel.errors import RetryableError
+from semel.errors import CorruptionError, RetryableError
+from semel.finalize import finalize
 from semel.ledger import Ledger, rows
 from semel.merge import merge, merge_candidates
 from semel.payload import FilterCache
@@ -36,6 +40,7 @@ class Collected:
     """What one collect of a pipeline did."""
 
     pipeline: str
+    batches_finalized: int
     runs_retired: int
     runs_merged: int
     payloads_deleted: int
@@ -53,14 +58,21 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
     if not found:
         return None
     pipeline_id, sink = found[0]["pipeline_id"], Path(found[0]["sink_path"])
+    finished = _finish(ledger, spec, pipeline_id, say)
     retired = _retire(ledger, spec, pipeline_id)
     merged = _merge(ledger, spec, pipeline_id, say)
     deleted = delete_payload(ledger, pipeline_id)
     faults.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, say)
-    folders, freed = _remove_staged(ledger, pipeline_id, sink)
+    try:
+        folders, freed = _remove_staged(ledger, pipeline_id, sink)
+    except OSError as error:
+        raise RetryableError(
+            f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this again"
+        ) from error
     return Collected(
         pipeline=spec.name,
+        batches_finalized=finished,
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
@@ -68,6 +80,16 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
         folders_removed=folders,
         bytes_freed=freed,
     )
+
+
+def _finish(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
+    orphan = spec.limits.orphan_after.total_seconds()
+    values = {"pipeline_id": pipeline_id, "orphan_seconds": orphan}
+    unfinished = ledger.rows("collect", "unfinished", **values)
+    for batch in unfinished:
+        finalize(ledger, spec, batch["batch_id"])
+        say(f"finalized batch {batch['batch_id']}: it had committed, and its run did not come back")
+    return len(unfinished)
 
 
 def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:
@@ -104,10 +126,19 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
                 merge(ledger, cache, group)
                 faults.point("collect.after_merge")
                 merged += len(group)
-            except RetryableError as error:
+            except (RetryableError, CorruptionError) as error:
+                if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
+                    raise
                 say(f"a merge was left for the next time: {error}")
                 return merged
     return merged
+
+
+def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[Run, ...]) -> bool:
+    """Whether the runs that could not be read should be there: no other collect retired them."""
+    with ledger.transaction() as connection:
+        live = {run.id_run_id for run in snapshot(connection, pipeline_id).runs}
+    return all(run.id_run_id in live for run in group)
 
 
 def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
@@ -142,6 +173,6 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, i
                 freed += remove_folder(folder)
                 faults.point("collect.after_remove")
                 removed += 1
-        if not any(folder.parent.iterdir()):
+        with suppress(OSError):  # Not empty, or gone: another attempt or collect was faster.
             folder.parent.rmdir()
     return removed, freed

@@ -19,10 +19,10 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from semel import faults, limits, paths
-from semel.batch import Attempt, Batch, BatchStatus, Pipeline
+from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
 from semel.catalog import Run, own_runs, publish_runs, snapshot
 from semel.payload import FilterCache, overlap
-from semel.errors import RetryableError, StateError
+from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
 from semel.stage import Say, lose
@@ -44,6 +44,10 @@ class _Behind(Exception):
     """Another batch committed after the comparison."""
 
 
+class _Ended(Exception):
+    """This batch or attempt was ended by somebody else: what it is now must be read again."""
+
+
 def commit(
     ledger: Ledger, spec: Spec, batch_id: int, restage: Callable[[], object], say: Say = print
 ) -> Committed:
@@ -52,9 +56,10 @@ def commit(
     RetryableError: it was beaten too often, or a part is away; the same call goes on from there.
     StateError: the batch was abandoned.
     """
-    for losses in range(limits.COMMIT_LOSSES_MAX):
+    losses = 0
+    for _ in range(limits.COMMIT_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+            batch = batch_of(connection, spec, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             return Committed(batch=batch, fence=found["fence"], found=True, losses=losses)
@@ -70,17 +75,21 @@ def commit(
             restage()
             continue
         attempt = Attempt.from_row(found)
-        reason = _try(ledger, spec, batch, attempt, say)
+        try:
+            reason = _try(ledger, spec, batch, attempt, say)
+        except _Ended:
+            continue
         if reason is None:
             faults.point("commit.after_win")
             with ledger.transaction() as connection:
-                batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+                batch = batch_of(connection, spec, batch_id)
             return Committed(batch=batch, fence=attempt.fence, found=False, losses=losses)
         lose(ledger, attempt.attempt_id, reason)
+        losses += 1
         say(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")
     raise RetryableError(
-        f"batch {batch_id} lost {limits.COMMIT_LOSSES_MAX} attempts to other commits; nothing of it "
-        "is committed, run commit again"
+        f"batch {batch_id} lost {losses} attempts to other commits in {limits.COMMIT_ROUNDS_MAX} "
+        "rounds; nothing of it is committed, run commit again"
     )
 
 
@@ -93,14 +102,12 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
             now = snapshot(connection, batch.pipeline_id)
             mine = own_runs(connection, attempt.attempt_id)
         faults.point("commit.before_compare")
-        theirs = [run for run in now.runs if run.seq_max > compared]
-        if mine and theirs:
-            common = overlap(ledger, FilterCache(paths.cache_dir()), mine, theirs)
-            if common:
-                return (
-                    f"{common} of its records were committed by other batches since commit "
-                    f"{attempt.snapshot_seq}"
-                )
+        common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])
+        if common:
+            return (
+                f"{common} of its records were committed by other batches since commit "
+                f"{attempt.snapshot_seq}"
+            )
         compared = now.commit_seq
         faults.point("commit.after_compare")
         try:
@@ -114,6 +121,21 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
     )
 
 
+def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run]) -> int:
+    """How many ids of an attempt are in newer runs. _Ended: it won or was lost meanwhile."""
+    if any(run.attempt_id == attempt.attempt_id for run in theirs):
+        raise _Ended  # A twin of this commit let it win: these are its own runs.
+    if not mine or not theirs:
+        return 0
+    try:
+        return overlap(ledger, FilterCache(paths.cache_dir()), mine, theirs)
+    except CorruptionError:
+        now = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
+        if now["status"] != AttemptStatus.STAGED:
+            raise _Ended from None  # Lost meanwhile, and collect has taken its ids.
+        raise
+
+
 def _decide(
     connection: sa.Connection,
     spec: Spec,
@@ -123,8 +145,10 @@ def _decide(
     compared: int,
 ) -> str | None:
     rows(connection, "plan", "lock_pipeline", pipeline_id=batch.pipeline_id)
-    rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
-    rows(connection, "commit", "lock_attempt", attempt_id=attempt.attempt_id)
+    batch_now = row(connection, "commit", "lock_batch", batch_id=batch.batch_id)
+    attempt_now = row(connection, "commit", "lock_attempt", attempt_id=attempt.attempt_id)
+    if batch_now["status"] != BatchStatus.PLANNED or attempt_now["status"] != AttemptStatus.STAGED:
+        raise _Ended
     # A statement of its own, after the locks: it sees what was committed while we waited.
     now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
     if now["commit_seq"] != compared or (

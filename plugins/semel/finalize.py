@@ -1,28 +1,29 @@
 """finalize: rename the winner's files to their final names. Any number of times, also twice at once.
 
 A pure decision table (`judge`) classifies each file by what is there; then it is acted upon. It
-never overwrites, and never takes existence for correctness. Order: renames, fsync of the folders,
-success marker, `committed -> finalized`.
+never overwrites, and never takes existence for correctness. Order: final names (hard links), fsync
+of the folders, success marker, `committed -> finalized`, and only then the staged names go.
 """
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from semel import faults
-from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts
-from semel.errors import CorruptionError, StateError
+from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, batch_of
+from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import Kind, ManifestFile
 from semel.pipeline import Spec
 from semel.sinks import layout
 from semel.storage import (
     checksum,
+    link_new,
     make_folder,
-    move_new,
     remove_folder,
     sync_folder,
     write_new,
@@ -41,9 +42,8 @@ class State(StrEnum):
 
 
 class Act(StrEnum):
-    MOVE = "move"
+    LINK = "link"
     NOTHING = "nothing"
-    REMOVE_STAGED = "remove staged"
     FAIL = "fail"
 
 
@@ -51,11 +51,9 @@ def judge(staged: State, final: State) -> Act:
     """The decision table: all nine cases."""
     match staged, final:
         case State.RIGHT, State.ABSENT:
-            return Act.MOVE
-        case State.ABSENT, State.RIGHT:
+            return Act.LINK
+        case (State.ABSENT | State.RIGHT), State.RIGHT:
             return Act.NOTHING
-        case State.RIGHT, State.RIGHT:
-            return Act.REMOVE_STAGED
         case _:
             return Act.FAIL
 
@@ -76,8 +74,18 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
 
     CorruptionError: a file is missing or is not what the manifest says; nothing was touched.
     """
+    try:
+        return _finalize(ledger, spec, batch_id)
+    except OSError as error:
+        raise RetryableError(
+            f"batch {batch_id}: {error}; it has committed and stays so. Mend the file system of its "
+            "sink, then run finalize again"
+        ) from error
+
+
+def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     with ledger.transaction() as connection:
-        batch = Batch.from_row(row(connection, "stage", "batch", batch_id=batch_id))
+        batch = batch_of(connection, spec, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
@@ -96,7 +104,7 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     if batch.status is BatchStatus.FINALIZED:
         return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
     faults.point("finalize.before_rename")
-    rename(files, batch_id)
+    rename(sink, files, batch_id)
     faults.point("finalize.after_rename")
     _mark(marker, marker_content(spec, sink, batch, won, counts, claims, files))
     faults.point("finalize.after_mark")
@@ -117,15 +125,17 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     )
 
 
-def rename(files: list[ManifestFile], batch_id: int) -> None:
-    """Bring every file under its final name, or raise CorruptionError before touching any."""
+def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
+    """Bring every file under its final name, durably, or raise before touching any.
+
+    The staged names stay until the batch is finalized: a file is never under neither name, also on
+    file systems that log each folder apart.
+    """
+    folders = {Path(f.final_path).parent for f in files}
     for _ in range(_ROUNDS_MAX):
         acts = [(file, *_look(file)) for file in files]
         faults.point("finalize.after_look")
         broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
-        # A twin may have moved a file between our two looks at it: look again at what seems broken.
-        broken = [(f, *_look(f)) for f, _, _ in broken]
-        broken = [(f, s, t) for f, s, t in broken if judge(s, t) is Act.FAIL]
         if broken:
             shown = "; ".join(
                 f"{f.final_path!r}: staged file {s}, final file {t}" for f, s, t in broken[:5]
@@ -134,15 +144,22 @@ def rename(files: list[ManifestFile], batch_id: int) -> None:
                 f"batch {batch_id}: {len(broken)} of {len(files)} files are not as its manifest says "
                 f"({shown}); nothing was touched. Restore them from a backup: the batch has committed"
             )
-        if all(judge(s, t) is Act.NOTHING for _, s, t in acts):
+        missing = [file for file, s, t in acts if judge(s, t) is Act.LINK]
+        if not missing:
             break
-        for folder in sorted({Path(f.final_path).parent for f in files}):
+        for folder in sorted(folders):
             make_folder(folder)
-        for file, staged, final in acts:
-            _act(file, judge(staged, final))
-    for folder in sorted({str(Path(p).parent) for f in files for p in (f.final_path, f.staged_path)}):
-        if os.path.isdir(folder):
-            sync_folder(folder)
+        for file in missing:
+            # A twin may have been faster: the next round looks at what it left.
+            with suppress(FileNotFoundError, FileExistsError):
+                link_new(Path(file.staged_path), Path(file.final_path))
+    else:
+        raise RetryableError(
+            f"batch {batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this again"
+        )
+    parents = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(sink)}
+    for folder in sorted(parents, reverse=True):
+        sync_folder(folder)
 
 
 def _look(file: ManifestFile) -> tuple[State, State]:
@@ -156,17 +173,6 @@ def _state(file: ManifestFile, path: str) -> State:
         return State.RIGHT if checksum(path) == file.checksum else State.WRONG
     except (FileNotFoundError, NotADirectoryError):
         return State.ABSENT
-
-
-def _act(file: ManifestFile, act: Act) -> None:
-    """Do what the table says. What a twin did meanwhile is seen in the next round."""
-    try:
-        if act is Act.MOVE:
-            move_new(Path(file.staged_path), Path(file.final_path))
-        elif act is Act.REMOVE_STAGED:
-            os.unlink(file.staged_path)
-    except (FileNotFoundError, FileExistsError):
-        return
 
 
 def marker_content(

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from semel import limits
+from semel.errors import RetryableError
 from semel.ledger import Ledger, Row, row, rows
 from semel.pipeline import Spec
 from semel.sources.cut import Wanted, want
@@ -54,7 +56,10 @@ class Gaps:
 
 
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
-    """List the gaps of a pipeline, in the order of paths and positions."""
+    """List the gaps of a pipeline, in the order of paths and positions.
+
+    RetryableError: the ledger did not answer, or a file went away under our eyes.
+    """
     listed, unread = list_files(spec)
     with ledger.transaction() as connection:
         pipeline = row(connection, "plan", "pipeline", name=spec.name)
@@ -69,13 +74,19 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
                 paths=[file.path for file in listed],
                 inodes=[file.inode for file in listed],
                 heads=[file.head_hash for file in listed],
+                head_bytes=limits.HEAD_BYTES,
                 **identity,
             )
             orphan_seconds = spec.limits.orphan_after.total_seconds()
             held = rows(
                 connection, "look", "open_claims", orphan_seconds=orphan_seconds, **identity
             )
-    wanted, refused = want(spec, listed, [Known(**r) for r in known])
+    try:
+        wanted, refused = want(spec, listed, [Known(**r) for r in known])
+    except FileNotFoundError as error:
+        raise RetryableError(
+            f"{error.filename!r} went away while it was looked at; run this again"
+        ) from error
     partitions = [w.known.source_partition_id for w in wanted if w.known and w.end]
     ends = [w.end for w in wanted if w.known and w.end]
     free: dict[int, list[tuple[int, int]]] = {}

@@ -108,8 +108,8 @@ FILE_NAME_BYTES_MAX = 200
 RECORD_TIME_AHEAD_SECONDS = 86_400
 """How far record_time may lie ahead of the ledger's clock in scope bucket: clocks are never exact."""
 
-COMMIT_LOSSES_MAX = 8
-"""Attempts of one batch that one commit call stages again before it gives up and is retried."""
+COMMIT_ROUNDS_MAX = 16
+"""Rounds (a restage, or a try to commit) of one commit call before it gives up and is retried."""
 
 MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round shrinks the number of live runs."""

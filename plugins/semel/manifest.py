@@ -40,6 +40,7 @@ class SplitReport:
     sink_schema: str | None = None
     bucket_min: int | None = None
     bucket_max: int | None = None
+    bucket_open_min: int | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     example: str | None = None
 

@@ -8,7 +8,7 @@ How it works:
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from semel import faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.errors import RetryableError, TerminalError
-from semel.ledger import Ledger, change, row, rows
+from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
 from semel.sources import files
 from semel.sources.cut import Range, Wanted, cut, want
@@ -75,10 +75,14 @@ def plan(
         wanted, refused = want(spec, listed, known)
         with ledger.transaction() as connection:
             free = _free(connection, spec, pipeline, request_key, wanted)
-        ranges, left = cut(spec, wanted, free.ranges)
+        try:
+            ranges, left = cut(spec, wanted, free.ranges)
+        except FileNotFoundError:  # It went away under our eyes: look again.
+            listed = None
+            continue
         faults.point("plan.before_lock")
         with ledger.transaction() as connection:
-            rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
+            lock(connection, pipeline)
             if (
                 _latest(connection, pipeline, request_key) != latest
                 or _known(connection, pipeline, listed) != known
@@ -86,7 +90,8 @@ def plan(
             ):
                 continue
             refusals = (*unread, *refused)
-            _write_refusals(connection, pipeline, refusals)
+            looked_at = [f.path for f in listed] + [r.path for r in unread] if window else None
+            _write_refusals(connection, pipeline, refusals, looked_at)
             partitions = _write_partitions(connection, pipeline, wanted, ranges)
             batch = None
             if ranges:
@@ -113,6 +118,16 @@ def plan(
     )
 
 
+def lock(connection: sa.Connection, pipeline: Pipeline) -> None:
+    """Take the pipeline's lock. RetryableError when its sink was moved since the row was read."""
+    found = row(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
+    if found["sink_path"] != pipeline.sink_path:
+        raise RetryableError(
+            f"the sink of {pipeline.name} was moved from {pipeline.sink_path} to "
+            f"{found['sink_path']} meanwhile; run this again"
+        )
+
+
 def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
     """The newest batch that a request planned, or None."""
     with ledger.transaction() as connection:
@@ -127,12 +142,6 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
     )
     sink_path = str(spec.sink_path())
     with ledger.transaction() as connection:
-        owner = row(connection, "plan", "sink_owner", sink_path=sink_path)
-        if owner is not None and owner["name"] != spec.name:
-            raise TerminalError(
-                f"sink.path {sink_path} belongs to pipeline {owner['name']!r}, and {spec.name!r} would "
-                "write its records there again; keep the old name, or give this one its own sink"
-            )
         change(
             connection,
             "plan",
@@ -143,6 +152,13 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
             shards=spec.dedup.shards,
             bucket_seconds=max(60, int(spec.dedup.horizon.total_seconds()) // 32),
         )
+        owner = row(connection, "plan", "sink_owner", sink_path=sink_path)
+        if owner is not None and owner["name"] != spec.name:
+            raise TerminalError(
+                f"sink.path {sink_path} belongs to pipeline {owner['name']!r}, and {spec.name!r} "
+                "would write its records there again; keep the old name, or give this one its own "
+                "sink"
+            )
         pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
         if pipeline.identity != identity:
             raise TerminalError(
@@ -151,11 +167,24 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
                 "back, or declare a new pipeline with its own sink"
             )
         if pipeline.sink_path != sink_path:
-            values = {"pipeline_id": pipeline.pipeline_id, "sink_path": sink_path}
-            change(connection, "plan", "move_sink", **values)
+            pipeline = _move_sink(connection, pipeline, sink_path)
         faults.point("plan.before_register")
     faults.point("plan.after_register")
     return pipeline
+
+
+def _move_sink(connection: sa.Connection, pipeline: Pipeline, sink_path: str) -> Pipeline:
+    lock(connection, pipeline)
+    transition(
+        connection,
+        "plan",
+        "move_sink",
+        f"sink.path of {pipeline.name} cannot move from {pipeline.sink_path} to {sink_path} while a "
+        "batch is on its way; put it back and finish or abandon what `semel batches` shows",
+        pipeline_id=pipeline.pipeline_id,
+        sink_path=sink_path,
+    )
+    return replace(pipeline, sink_path=sink_path)
 
 
 def _interval(
@@ -191,6 +220,7 @@ def _known(connection: sa.Connection, pipeline: Pipeline, listed: list[ListedFil
         paths=[file.path for file in listed],
         inodes=[file.inode for file in listed],
         heads=[file.head_hash for file in listed],
+        head_bytes=limits.HEAD_BYTES,
     )
     return [Known(**r) for r in found]
 
@@ -223,9 +253,19 @@ def _free(
 
 
 def _write_refusals(
-    connection: sa.Connection, pipeline: Pipeline, refusals: tuple[Refusal, ...]
+    connection: sa.Connection,
+    pipeline: Pipeline,
+    refusals: tuple[Refusal, ...],
+    looked_at: list[str] | None,
 ) -> None:
-    change(connection, "plan", "clear_refusals", pipeline_id=pipeline.pipeline_id)
+    change(
+        connection,
+        "plan",
+        "clear_refusals",
+        pipeline_id=pipeline.pipeline_id,
+        everything=looked_at is None,
+        paths=looked_at or [],
+    )
     change(
         connection,
         "plan",
@@ -277,6 +317,7 @@ def _write_partitions(
         "update_partitions",
         partitions=[partitions[file.path] for file, _, _ in moved],
         paths=[file.path for file, _, _ in moved],
+        devices=[file.device for file, _, _ in moved],
         head_lengths=[file.head_length for file, _, _ in moved],
         heads=[file.head_hash for file, _, _ in moved],
         tail_ends=[end for _, end, _ in moved],

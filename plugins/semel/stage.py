@@ -23,22 +23,24 @@ from typing import Protocol
 import xxhash
 
 from semel import faults, limits, paths
-from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline
+from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
 from semel.catalog import ensure_segment, snapshot
 from semel.errors import (
     AttemptLostError,
+    CorruptionError,
     LimitError,
     RetryableError,
-    SemelError,
     StateError,
     TerminalError,
 )
-from semel.ledger import Ledger, change, row, rows, transition
+from semel.ledger import Ledger, Row, change, row, rows
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.pipeline import Spec
+from semel.plan import lock
 from semel.sinks import layout
 from semel.sources import files
 from semel.steps.job import StageJob, splits_of
+from semel.steps.read import CLOCK_REASONS
 from semel.storage import make_folder, sync_folder
 
 Say = Callable[[str], None]
@@ -82,7 +84,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
     TerminalError: the spec or the source is not what was planned, or a limit was broken.
     """
     with ledger.transaction() as connection:
-        batch = _batch(connection, batch_id)
+        batch = batch_of(connection, spec, batch_id)
         pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
         done = row(connection, "stage", "staged", batch_id=batch_id)
         claims = [
@@ -104,13 +106,6 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
     if done is not None:
         return Staged(batch=batch, attempt=Attempt.from_row(done), found=True)
     return _attempt(ledger, spec, pipeline, batch, claims, engine, say)
-
-
-def _batch(connection, batch_id: int) -> Batch:  # noqa: ANN001 - sqlalchemy.Connection
-    found = row(connection, "stage", "batch", batch_id=batch_id)
-    if found is None:
-        raise StateError(f"there is no batch {batch_id}; run plan first, or see `semel batches`")
-    return Batch.from_row(found)
 
 
 def _attempt(
@@ -137,11 +132,24 @@ def _attempt(
             faults.point("stage.after_job")
             files.check_claims(claims)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
-    except SemelError as error:
-        lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+    except BaseException as error:
+        _give_up(ledger, pipeline, batch, attempt, error)
         raise
-    except OSError as error:
+
+
+def _give_up(
+    ledger: Ledger, pipeline: Pipeline, batch: Batch, attempt: Attempt, error: BaseException
+) -> None:
+    """Lose a failed attempt. Raises the error that tells the caller more than `error` does."""
+    try:
+        found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
         lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+    except RetryableError:
+        return  # The ledger is away: the attempt stays open, which is safe.
+    if isinstance(error, Exception) and found["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
+        # It was given up while it ran, and collect may have taken what it worked with.
+        raise AttemptLostError(_lost_message(batch, attempt, found)) from error
+    if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. Mend "
             f"the file system below {pipeline.sink_path}, then run stage again"
@@ -152,23 +160,27 @@ def _begin(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim]
 ) -> tuple[Attempt, StageJob]:
     with ledger.transaction() as connection:
-        rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
+        lock(connection, pipeline)
         segment = None
         if not spec.by_position:
             horizon = int(spec.dedup.horizon.total_seconds())
             segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
         pinned = snapshot(connection, pipeline.pipeline_id)
-        begun = transition(
+        begun = row(
             connection,
             "stage",
             "begin_attempt",
-            f"batch {batch.batch_id} is not planned any more, so it takes no new attempt; run this "
-            "again to see what became of it",
             batch_id=batch.batch_id,
             snapshot_seq=pinned.commit_seq,
             gc_floor=pinned.gc_floor,
             driver=f"{socket.gethostname()}:{os.getpid()}",
         )
+        if begun is None:
+            raise AttemptLostError(
+                f"batch {batch.batch_id} is not planned any more, so it takes no new attempt; run "
+                "this again to see what became of it"
+            )
+        change(connection, "stage", "sign_of_life", batch_id=batch.batch_id)
         faults.point("stage.before_begin")
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
@@ -208,6 +220,11 @@ def _seal(
     counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
     written = sum(f.records for f in staged if f.kind is Kind.DATA)
     counts = Counts(**{**asdict(counts), "rows_written": written})
+    if not spec.transforms and written != counts.survivors:
+        raise CorruptionError(
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new and "
+            f"{written} rows were written; this is a defect of semel, nothing was committed"
+        )
     reasons, example = _quarantine(spec, batch, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
     if pipeline.sink_schema not in (None, schema):
@@ -221,8 +238,9 @@ def _seal(
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
     faults.point("stage.after_sync")
-    buckets = [r.bucket_min for r in outcome.reports if r.bucket_min is not None]
+    buckets = [r.bucket_open_min for r in outcome.reports if r.bucket_open_min is not None]
     with ledger.transaction() as connection:
+        rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
         other = row(
             connection, "stage", "other_digest", batch_id=batch.batch_id, input_digest=digest
         )
@@ -243,7 +261,10 @@ def _seal(
             **asdict(counts),
         )
         if sealed is None:
-            raise AttemptLostError(_lost_message(connection, batch, attempt))
+            found = row(
+                connection, "stage", "attempt_status", attempt_id=attempt.attempt_id
+            )
+            raise AttemptLostError(_lost_message(batch, attempt, found))
         change(
             connection,
             "stage",
@@ -294,7 +315,9 @@ def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:
     found = xxhash.xxh3_128()
     for split, report in zip(job.splits, reports, strict=True):
         claim = split.claim
-        part = (claim.source_partition_id, split.start, split.end, report.digest, report.reasons)
+        # What is late, or ahead of the clock, depends on when it is read.
+        bad = {k: v for k, v in report.reasons.items() if k not in CLOCK_REASONS}
+        part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
         found.update(json.dumps(part, sort_keys=True).encode())
     return found.hexdigest()
 
@@ -326,8 +349,7 @@ def lose(ledger: Ledger, attempt_id: int, reason: str) -> None:
     faults.point("stage.after_lose")
 
 
-def _lost_message(connection, batch: Batch, attempt: Attempt) -> str:  # noqa: ANN001
-    found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
+def _lost_message(batch: Batch, attempt: Attempt, found: Row) -> str:
     return (
         f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']} ({found['reason']}) and "
         "takes nothing more; another attempt goes on, or run stage again"
@@ -344,6 +366,9 @@ def _heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
             try:
                 with ledger.transaction() as connection:
                     change(connection, "stage", "sign_of_life", batch_id=batch_id)
+                with ledger.transaction() as connection:
+                    values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
+                    change(connection, "commit", "renew_lease", **values)
             except RetryableError:
                 continue  # The ledger is away; sealing will say so if it stays away.
 

@@ -73,7 +73,7 @@ def commit(answer: "Committed") -> str:
         lines = [f"committed: {fence}, as commit {answer.batch.commit_seq} of its pipeline"]
     if answer.losses:
         again = _count(answer.losses, "time")
-        lines.append(f"staged again {again}, because other batches committed the same records first")
+        lines.append(f"staged again {again}: other batches committed the same records first")
     done = answer.batch.status is BatchStatus.FINALIZED
     lines.append("next: nothing, it is finalized" if done else "next: finalize")
     return "\n".join(lines)

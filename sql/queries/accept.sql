@@ -16,11 +16,6 @@ RETURNING source_partition_id, path, generation;
 -- name: settle
 DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND path = :path;
 
--- name: refusals
-SELECT path, reason, detail, seen_at FROM semel.refusal
-WHERE pipeline_id = :pipeline_id
-ORDER BY path;
-
 -- name: forget_columns
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id
 RETURNING name;

@@ -116,6 +116,10 @@ RETURNING id_run_id;
 UPDATE semel.id_run
 SET retired_at = clock_timestamp()
 WHERE pipeline_id = :pipeline_id AND retired_at IS NULL AND expires_at <= clock_timestamp()
+  -- A bucket that is still open is asked, however old its runs are.
+  AND (bucket_end IS NULL
+       OR bucket_end <= (SELECT p.gc_floor FROM semel.pipeline AS p
+                         WHERE p.pipeline_id = :pipeline_id))
 RETURNING id_run_id;
 
 -- name: live_segments

@@ -11,6 +11,13 @@ SET gc_floor = GREATEST(gc_floor, CAST(
 WHERE pipeline_id = :pipeline_id
 RETURNING gc_floor;
 
+-- name: unfinished
+-- Committed, and its run has not come back for long: nobody else would finalize it.
+SELECT batch_id FROM semel.batch
+WHERE pipeline_id = :pipeline_id AND status = 'committed'
+  AND committed_at < clock_timestamp() - make_interval(secs => :orphan_seconds)
+ORDER BY batch_id;
+
 -- name: attempt_ends
 -- Which attempts' folders may go: proven lost, or won with all their files under final names.
 SELECT a.fence, a.status, b.status AS batch_status

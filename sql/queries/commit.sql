@@ -45,6 +45,10 @@ SET status = 'committed', commit_seq = :commit_seq, batch_time = :batch_time,
 WHERE batch_id = :batch_id AND status = 'planned'
 RETURNING batch_id;
 
+-- name: renew_lease
+UPDATE semel.pipeline SET lease_until = clock_timestamp() + make_interval(secs => :seconds)
+WHERE lease_batch_id = :batch_id;
+
 -- name: take_lease
 UPDATE semel.pipeline
 SET lease_batch_id = :batch_id, lease_until = clock_timestamp() + make_interval(secs => :seconds)

@@ -8,17 +8,23 @@ WHERE name = :name;
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
 VALUES (:name, :sink_path, :identity, :shards, :bucket_seconds)
-ON CONFLICT (name) DO NOTHING;
+-- Its name or its sink is known: what that means is decided after this statement.
+ON CONFLICT DO NOTHING;
 
 -- name: sink_owner
 SELECT name FROM semel.pipeline WHERE sink_path = :sink_path;
 
 -- name: move_sink
-UPDATE semel.pipeline SET sink_path = :sink_path WHERE pipeline_id = :pipeline_id;
+-- Not under a batch that is on its way: its files and its marker would part.
+UPDATE semel.pipeline AS p SET sink_path = :sink_path
+WHERE p.pipeline_id = :pipeline_id
+  AND NOT EXISTS (SELECT FROM semel.batch AS b
+                  WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed'))
+RETURNING sink_path;
 
 -- name: lock_pipeline
 -- NO KEY: inserting a row that references the pipeline takes FOR KEY SHARE, which FOR UPDATE blocks.
-SELECT pipeline_id FROM semel.pipeline WHERE pipeline_id = :pipeline_id FOR NO KEY UPDATE;
+SELECT sink_path FROM semel.pipeline WHERE pipeline_id = :pipeline_id FOR NO KEY UPDATE;
 
 -- name: latest_batch
 SELECT batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
@@ -36,7 +42,9 @@ WHERE pipeline_id = :pipeline_id
   AND retired_at IS NULL
   AND (path = ANY(CAST(:paths AS text[]))
        OR inode = ANY(CAST(:inodes AS bigint[]))
-       OR head_hash = ANY(CAST(:heads AS text[])))
+       -- What may have been copied and cut: a short head tells nothing by its hash.
+       OR (tail_end > 0
+           AND (head_length < :head_bytes OR head_hash = ANY(CAST(:heads AS text[])))))
 ORDER BY source_partition_id;
 
 -- name: orphans
@@ -90,11 +98,12 @@ RETURNING source_partition_id, path;
 -- A file that was renamed keeps its partition; a file that grew gets a longer head; what is claimed
 -- now moves the tail.
 UPDATE semel.source_partition AS p
-SET path = f.path, head_length = f.head_length, head_hash = f.head_hash,
+SET path = f.path, device = f.device, head_length = f.head_length, head_hash = f.head_hash,
     tail_end = f.tail_end, tail_hash = f.tail_hash
-FROM unnest(CAST(:partitions AS bigint[]), CAST(:paths AS text[]), CAST(:head_lengths AS int[]),
-            CAST(:heads AS text[]), CAST(:tail_ends AS bigint[]), CAST(:tails AS text[]))
-         AS f (source_partition_id, path, head_length, head_hash, tail_end, tail_hash)
+FROM unnest(CAST(:partitions AS bigint[]), CAST(:paths AS text[]), CAST(:devices AS bigint[]),
+            CAST(:head_lengths AS int[]), CAST(:heads AS text[]), CAST(:tail_ends AS bigint[]),
+            CAST(:tails AS text[]))
+         AS f (source_partition_id, path, device, head_length, head_hash, tail_end, tail_hash)
 WHERE p.source_partition_id = f.source_partition_id;
 
 -- name: insert_batch
@@ -121,7 +130,9 @@ WHERE c.batch_id = :batch_id
 ORDER BY c.ordinal;
 
 -- name: clear_refusals
-DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id;
+-- A plan of one interval has looked only at the files of that interval.
+DELETE FROM semel.refusal
+WHERE pipeline_id = :pipeline_id AND (:everything OR path = ANY(CAST(:paths AS text[])));
 
 -- name: insert_refusals
 INSERT INTO semel.refusal (pipeline_id, path, reason, detail)

@@ -1,11 +1,5 @@
 -- stage: one attempt at a batch, from a new fence to a sealed manifest.
 
--- name: batch
-SELECT batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
-       interval_start, interval_end, commit_seq, batch_time
-FROM semel.batch
-WHERE batch_id = :batch_id;
-
 -- name: staged
 -- The attempt that commit would take: the highest staged fence.
 SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema

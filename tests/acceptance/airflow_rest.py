@@ -90,7 +90,8 @@ class Airflow:
         for task, found in self.tasks(dag, run).items():
             lines.append(f"{task}: {found}")
             for attempt in range(1, found.tries + 1):
-                lines += [f"    {attempt}: {line}" for line in self.log(dag, run, task, attempt)[-30:]]
+                log = self.log(dag, run, task, attempt)[-30:]
+                lines += [f"    {attempt}: {line}" for line in log]
         return "\n".join(lines)
 
     def _state(self, dag: str, run: str) -> str | None:
@@ -106,6 +107,15 @@ class Airflow:
         """Clear all tasks of a run, so that it runs again."""
         body = {"dry_run": False, "only_failed": False}
         self.call("POST", f"{self._run(dag, run)}/clear", body)
+
+    def fail(self, dag: str, run: str, task: str) -> None:
+        """Mark a task failed, as one does in the UI to end it."""
+        path = f"{self._run(dag, run)}/taskInstances/{task}"
+        self.call("PATCH", path, {"new_state": "failed"})
+
+    def pause(self, dag: str) -> None:
+        """Keep the scheduler from the DAG's runs."""
+        self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": True})
 
     def delete(self, dag: str, run: str) -> None:
         """Delete a run, as somebody does who wants it out of the way."""

@@ -1,4 +1,4 @@
-"""The local stack, as `semel up` starts it, with folders of its own; one for the whole session."""
+"""The local stack, as `semel up` starts it, with folders of its own; one for each file of tests."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ class Stack(Workbench):
             return connection.execute(statement, values).fetchall()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _running_stack() -> Iterator[Stack]:
     # Not pytest's folder: Postgres runs as another user, who could not enter it.
     folder = Path(tempfile.mkdtemp(prefix="semel-stack-"))

@@ -1,4 +1,4 @@
-"""Pipelines through Airflow, as users run them: triggered, killed, cleared, deleted, over either Spark."""
+"""Pipelines through Airflow, as users run them: triggered, killed, cleared, deleted."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import Stack
 
+from semel import stack as semel_stack
 from semel.pipeline import Spec
-from semel.stack import status
 
 KILLED_RECORDS = 400_000
 """34 MB, two splits: staging them takes seconds, so that there is a middle to be killed in."""
@@ -53,6 +53,18 @@ def states(stack: Stack, dag: str, run: str) -> dict[str, str | None]:
     return {task: found.state for task, found in stack.airflow.tasks(dag, run).items()}
 
 
+def said_last(stack: Stack, dag: str, run: str, task: str) -> list[str]:
+    """The summary that ends a task's own part of its log."""
+    end = "::group::Post Execute"
+
+    def ended() -> list[str] | None:
+        log = stack.airflow.log(dag, run, task)  # It may lag behind the task's state.
+        return log[: log.index(end)] if end in log else None
+
+    said = wait_for(ended, f"the log of {dag} {run} {task}", 30)
+    return said[max(n for n, line in enumerate(said) if ": batch" in line) :]
+
+
 def test_a_run_is_exact_and_says_so(stack: Stack, declare: Callable[..., Spec]) -> None:
     """Through Airflow over Connect each record is in the output once; the log says what happened.
 
@@ -62,12 +74,12 @@ def test_a_run_is_exact_and_says_so(stack: Stack, declare: Callable[..., Spec]) 
     stack.write("shop/a.jsonl", [*events(0, 3000), *events(0, 100), b"{broken"])
     first = stack.airflow.run("shop")
     assert output(spec) == list(range(3000))
-    log = stack.airflow.log("shop", first, "stage")
-    at = next(n for n, line in enumerate(log) if line.startswith("staged, not committed: batch"))
-    said = "\n".join(log[at:])
-    assert "read 3,101 records" in said and "malformed 1" in said
-    assert said.index("next: commit") < said.index("::group::Post Execute")
-    assert any(line.startswith("finalized: batch") for line in stack.airflow.log("shop", first, "finalize"))
+    said = said_last(stack, "shop", first, "stage")
+    assert said[0].startswith("staged, not committed: batch")
+    assert "read 3,101 records" in said[1]
+    assert "malformed 1" in said[-3]
+    assert said[-1] == "next: commit"
+    assert said_last(stack, "shop", first, "finalize")[0].startswith("finalized: batch")
     stack.write("shop/b.jsonl", events(2500, 3500))
     stack.airflow.run("shop")
     assert output(spec) == list(range(3500))
@@ -77,27 +89,50 @@ def test_a_run_is_exact_and_says_so(stack: Stack, declare: Callable[..., Spec]) 
     }  # fmt: skip
 
 
+def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
+    """Fence and status of each attempt of a run's batch."""
+    return stack.query(
+        "SELECT fence, attempt.status FROM semel.attempt JOIN semel.batch USING (batch_id)"
+        " WHERE request_key = %s ORDER BY fence",
+        f"airflow:{dag}:{run}",
+    )
+
+
+def staged_to_the_middle(stack: Stack, spec: Spec) -> str:
+    """Start a run of KILLED_RECORDS records, and wait until stage has begun to write."""
+    stack.write(f"{spec.name}/a.jsonl", events(0, KILLED_RECORDS))
+    run = stack.airflow.trigger(spec.name)
+    staging = spec.sink_path() / "_semel" / "staging"
+    wait_for(lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill")
+    assert attempts(stack, spec.name, run) == [(1, "running")]
+    return run
+
+
 def test_a_killed_stage_is_retried(stack: Stack, declare: Callable[..., Spec]) -> None:
     """SIGKILL of the stage task in its middle: Airflow retries it, and the output is exact."""
     spec = declare("killed")
-    stack.write("killed/a.jsonl", events(0, KILLED_RECORDS))
-    run = stack.airflow.trigger("killed")
-    staging = spec.sink_path() / "_semel" / "staging"
-    wait_for(lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill")
+    run = staged_to_the_middle(stack, spec)
     ((driver,),) = stack.query(
-        "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id)"
-        " WHERE request_key = %s AND attempt.status = 'running'",
+        "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
         f"airflow:killed:{run}",
     )
     os.kill(int(driver.rpartition(":")[2]), signal.SIGKILL)
     stack.airflow.succeeded("killed", run)
     assert stack.airflow.tasks("killed", run)["stage"].tries == 2
-    attempts = stack.query(
-        "SELECT fence, attempt.status FROM semel.attempt JOIN semel.batch USING (batch_id)"
-        " WHERE request_key = %s ORDER BY fence",
-        f"airflow:killed:{run}",
-    )
-    assert attempts == [(1, "lost"), (2, "won")]
+    assert attempts(stack, "killed", run) == [(1, "lost"), (2, "won")]
+    assert output(spec) == list(range(KILLED_RECORDS))
+
+
+def test_a_task_marked_failed_lets_go(stack: Stack, declare: Callable[..., Spec]) -> None:
+    """Marking stage failed cancels its Spark operation; the run cleared, the output is exact."""
+    spec = declare("failed")
+    run = staged_to_the_middle(stack, spec)
+    stack.airflow.fail("failed", run, "stage")
+    wait_for(lambda: attempts(stack, "failed", run) == [(1, "lost")], "the attempt to be given up")
+    assert stack.airflow.ended("failed", run) == "failed"
+    stack.airflow.clear("failed", run)
+    stack.airflow.succeeded("failed", run)
+    assert attempts(stack, "failed", run) == [(1, "lost"), (2, "won")]
     assert output(spec) == list(range(KILLED_RECORDS))
 
 
@@ -156,7 +191,9 @@ def test_spark_submit_gives_the_same_rows(stack: Stack, declare: Callable[..., S
     stack.airflow.run("connected")
     done = _test_dag(stack, "submitted", "local[2]")
     assert done.returncode == 0, done.stdout[-4000:]
-    assert "staged, not committed" in done.stdout
+    assert "Spark-Submit cmd: spark-submit --master local[2]" in done.stdout
+    assert semel_stack.ledger_dsn() not in done.stdout
+    assert done.stdout.count("staged, not committed: batch") == 1
     assert output(over["submitted"]) == output(over["connected"]) == list(range(2000))
     accounts = stack.query(
         "SELECT records_read, survivors, duplicates_batch, quarantined FROM semel.attempt"
@@ -168,7 +205,8 @@ def test_spark_submit_gives_the_same_rows(stack: Stack, declare: Callable[..., S
 
 def _test_dag(stack: Stack, dag: str, master: str) -> subprocess.CompletedProcess[str]:
     """Run a DAG in a process of its own, with another `spark_default` than the stack has."""
-    scheduler = next(part for part in status().parts if part.name == "scheduler")
+    stack.airflow.pause(dag)  # Otherwise the scheduler would take the run's tasks, over Connect.
+    scheduler = next(part for part in semel_stack.status().parts if part.name == "scheduler")
     environment = psutil.Process(scheduler.pid).environ()
     environment["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": master})
     environment["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -130,6 +130,8 @@ def _assert_nothing_else(sink: Path, found: Found) -> None:
     there = {
         path
         for path in sink.rglob("*")
-        if path.is_file() and not path.is_relative_to(own / "staging") and path.parent != own / "markers"
+        if path.is_file()
+        and not path.is_relative_to(own / "staging")
+        and path.parent != own / "markers"
     }
     assert there == found.files, "a file that no marker lists, or a listed one that is not there"

@@ -26,7 +26,7 @@ class Scene:
         self.sources = [first]
         self.spec = self.declare(**changes)
         run_batch(ledger, self.spec, "r0", LocalEngine(), say=quiet)
-        bad = [b"{not json"]
+        bad = [b"{not json", b'{"id": null, "n": 1}']
         self.add("b.jsonl", [*events(30, 80), *events(50, 55), *bad])
         self.add("c.jsonl", [*events(60, 110), *events(70, 75), *bad])
 

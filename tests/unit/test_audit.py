@@ -1,7 +1,5 @@
 """The audit against a sink that an honest toy wrote: it passes, and each break of it is told."""
 
-import gzip
-import io
 import json
 import os
 import shutil
@@ -13,20 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from fix_sink import HonestSink, spec_of
+from fix_sink import HonestSink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel import limits
-from semel.audit import Verdict, audit, fast
-from semel.audit.engine import Engine, SourceReader
-from semel.audit.exact import Word, csv_judge, json_judge, split_fields
-from semel.audit.source import lines as cut
-from semel.batch import Claim
+from semel.audit import Verdict, audit
+from semel.audit.exact import Word, json_judge
 from semel.ddl import parse
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, read_split
 
 
 def broken(verdict: Verdict) -> set[str]:
@@ -311,50 +303,6 @@ def test_transformed(tmp_path, keep):
     assert broken(audit(made.spec, made.path)) == {"sums"}
 
 
-def test_gzip_and_csv(tmp_path):
-    """Offsets of gzip count the bytes inside; a CSV header is no record, quotes are read."""
-    made = HonestSink(tmp_path, source__format="csv")
-    made.land("a.csv", b"id,n,at", b'"1,a",1,2024-01-01T00:00:00Z', b"2,,", b"x,y,z", b'2,5,')
-    made.land("a.csv", b",1,")
-    made.batch()
-    made.land("a.csv", b'2,1,', b'"3"",",7,', b"")
-    made.batch()
-    verdict = audit(made.spec, made.path)
-    assert (broken(verdict), verdict.totals.survivors) == (set(), 3)
-    (tmp_path / "z").mkdir()
-    zipped = HonestSink(tmp_path / "z")
-    zipped.land("a.jsonl", {"id": "1"}, {"id": "2"}, {"id": "2"})
-    zipped.batch()
-    path = zipped.source / "a.jsonl"
-    data = gzip.compress(path.read_bytes())
-    path.with_name("a.jsonl.gz").write_bytes(data)
-    path.unlink()
-    content = zipped.marker(1)
-    content["counts"]["bytes_read"] = len(data)
-    content["claims"][0].update(
-        path=str(path) + ".gz", end=len(data), head_length=len(data),
-        head_hash=xxhash.xxh3_128_hexdigest(data), tail_hash=xxhash.xxh3_128_hexdigest(data),
-    )  # fmt: skip
-    zipped.rewrite_marker(1, content)
-    assert broken(audit(zipped.spec, zipped.path)) == set()
-
-
-def test_multiline_csv(tmp_path):
-    """Fields that hold line ends: records are cut as the format says, not by lines."""
-    made = HonestSink(tmp_path, source__format="csv", source__csv={"multiline": True})
-    text = b'id,n,at\n"1\n,x",1,\n2,2,\n"3\n'
-    made.land("a.csv", text[:-1])
-    made._read = lambda path, part, start, end, seen, rows, decisions, letters: (
-        rows.extend(
-            {"id": i, "n": n, "at": None, "_semel_source": 1, "_semel_offset": 0}
-            for i, n in (("1\n,x", 1), ("2", 2))
-        ),
-        letters.append((part, text.index(b'"3'), 3, "malformed", "", b'"3')),
-    )
-    made.batch()
-    assert broken(audit(made.spec, made.path)) == set()
-
-
 def test_bucket_scope(tmp_path):
     """In scope bucket an id may come back in another bucket of record time, not in the same."""
     made = HonestSink(
@@ -408,139 +356,6 @@ def test_simulated(batches, lost):
             gone = pc.not_equal(pa.array(range(rows)), lost % rows)
             made.rewrite(number, "data", lambda table: table.filter(gone))
             assert "output" in broken(audit(made.spec, made.path))
-
-
-KINDS = {
-    "a": "bigint", "s": "string", "f": "double", "t": "timestamp", "d": "date",
-    "m": "decimal(6,2)", "b": "boolean", "n": "struct<x: bigint, l: array<double>>",
-}  # fmt: skip
-COLUMNS = {name: parse(kind) for name, kind in KINDS.items()}
-ARROW = pa.schema([(name, kind.arrow()) for name, kind in COLUMNS.items()])
-
-
-def accepted(line: bytes, format, schema: pa.Schema) -> bool:
-    """Whether semel's own reader takes a line for a record."""
-    blocks = read_split(
-        io.BytesIO(line), start=0, end=len(line), range_start=0, range_end=len(line),
-        schema=schema, format=format, digest=xxhash.xxh3_128(),
-    )  # fmt: skip
-    return any(block.table.num_rows for block in blocks)
-
-
-SCALARS = st.sampled_from(
-    '1 -1 0 -0 1.0 1e2 1E400 9223372036854775807 9223372036854775808 "x" "1" null true false NaN '
-    '-Infinity {} [] [1] [1.5,null] [NaN] {"x":1,"l":[1]} {"x":1,"x":1} {"x":"1"} 0.1 1.25 1.255 '
-    '12345.6 -0.00 "2020-01-01" "2020-02-30" "2020-01-01T00:00:00Z" "2020-01-01 00:00:00.123456" '
-    '"2020-01-01T00:00:00.1234567Z" "2020-01-01T10:00:00+02:00" "2020-01-01T25:00:00" "0000-01-01" '
-    '"2020-01-01T00:00" "2020-01-01T00" "2020-01-01T00:00:00+0230" "2020-1-1" "" "\\ud800" 01 '
-    '+1 .5 1. nan inf Infinity "a\\u0000" "\\/" "\\x" 1e-400 -1e-5 "2020-01-01T00:00:60Z"'.split(" ")
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    pairs=st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=3),
-    ends=st.sampled_from(["}", ",}", "}}", "} x", ""]),
-    pad=st.sampled_from(["", " ", "\t", "x", "\ufeff"]),
-)
-def test_two_readers_of_json_agree(pairs, ends, pad):
-    """The exact path and semel's own reader, which share no code, take the same for records."""
-    line = (pad + "{" + ",".join(f'"{k}":{v}' for k, v in pairs) + ends).encode()
-    word = json_judge(COLUMNS)(line.removeprefix(b"\xef\xbb\xbf")).word
-    if word is not Word.UNSURE:
-        assert (word is Word.GOOD) == accepted(line, JsonLines(), ARROW), line
-
-
-CSV_KINDS = {name: kind for name, kind in COLUMNS.items() if not kind.nested}
-FIELDS = st.one_of(
-    st.text('ab",.- 0159', max_size=5),
-    st.sampled_from(
-        ["", "1", "-1", "+1", " 1", "007", "1.5", "1e3", ".5", "nan", "inf", "true", "TRUE", "0",
-         "2020-01-01", "2020-01-01T00:00:00Z", "2020-13-01", '"a""b"', '"x"y', '""', '"', "1.255",
-         "99999999999999999999", "0x10"]
-    ),
-)  # fmt: skip
-
-
-@settings(max_examples=200, deadline=None)
-@given(fields=st.lists(FIELDS, min_size=6, max_size=8))
-def test_two_readers_of_csv_agree(fields):
-    """The same for CSV."""
-    line = ",".join(fields).encode()
-    if not line.strip(b" \t\r"):
-        return
-    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), ",", '"', False)
-    word = judge(line).word
-    schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
-    if word is not Word.UNSURE:
-        assert (word is Word.GOOD) == accepted(line, Csv(header=False), schema), line
-
-
-def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> list[list[tuple]]:
-    """(offset, verdict, id, content hash) of each line, by the vectorised and by the exact path."""
-    data = b"\n".join([*([",".join(columns).encode()] if format == "csv" else []), *lines, b""])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a")
-        path.write_bytes(data)
-        spec = spec_of(Path(folder), source__format=format, source__schema=columns,
-                       record_id=["s", "m"])  # fmt: skip
-        claim = Claim(ordinal=0, source_partition_id=1, path=str(path), device=0, inode=0,
-                      head_length=0, head_hash="", start=0, end=len(data),
-                      tail_hash="")  # fmt: skip
-        found = []
-        for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
-            with Engine() as engine:
-                reader = SourceReader(engine, letters)
-                header = tuple(columns) if format == "csv" else ()
-                for piece in cut(1, claim, str(path), spec.source.csv if header else None):
-                    reader.read(piece, fast.dialect(spec, header, 60))
-                reader.flush()
-                found.append(
-                    engine.connection.execute(
-                        "SELECT pos, word, id, content FROM source ORDER BY pos"
-                    ).fetchall()
-                )
-        return found
-
-
-def check_both_ways(found: list[list[tuple]]) -> None:
-    for quick, exact in zip(*found, strict=True):
-        if exact[1] != "unsure":
-            assert quick == exact
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=4),
-            st.sampled_from(["}", "}", "}", ",}", "}\r", "} "]),
-        ),
-        min_size=10,
-        max_size=60,
-    )
-)
-def test_two_paths_of_json_agree(rows):
-    """The vectorised path calls nothing good that the exact one does not, and reads the same."""
-    lines = [
-        ("{" + ",".join(f'"{k}":{v}' for k, v in pairs) + end).encode() for pairs, end in rows
-    ]
-    check_both_ways(read_both_ways(lines, "jsonl", KINDS))
-
-
-@settings(max_examples=25, deadline=None)
-@given(rows=st.lists(st.lists(FIELDS, min_size=6, max_size=8), min_size=10, max_size=60))
-def test_two_paths_of_csv_agree(rows):
-    """The same for CSV."""
-    columns = {name: text for name, text in KINDS.items() if name in CSV_KINDS}
-    lines = [",".join(fields).encode() for fields in rows]
-    check_both_ways(read_both_ways(lines, "csv", columns))
-
-
-def test_split_fields():
-    """Quotes count at a field's start only; one that does not end is told."""
-    assert split_fields('a,"b,""c",d"e', ",", '"') == [("a", False), ('b,"c', True), ('d"e', False)]
-    assert split_fields('a,"b', ",", '"') is None
 
 
 def test_chunks_do_not_matter(sink, monkeypatch):

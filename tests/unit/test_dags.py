@@ -33,20 +33,20 @@ BY_INTERVAL = 'select: interval\n  interval_from: "clicks-%Y-%m-%d.jsonl"'
 
 # Airflow reads its configuration once per process, so each parse has a process of its own.
 PARSE = """
-import contextlib, json, sys
+import json, os, pathlib, sys
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as key
 from airflow.serialization.serialized_objects import DagSerialization
-import os
 if len(sys.argv) > 2:
     os.environ[key] = sys.argv[2]
-bag = DagBag(sys.argv[1], bundle_path=__import__("pathlib").Path(sys.argv[1]))
+bag = DagBag(sys.argv[1], bundle_path=pathlib.Path(sys.argv[1]))
 from airflow import plugins_manager
 plugins = plugins_manager._get_plugins()[0]
 heavy = sorted({"pyspark", "pandas", "pyarrow"} & set(sys.modules))
 dags = {dag.dag_id: DagSerialization.to_dict(dag)["dag"] for dag in bag.dags.values()}
-found = {"dags": dags, "errors": bag.import_errors, "heavy": heavy, "captured": bag.captured_warnings,
-    "plugins": [p.name for p in plugins], "bare": sorted({"plan", "stage", "ids"} & set(sys.modules))}
+bare = sorted({"plan", "stage", "ids"} & set(sys.modules))
+found = {"dags": dags, "errors": bag.import_errors, "heavy": heavy, "bare": bare,
+    "plugins": [p.name for p in plugins]}
 print("\\n" + json.dumps(found))
 """
 

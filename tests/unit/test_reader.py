@@ -116,7 +116,7 @@ def test_columns_that_do_not_go_together(tmp_path):
 
 
 def test_find(tmp_path):
-    """An id is found in the output, as duplicate, in a dead letter; or nowhere, with what is left."""
+    """An id is found in the output, as duplicate, in a dead letter; or nowhere at all."""
     made = two_batches(tmp_path, sink__position_columns=True)
     where = [(p.what, p.batch_id, p.offset) for p in find(made.spec, ["1"], made.path).places]
     start = made.marker(2)["claims"][0]["start"]

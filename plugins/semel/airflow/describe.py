@@ -5,9 +5,9 @@ from semel.pipeline import Spec
 from semel.spec_parts import Select
 from semel.summary import size
 
-COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged, and
-staged files of lost attempts removed. What is still in use stays for the next time, and so any run of it
-may be skipped, killed or repeated."""
+COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,
+and staged files of lost attempts removed. What is still in use stays for the next time, and so any
+run of it may be skipped, killed or repeated."""
 
 
 def pipeline(spec: Spec) -> str:
@@ -18,7 +18,7 @@ def pipeline(spec: Spec) -> str:
         ("transforms", ", ".join(f"`{name}`" for name in spec.transforms) or "none"),
         ("sink", f"`{spec.sink.path}`, {spec.sink.format}{_folders(spec)}"),
         ("limits", _limits(spec)),
-        ("digest", f"`{spec.digest()[:12]}`; a batch is staged only with the digest it was planned with"),
+        ("digest", f"`{spec.digest()[:12]}`; a batch is staged with the one it was planned with"),
     ]
     table = "\n".join(f"| {name} | {text} |" for name, text in rows)
     about = f"{spec.description}\n\n" if spec.description else ""

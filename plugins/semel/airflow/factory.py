@@ -1,7 +1,8 @@
 """DAGs from pipelines' YAML files: plan >> stage >> commit >> finalize, and one DAG that collects.
 
-A file that is wrong must take down its own pipeline only. Airflow knows import errors per Python file and
-sets all DAGs of such a file stale, so they are raised by dags/broken_pipelines.py, which holds no DAG.
+A file that is wrong must take down its own pipeline only. Airflow knows import errors per Python
+file and sets all DAGs of such a file stale, so they are raised by dags/broken_pipelines.py, which
+holds no DAG.
 """
 
 from datetime import timedelta

@@ -1,11 +1,11 @@
 """The verbs as Airflow operators. Each calls one function of the core and ends with its summary.
 
-Where Airflow's and semel's notions differ: the batch is found by the run's request key in the ledger
-(XComs are for people), and the right to write comes from fences, so that a task may be retried, cleared
-or run twice at once, and its process may die.
+Where Airflow's and semel's notions differ: the batch is found by the run's request key in the
+ledger (XComs are for people), and the right to write comes from fences, so that a task may be
+retried, cleared or run twice at once, and its process may die.
 
-The verbs and Spark are imported by the task that runs, because Airflow imports this module every few
-seconds to look for DAGs, and they cost 1.6 s of a core.
+The verbs and Spark are imported by the task that runs, because Airflow imports this module every
+few seconds to look for DAGs, and they cost 1.6 s of a core.
 """
 
 from abc import abstractmethod

@@ -27,6 +27,8 @@ from semel.stage import Say, stage
 CONNECTION = "spark_default"
 """The Airflow connection that says where Spark is."""
 
+_QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "WARN"}
+
 _HOW = (
     "make one of type spark_connect (host and port of a Spark Connect server) or spark (a master), "
     "for instance in AIRFLOW_CONN_SPARK_DEFAULT"
@@ -79,15 +81,15 @@ class Stager:
     def _submitted(self, connection: Any) -> str:
         if connection.extra_dejson.get("deploy-mode") == "cluster":
             raise TerminalError(
-                f"the Airflow connection {CONNECTION} asks for deploy-mode cluster; semel needs the "
-                "driver beside the task: set it to client, or use Spark Connect"
+                f"the Airflow connection {CONNECTION} asks for deploy-mode cluster; semel needs "
+                "the driver beside the task: set it to client, or use Spark Connect"
             )
         with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
             answer = Path(folder) / "answer.json"
             hook = SparkSubmitHook(
                 conn_id=CONNECTION,
                 name=f"semel {self.spec.name} batch {self.batch_id}",
-                conf={**SETTINGS, "spark.ui.showConsoleProgress": "false"},
+                conf={**SETTINGS, **_QUIET},
                 application_args=[self.spec.name, str(self.batch_id), "--answer", str(answer)],
             )
             self._hook = hook
@@ -123,8 +125,8 @@ def _told(answer: Path, failure: AirflowException | None) -> str:
     if not answer.exists():
         shown = str(failure).splitlines()[-1] if failure else "it ended without an answer"
         raise RetryableError(
-            f"spark-submit failed before or while it staged ({shown}); its output is above. Nothing "
-            "is committed; this task is retried"
+            f"spark-submit failed before or while it staged ({shown}); its output is above. "
+            "Nothing is committed; this task is retried"
         ) from failure
     told = json.loads(answer.read_text(encoding="utf-8"))
     if told["error"]:

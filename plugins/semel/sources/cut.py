@@ -2,8 +2,11 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+
+import xxhash
 
 from semel.errors import LimitError, SourceError
 from semel.pipeline import Spec
@@ -39,31 +42,54 @@ class Range:
 def want(
     spec: Spec, listed: list[ListedFile], known: list[Known]
 ) -> tuple[list[Wanted], list[Refusal]]:
-    """Recognise each listed file and find its last record end."""
+    """Recognise each listed file and find its last record end. Files that went away are left out."""
     by_inode = {(k.device, k.inode): k for k in known}
     by_path = {k.path: k for k in known}
-    heads = defaultdict(list)
+    inodes = {file.inode for file in listed}
     sizes = {file.path: file.size for file in listed}
-    for k in known:
-        if sizes.get(k.path, 0) < k.tail_end:
-            heads[k.head_length, k.head_hash].append(k)
+    heads = _heads(k for k in known if sizes.get(k.path, 0) < k.tail_end)
     wanted, refused = [], []
     for file in listed:
-        same = by_inode.get((file.device, file.inode))
-        stale = same if same and files.is_stale(file, same) else None
-        found = files.recognise(
-            file,
-            None if stale else same,
-            by_path.get(file.path),
-            heads[file.head_length, file.head_hash],
-        )
-        item = found if isinstance(found, Refusal) else _end(spec, file, found)
-        if isinstance(item, Wanted) and item.end and not (found and found.tail_end):
-            item = _first_look(spec, item)
+        there = by_path.get(file.path)
+        try:
+            same = by_inode.get((file.device, file.inode)) or _after_reboot(file, there)
+            stale = same if same and files.is_stale(file, same) else None
+            copies = [] if same else _begins_alike(file, heads)
+            found = files.recognise(file, None if stale else same, there, copies, inodes)
+            item = found if isinstance(found, Refusal) else _end(spec, file, found)
+            if isinstance(item, Wanted) and item.end and not (found and found.tail_end):
+                item = _first_look(spec, item)
+        except FileNotFoundError:
+            continue
         if stale and isinstance(item, Wanted):
             item = replace(item, stale=stale)
         (refused if isinstance(item, Refusal) else wanted).append(item)
     return _each_inode_once(wanted, refused), refused
+
+
+def _heads(cut_or_gone: Iterable[Known]) -> dict[int, dict[str, list[Known]]]:
+    """Partitions whose own file was truncated or is gone, by the length and hash of their heads."""
+    heads: dict[int, dict[str, list[Known]]] = {}
+    for known in cut_or_gone:
+        heads.setdefault(known.head_length, {}).setdefault(known.head_hash, []).append(known)
+    return heads
+
+
+def _begins_alike(file: ListedFile, heads: dict[int, dict[str, list[Known]]]) -> list[Known]:
+    """Those with whose head a file begins, however long that was when it was hashed."""
+    head = files.read_head(file) if heads else b""
+    return [
+        known
+        for length, by_hash in heads.items()
+        if length <= len(head)
+        for known in by_hash.get(xxhash.xxh3_128_hexdigest(head[:length]), [])
+    ]
+
+
+def _after_reboot(file: ListedFile, there: Known | None) -> Known | None:
+    """The partition of the file's path when only the number of its device changed."""
+    alike = there is not None and there.inode == file.inode and not files.differs(file, there)
+    return there if alike else None
 
 
 def _each_inode_once(wanted: list[Wanted], refused: list[Refusal]) -> list[Wanted]:

@@ -9,7 +9,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,12 +144,16 @@ def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None
 
 
 def recognise(
-    file: ListedFile, by_inode: Known | None, by_path: Known | None, copies: Iterable[Known]
+    file: ListedFile,
+    by_inode: Known | None,
+    by_path: Known | None,
+    copies: Iterable[Known],
+    inodes: Collection[int],
 ) -> Known | Refusal | None:
     """The open source partition that a file continues; None: a new one; or why it is refused.
 
     A total decision over what the ledger knows under the file's inode and under its path. `copies`
-    are partitions with this file's head whose own file was truncated or is gone.
+    are partitions whose own file was truncated or is gone; `inodes` are those of all listed files.
     """
     if by_inode is not None:
         trouble = differs(file, by_inode)
@@ -167,13 +171,14 @@ def recognise(
                     file.path, "hard link", f"the same file is read as {by_inode.path!r} already"
                 )
         return by_inode
-    if by_path is not None and not _moved_away(by_path):
+    if by_path is not None and by_path.inode not in inodes:
         return _refusal(
             file.path,
             "replaced",
             f"another file took the place of partition {by_path.source_partition_id} (was "
-            f"{show(by_path)}; now {show(file)}); `semel accept` reads it as a new generation, "
-            "`semel accept --as same` goes on in it",
+            f"{show(by_path)}; now {show(file)}), which the source's pattern finds nowhere else, so "
+            "what was unread of it may be lost; `semel accept` reads this one as a new generation, "
+            "`semel accept --same` goes on in the old one",
         )
     for copy in copies:
         if 0 < copy.tail_end <= file.size and not differs(file, copy):
@@ -182,36 +187,44 @@ def recognise(
                 "copy",
                 f"it begins with all that was read of {copy.path!r} (partition "
                 f"{copy.source_partition_id}), whose own file was cut or is gone; `semel accept` "
-                "reads it as new, `semel accept --as same` goes on in it",
+                "reads it as new, `semel accept --same` goes on in it",
             )
     return None
 
 
 def is_stale(file: ListedFile, known: Known) -> bool:
-    """Whether a known file is gone, and its inode number was given to another one."""
+    """Whether a known file is gone, and its inode number was given to another one.
+
+    The same head with another tail is no other file: it was renamed and edited, and is refused.
+    """
     gone = known.path != file.path and not os.path.lexists(known.path)
-    return gone and differs(file, known) is not None
+    return gone and not same_head(file, known)
 
 
-def _moved_away(known: Known) -> bool:
-    """Whether the file that a partition was read from lives on under another name (log rotation)."""
-    folder = os.path.dirname(known.path)
-    with os.scandir(folder) as entries:
-        return any(
-            _signed(entry.inode()) == known.inode and entry.path != known.path for entry in entries
-        )
+def same_head(file: ListedFile, known: Known) -> bool:
+    """Whether a file begins as a known one did when its head was hashed."""
+    if file.size < known.head_length:
+        return False
+    with open(file.path, "rb", opener=_opener) as handle:
+        return _hash(handle.fileno(), 0, known.head_length) == known.head_hash
 
 
 def differs(file: ListedFile, known: Known) -> str | None:
     """What tells a file from a known one: it shrank, or its head or tail is another."""
     if file.size < max(known.tail_end, known.head_length):
         return f"it shrank to {file.size} bytes"
+    if not same_head(file, known):
+        return f"its first {known.head_length} bytes changed"
     with open(file.path, "rb", opener=_opener) as handle:
-        if _hash(handle.fileno(), 0, known.head_length) != known.head_hash:
-            return f"its first {known.head_length} bytes changed"
         if known.tail_end and tail_hash(handle.fileno(), known.tail_end) != known.tail_hash:
             return f"its bytes before {known.tail_end} changed"
     return None
+
+
+def read_head(file: ListedFile) -> bytes:
+    """The bytes that `head_hash` is of."""
+    with open(file.path, "rb", opener=_opener) as handle:
+        return os.pread(handle.fileno(), file.head_length, 0)
 
 
 def record_end(file: ListedFile, floor: int, ceiling: int, *, whole: bool) -> int:
@@ -274,7 +287,7 @@ def open_claim(claim: Claim):  # noqa: ANN201 - a binary file object
     except OSError as error:
         raise changed(claim, f"it cannot be read ({error.strerror})") from error
     status = os.fstat(handle.fileno())
-    same = (_signed(status.st_dev), _signed(status.st_ino)) == (claim.device, claim.inode)
+    same = _signed(status.st_ino) == claim.inode  # The device's number may change with a reboot.
     if not same or status.st_size < claim.end:
         handle.close()
         what = f"it shrank to {status.st_size} bytes" if same else "another file took its place"

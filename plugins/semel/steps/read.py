@@ -44,6 +44,9 @@ REASONS = {
     TIME_MISSING: ("record_time_missing", "record_time is null or missing, in scope bucket"),
     ID_MISSING: ("id_missing", "a column of record_id is null or missing"),
 }
+CLOCK_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0]})
+"""Reasons that the clock and the gc floor decide, so that two attempts may differ in them."""
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ class _Reader:
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
+        self._bucket_open_min: int | None = None
 
     def run(self, out: "_Spill | _Output") -> Read:
         kept = 0
@@ -108,6 +112,7 @@ class _Reader:
             spill=spill,
             bucket_min=self._bucket_min,
             bucket_max=self._bucket_max,
+            bucket_open_min=self._bucket_open_min,
             reasons={str(k): v for k, v in reasons.items()},
             example=self._example(),
         )
@@ -147,11 +152,20 @@ class _Reader:
             h1, h2, shard = h1[good], h2[good], shard[good]
             buckets = buckets[good] if buckets is not None else None
         if buckets is not None and len(buckets):
-            low, high = int(buckets.min()), int(buckets.max())
-            self._bucket_min = min(low, self._bucket_min if self._bucket_min is not None else low)
-            self._bucket_max = max(high, self._bucket_max if self._bucket_max is not None else high)
+            self._note_buckets(buckets)
         self._ids.append((h1, h2, shard))
         return table
+
+    def _note_buckets(self, buckets: np.ndarray) -> None:
+        low, high = int(buckets.min()), int(buckets.max())
+        self._bucket_min = min(low, self._bucket_min if self._bucket_min is not None else low)
+        self._bucket_max = max(high, self._bucket_max if self._bucket_max is not None else high)
+        # Accepted late records are in buckets that were collected: those do not bar the commit.
+        still_open = buckets[buckets >= self._job.gc_floor]
+        if len(still_open):
+            low = int(still_open.min())
+            known = self._bucket_open_min
+            self._bucket_open_min = low if known is None else min(low, known)
 
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
         """The bucket of each row by its record time. Marks rows that have none or are too late."""

@@ -1,0 +1,108 @@
+"""A batch that is beaten again and again: its losses are counted, and the lease ends them."""
+
+from collections.abc import Callable
+
+import pytest
+from fix_engine import LocalEngine
+from fix_faults import Children, quiet
+from fix_pipelines import events
+from fix_scene import Scene, sql
+from steps import committed, staged
+
+from semel import limits
+from semel.abandon import abandon
+from semel.commit import Committed, commit
+from semel.plan import plan
+from semel.stage import stage
+
+
+
+def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:
+    """`losses` counts attempts that overlapped, and nothing else."""
+    batches = [staged(scene, request) for request in ("r1", "r2")]
+    assert [committed(scene, batch_id).losses for batch_id in batches] == [0, 1]
+
+
+def rivals(scene: Scene, count: int) -> None:
+    """Files for one rival batch each, each with other ids of r1's (the first rival takes c)."""
+    for number in range(count):
+        scene.add(f"d{number}.jsonl", events(40 + 6 * number, 46 + 6 * number))
+
+
+def beaten(scene: Scene, batch_id: int, losses: int, last: Callable[[], None]) -> Committed:
+    """Commit a batch that loses so many attempts to rivals; `last` is called in the last one."""
+    rounds = iter([*(f"rival{n}" for n in range(losses)), None])
+
+    def restage() -> None:
+        def meanwhile(_: object) -> None:
+            request = next(rounds)
+            scene.run(request) if request else last()
+
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(before_write=meanwhile), quiet)
+
+    return commit(scene.ledger, scene.spec, batch_id, restage, quiet)
+
+
+def test_lease_after_three_losses(
+    scene: Scene, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who lost three attempts takes the commit lease, and a rival waits until it has committed."""
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 8)
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+    rivals(scene, limits.ATTEMPTS_LOST_BEFORE_LEASE)
+    leases: list[int | None] = []
+    started = []
+
+    def holder() -> int | None:
+        return sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
+
+    def last() -> None:
+        leases.append(holder())
+        child = children.start("r2", "commit.before_compare:raise")
+        started.append(child)
+        # It plans and stages, and then waits for the lease: it cannot come to the comparison.
+        while not sql(
+            scene.ledger,
+            "SELECT FROM semel.attempt AS a JOIN semel.batch AS b USING (batch_id) "
+            "WHERE b.request_key = 'r2' AND a.status = 'staged'",
+        ):
+            assert child.process.is_alive()
+        child.process.join(1)
+        assert child.process.is_alive(), "it did not wait for the lease"
+
+    done = beaten(scene, batch_id, limits.ATTEMPTS_LOST_BEFORE_LEASE, last)
+    assert leases == [batch_id]
+    assert holder() is None
+    assert done.losses == limits.ATTEMPTS_LOST_BEFORE_LEASE
+    assert started[0].ended() == (1, "FaultError")
+    scene.finish("r1", "r2")
+
+
+def test_no_lease_before_three_losses(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two losses are not enough for a lease: others need not wait."""
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 2)
+    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
+    rivals(scene, 2)
+    leases: list[int | None] = []
+
+    def last() -> None:
+        leases.append(
+            sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
+        )
+
+    beaten(scene, batch_id, 2, last)
+    assert leases == [None]
+    scene.finish("r1", "r2")
+
+
+def test_abandoned_batch_leaves_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not wait for the lease of a batch that was given up."""
+    batch_id = staged(scene, "r1")
+    sql(
+        scene.ledger,
+        "UPDATE semel.pipeline SET lease_batch_id = :batch, lease_until = now() + interval '1 h'",
+        batch=batch_id,
+    )
+    abandon(scene.ledger, batch_id, "given up by the test")
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+    scene.finish("r1", "r2")

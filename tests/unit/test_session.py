@@ -1,0 +1,33 @@
+"""Opening Spark: what is said when it is away, and how progress is told."""
+
+import time
+
+import pytest
+
+from semel import limits
+from semel.errors import UnavailableError
+from semel.spark.session import _Progress, open_engine
+
+
+def test_spark_away_is_said_at_once() -> None:
+    """A Connect server that is not there is a retryable error within seconds, without its token."""
+    began = time.monotonic()
+    with (
+        pytest.raises(UnavailableError, match=r"sc://127\.0\.0\.1:1/ does not answer") as caught,
+        open_engine("sc://127.0.0.1:1/;token=secret"),
+    ):
+        pass
+    assert time.monotonic() - began < limits.SPARK_ANSWER_SECONDS
+    assert "secret" not in str(caught.value)
+
+
+def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often Spark reports, a line comes at most every few seconds, and never twice."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said: list[str] = []
+    progress = _Progress(said.append)
+    for step in range(1000):
+        now = step * limits.PROGRESS_SECONDS / 100
+        progress.tell([(min(step // 100, 4), 4), (0, 6)], running=2)
+    assert said == [f"Spark: {done} of 10 tasks done, 2 running" for done in (1, 2, 3, 4)]
