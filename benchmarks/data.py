@@ -14,11 +14,17 @@ SCHEMA = {
     "country": "string",
     "ua": "string",
 }
-_AGENTS = ["Mozilla/5.0 (X11; Linux x86_64; rv:140.0)", "curl/8.9.1", "okhttp/4.12.0 (Android 15; arm64)"]
+_AGENTS = [
+    "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)",
+    "curl/8.9.1",
+    "okhttp/4.12.0 (Android 15; arm64)",
+]
 _CHUNK = 500_000
 
 
-def write_records(path: Path, records: int, *, repeats: float, seed: int = 1, first: int = 0) -> int:
+def write_records(
+    path: Path, records: int, *, repeats: float, seed: int = 1, first: int = 0
+) -> int:
     """Write `records` lines, of which the share `repeats` repeat an earlier one. Returns new ids.
 
     `first` shifts the ids, so that two files of one seed share none.

@@ -59,7 +59,8 @@ def _measure(folder: Path, spark: SparkSession, ledger: Ledger, options: object)
     source = data / "in" / "records.jsonl"
     new = write_records(source, options.records, repeats=options.repeats)
     size = source.stat().st_size
-    print(f"{options.records} records, {size / 1e6:.0f} MB, {size / options.records:.0f} bytes each")
+    per_record = size / options.records
+    print(f"{options.records} records, {size / 1e6:.0f} MB, {per_record:.0f} bytes each")
     engine = SparkEngine(spark)
     verbs: dict[str, list[dict[str, float]]] = {"id": [], "position": []}
 

@@ -22,6 +22,7 @@ CREATE TABLE semel.pipeline (
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
+    -- Keeps P12.
     CONSTRAINT pipeline_sink_unique UNIQUE (sink_path),
     CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
 );
@@ -42,9 +43,11 @@ CREATE TABLE semel.source_partition (
     retired_at        timestamptz,
     -- This prevents two open generations of one path: the same bytes would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
+    -- Keeps P9.
     CONSTRAINT source_partition_path_open EXCLUDE USING gist
         (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL) DEFERRABLE INITIALLY DEFERRED,
     -- This prevents one file from being read under two paths (hard links).
+    -- Keeps P9.
     CONSTRAINT source_partition_inode_open EXCLUDE USING gist
         (pipeline_id WITH =, device WITH =, inode WITH =) WHERE (retired_at IS NULL)
         DEFERRABLE INITIALLY DEFERRED
@@ -71,6 +74,7 @@ CREATE TABLE semel.batch (
     committed_at      timestamptz,
     finalized_at      timestamptz,
     -- This prevents a retried plan from cutting a second batch for the same request.
+    -- Keeps P5.
     CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
@@ -93,8 +97,10 @@ CREATE TABLE semel.claim (
     tail_hash         text NOT NULL,
     PRIMARY KEY (batch_id, ordinal),
     -- This prevents a position from being claimed twice, whatever our own code does.
+    -- Keeps P3.
     CONSTRAINT claim_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),
     -- An empty range passes the exclusion, and an unbounded one would swallow all that comes.
+    -- Keeps P4.
     CONSTRAINT claim_bounded CHECK (
         NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
 );
@@ -126,6 +132,7 @@ CREATE TABLE semel.attempt (
     ended_at          timestamptz,
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
+    -- Keeps S12.
     CONSTRAINT attempt_accounted CHECK (
         status NOT IN ('staged', 'won') OR COALESCE(
             records_read = survivors + duplicates_batch + duplicates_catalog + quarantined + late
@@ -134,6 +141,7 @@ CREATE TABLE semel.attempt (
             AND staged_at IS NOT NULL, false))
 );
 -- This prevents two attempts of one batch from both reaching the output.
+-- Keeps C7.
 CREATE UNIQUE INDEX attempt_won_once ON semel.attempt (batch_id) WHERE status = 'won';
 CREATE INDEX attempt_open ON semel.attempt (batch_id) WHERE status IN ('running', 'staged');
 
@@ -151,6 +159,7 @@ CREATE TABLE semel.manifest_file (
     PRIMARY KEY (attempt_id, ordinal),
     CONSTRAINT manifest_file_final_unique UNIQUE (attempt_id, final_path),
     -- This prevents one batch's file from taking the name of another batch's.
+    -- Keeps S18.
     CONSTRAINT manifest_file_final_owned EXCLUDE USING gist
         (final_path WITH =, batch_id WITH <>)
 );
@@ -193,6 +202,7 @@ CREATE TABLE semel.id_run (
     -- A merged run is born visible; an attempt's run becomes visible when the attempt wins.
     CONSTRAINT id_run_merged_visible CHECK (attempt_id IS NOT NULL OR seq_min IS NOT NULL),
     -- This prevents two speculative tasks from adding the same ids twice.
+    -- Keeps S9.
     CONSTRAINT id_run_attempt_unique UNIQUE (attempt_id, shard)
 );
 CREATE INDEX id_run_live ON semel.id_run (pipeline_id, shard)

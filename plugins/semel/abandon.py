@@ -19,6 +19,7 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
         return release(connection, batch_id, reason)
 
 
+# Keeps A2.
 def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
     """The same within a transaction that holds the pipeline's lock (plan takes over orphans so)."""
     status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
@@ -26,8 +27,8 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
         connection,
         "abandon",
         "abandon_batch",
-        f"batch {batch_id} is {status['status'] if status else 'gone'}, not planned, so it cannot be "
-        "abandoned; a committed batch is finished by `semel run` or by its finalize task",
+        f"batch {batch_id} is {status['status'] if status else 'gone'}, not planned, so it cannot "
+        "be abandoned; a committed batch is finished by `semel run` or by its finalize task",
         batch_id=batch_id,
         reason=reason,
     )

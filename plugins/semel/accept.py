@@ -7,6 +7,8 @@ records or old ones.
 import os
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from semel import limits
 from semel.batch import Pipeline
 from semel.errors import SourceError, StateError
@@ -14,6 +16,7 @@ from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
 from semel.sources import files
 from semel.sources.files import Known, ListedFile
+from semel.sources.formats import is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Accepted:
     retired: tuple[int, ...] = ()
 
 
+# Keeps A3.
 def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepted:
     """Settle a refused file: as a new generation, read from its start, or as the `same` partition.
 
@@ -36,10 +40,11 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
     path = os.path.join(spec.source_root(), path)
     file = next((f for f in listed if f.path == path), None)
     if file is None:
-        why = next((f"{r.reason}: {r.detail}" for r in refused if r.path == path), "it is not there")
+        whys = (f"{r.reason}: {r.detail}" for r in refused if r.path == path)
+        why = next(whys, "it is not there")
         raise SourceError(
-            f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; mend the "
-            "file, then run the pipeline"
+            f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; mend "
+            "the file, then run the pipeline"
         )
     with ledger.transaction() as connection:
         found = row(connection, "plan", "pipeline", name=spec.name)
@@ -62,22 +67,33 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
         ]
         change(connection, "accept", "settle", pipeline_id=pipeline_id, path=path)
         if same:
-            return _go_on(connection, file, known)
+            return _go_on(connection, spec, file, known, listed)
         return _begin(connection, pipeline_id, file)
 
 
-def _go_on(connection, file: ListedFile, known: list[Known]) -> Accepted:  # noqa: ANN001
+def _go_on(
+    connection: sa.Connection,
+    spec: Spec,
+    file: ListedFile,
+    known: list[Known],
+    listed: list[ListedFile],
+) -> Accepted:
     """Bind the file to the partition whose bytes it begins with, and whose own file is no more."""
+    # Keeps A4.
     candidates = [
         k
         for k in known
-        if k.tail_end and files.differs(file, k) is None and not _lives_elsewhere(file, k)
+        if k.tail_end
+        and (k.tail_end == file.size or not is_whole(spec, file.path))
+        and files.differs(file, k) is None
+        and not _lives_elsewhere(file, k, listed)
     ]
     candidates.sort(key=lambda k: (k.path != file.path, -k.tail_end))
     if not candidates:
         raise SourceError(
-            f"{file.path!r} does not begin with what was read of a file that was cut or is gone "
-            f"({files.show(file)}); accept it as a new generation instead"
+            f"{file.path!r} ({files.show(file)}) cannot go on where a file that was cut or is gone "
+            "stood: it does not begin with what was read of one, or is read whole and grew; accept "
+            "it as a new generation instead"
         )
     others = [
         k.source_partition_id
@@ -99,8 +115,12 @@ def _go_on(connection, file: ListedFile, known: list[Known]) -> Accepted:  # noq
     return Accepted(**moved, same=True, retired=tuple(others))
 
 
-def _lives_elsewhere(file: ListedFile, known: Known) -> bool:
-    """Whether what was read of a known file is still there, under its own path."""
+def _lives_elsewhere(file: ListedFile, known: Known, listed: list[ListedFile]) -> bool:
+    """Whether what was read of a known file is still there: under its own path, or renamed."""
+    for other in listed:
+        renamed = (other.device, other.inode) == (known.device, known.inode)
+        if renamed and other.path != file.path and files.differs(other, known) is None:
+            return True
     if known.path == file.path:
         return False
     try:
@@ -109,7 +129,7 @@ def _lives_elsewhere(file: ListedFile, known: Known) -> bool:
         return False
 
 
-def _begin(connection, pipeline_id: int, file: ListedFile) -> Accepted:  # noqa: ANN001
+def _begin(connection: sa.Connection, pipeline_id: int, file: ListedFile) -> Accepted:
     """Retire what the file was, and open a new generation under its path."""
     place = {"path": file.path, "device": file.device, "inode": file.inode}
     retired = rows(connection, "accept", "retire", pipeline_id=pipeline_id, **place)

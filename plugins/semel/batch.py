@@ -1,7 +1,7 @@
-"""The values that the verbs hand to each other: pipeline row, batch, claim, attempt, and their states.
+"""The values that the verbs hand to each other: pipeline row, batch, claim, attempt, their states.
 
-The state machine stands here as data; sql/schema.sql and docs/protocol.md state it again, and a test
-compares the three.
+The state machine stands here as data; sql/schema.sql and docs/protocol.md state it again, and a
+test compares the three.
 """
 
 from dataclasses import dataclass, fields
@@ -48,7 +48,8 @@ class _FromRow:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         """The value in a row that holds a column for each of its fields (others are ignored)."""
-        return cls(**{field.name: row[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+        values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class Pipeline(_FromRow):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(_FromRow):
-    """A batch: what was planned and how far it got. `spec` is the pipeline's spec of that moment."""
+    """A batch: what was planned and how far it got. `spec` is the spec of that moment."""
 
     batch_id: int
     pipeline_id: int
@@ -85,7 +86,8 @@ class Batch(_FromRow):
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        return super().from_row({**row, "status": BatchStatus(row["status"])})  # type: ignore[arg-type]
+        values = {**row, "status": BatchStatus(row["status"])}
+        return super().from_row(values)  # type: ignore[arg-type]
 
 
 def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
@@ -94,14 +96,15 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
     if found is None or found["name"] != spec.name:
         whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
         raise StateError(
-            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}; see `semel batches {spec.name}`"
+            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}; see `semel batches "
+            f"{spec.name}`"
         )
     return Batch.from_row(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(_FromRow):
-    """One planned range: bytes [start, end) of one generation of a file, with what identifies it."""
+    """One planned range: bytes [start, end) of one generation of a file, and what identifies it."""
 
     ordinal: int
     source_partition_id: int
@@ -149,4 +152,5 @@ class Attempt(_FromRow):
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        return super().from_row({**row, "status": AttemptStatus(row["status"])})  # type: ignore[arg-type]
+        values = {**row, "status": AttemptStatus(row["status"])}
+        return super().from_row(values)  # type: ignore[arg-type]

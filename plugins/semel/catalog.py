@@ -6,8 +6,9 @@ that forgetting a hundred million ids is one DROP TABLE.
 
 A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired:
 merged into another or expired. Retired runs keep their payload as long as an attempt is open that
-may have pinned them. This holds only if an attempt is inserted and its snapshot taken in one
-transaction under the lock of the pipeline: `merge` and the caller of `retire_expired` take it too.
+may have pinned them. This holds because an attempt's snapshot is taken, and then the attempt
+inserted, in one transaction under the lock of the pipeline, which `merge` and the caller of
+`retire_expired` take too.
 """
 
 from dataclasses import dataclass, fields
@@ -85,11 +86,6 @@ def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
     )
 
 
-def runs_since(connection: sa.Connection, pipeline_id: int, seq: int) -> list[Run]:
-    """Live runs that hold an id committed after `seq`; merged ones may hold older ids as well."""
-    return _runs(connection, "runs_since", pipeline_id=pipeline_id, seq=seq)
-
-
 def own_runs(connection: sa.Connection, attempt_id: int) -> list[Run]:
     """The runs that an attempt stored, published or not, by shard."""
     return _runs(connection, "own_runs", attempt_id=attempt_id)
@@ -124,6 +120,7 @@ def span_seconds(horizon_seconds: int) -> int:
     return max(1, horizon_seconds // limits.SPANS_PER_HORIZON)
 
 
+# Keeps G2.
 def retire_expired(connection: sa.Connection, pipeline_id: int) -> int:
     """Retire the runs whose horizon is over. Returns how many.
 

@@ -68,7 +68,8 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
         folders, freed = _remove_staged(ledger, pipeline_id, sink)
     except OSError as error:
         raise RetryableError(
-            f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this again"
+            f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this "
+            "again"
         ) from error
     return Collected(
         pipeline=spec.name,
@@ -82,6 +83,7 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
     )
 
 
+# Keeps G8.
 def _finish(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
     orphan = spec.limits.orphan_after.total_seconds()
     values = {"pipeline_id": pipeline_id, "orphan_seconds": orphan}
@@ -167,6 +169,7 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, i
         batch_id, fence = int(match[1]), int(match[2])
         values = {"batch_id": batch_id, "pipeline_id": pipeline_id}
         for attempt in ledger.rows("collect", "attempt_ends", **values):
+            # Keeps G6.
             over = attempt["status"] == "lost" or attempt["batch_status"] == "finalized"
             if attempt["fence"] == fence and over:
                 faults.point("collect.before_remove")

@@ -4,7 +4,7 @@ How it works:
 1. take the highest staged fence (a twin that took a newer fence and died does not block);
 2. without a lock, compare its ids with the id runs of batches that committed since its snapshot;
    repeat while others commit;
-3. lock pipeline, batch, attempt; nothing may have committed since the comparison, else go back to 2;
+3. lock pipeline, batch, attempt; when another committed since the comparison, go back to 2;
 4. take the next place in the order of commits, let the attempt win and its siblings lose, and make
    its id runs visible: one transaction whose size does not depend on the number of records.
 An attempt that overlaps with a newer commit is lost, and the batch is staged again from here, since
@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from semel import faults, limits, paths
 from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
 from semel.catalog import Run, own_runs, publish_runs, snapshot
-from semel.payload import FilterCache, overlap
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
+from semel.payload import FilterCache, overlap
 from semel.pipeline import Spec
 from semel.stage import Say, lose
 
@@ -62,6 +62,7 @@ def commit(
             batch = batch_of(connection, spec, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
+            # Keeps C12.
             return Committed(batch=batch, fence=found["fence"], found=True, losses=losses)
         if batch.status is BatchStatus.ABANDONED:
             raise StateError(
@@ -102,6 +103,7 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
             now = snapshot(connection, batch.pipeline_id)
             mine = own_runs(connection, attempt.attempt_id)
         faults.point("commit.before_compare")
+        # Keeps C2.
         common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])
         if common:
             return (
@@ -116,8 +118,8 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
         except _Behind:
             continue
     raise RetryableError(
-        f"batch {batch.batch_id}: other batches committed {limits.COMPARE_ROUNDS_MAX} times while it "
-        "compared; it stays staged, run commit again"
+        f"batch {batch.batch_id}: other batches committed {limits.COMPARE_ROUNDS_MAX} times while "
+        "it compared; it stays staged, run commit again"
     )
 
 
@@ -144,6 +146,7 @@ def _decide(
     mine: list[Run],
     compared: int,
 ) -> str | None:
+    # Keeps C3.
     rows(connection, "plan", "lock_pipeline", pipeline_id=batch.pipeline_id)
     batch_now = row(connection, "commit", "lock_batch", batch_id=batch.batch_id)
     attempt_now = row(connection, "commit", "lock_attempt", attempt_id=attempt.attempt_id)
@@ -151,12 +154,15 @@ def _decide(
         raise _Ended
     # A statement of its own, after the locks: it sees what was committed while we waited.
     now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
+    # Keeps C4, C9.
     if now["commit_seq"] != compared or (
         now["leased"] and now["lease_batch_id"] != batch.batch_id
     ):
         raise _Behind
+    # Keeps C5.
     if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
         return f"its bucket {attempt.bucket_min} was collected (gc floor {now['gc_floor']})"
+    # Keeps C13.
     if now["sink_schema"] not in (None, attempt.sink_schema):
         return "the output's columns changed since it was staged"
     place = transition(
@@ -188,6 +194,7 @@ def _decide(
         commit_seq=place["commit_seq"],
         batch_time=place["batch_time"],
     )
+    # Keeps C8.
     publish_runs(
         connection,
         attempt.attempt_id,
@@ -233,9 +240,11 @@ def _wait_for_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
         if not now["leased"] or now["lease_batch_id"] == batch.batch_id:
             return
         if not said:
-            say(f"batch {batch.batch_id} waits: batch {now['lease_batch_id']} holds the commit lease")
+            holder = now["lease_batch_id"]
+            say(f"batch {batch.batch_id} waits: batch {holder} holds the commit lease")
             said = True
         time.sleep(_LEASE_POLL_S)
     raise RetryableError(
-        f"batch {batch.batch_id} waited {limits.LEASE_SECONDS} s for the commit lease; run this again"
+        f"batch {batch.batch_id} waited {limits.LEASE_SECONDS} s for the commit lease; run this "
+        "again"
     )

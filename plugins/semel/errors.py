@@ -21,7 +21,7 @@ class SpecError(TerminalError):
 
 
 class SourceError(TerminalError):
-    """The source no longer holds what a plan names (replaced, shrunk, edited, deleted, unreadable)."""
+    """The source no longer holds what a plan names: replaced, cut, edited, deleted, unreadable."""
 
 
 class LimitError(TerminalError):
@@ -33,7 +33,7 @@ class StateError(TerminalError):
 
 
 class CorruptionError(TerminalError):
-    """Stored bytes do not match their checksum, or a listed thing is missing. Nothing was touched."""
+    """Stored bytes do not match their checksum, or a listed one is missing. Nothing was touched."""
 
 
 class AttemptLostError(RetryableError):

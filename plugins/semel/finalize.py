@@ -1,4 +1,4 @@
-"""finalize: rename the winner's files to their final names. Any number of times, also twice at once.
+"""finalize: give the winner's files their final names. Any number of times, also twice at once.
 
 A pure decision table (`judge`) classifies each file by what is there; then it is acted upon. It
 never overwrites, and never takes existence for correctness. Order: final names (hard links), fsync
@@ -17,7 +17,7 @@ from semel import faults
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, batch_of
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
-from semel.manifest import Kind, ManifestFile
+from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.pipeline import Spec
 from semel.sinks import layout
 from semel.storage import (
@@ -29,7 +29,6 @@ from semel.storage import (
     write_new,
 )
 
-MARKER_FORMAT = 1
 _ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
 
 
@@ -47,6 +46,7 @@ class Act(StrEnum):
     FAIL = "fail"
 
 
+# Keeps F1.
 def judge(staged: State, final: State) -> Act:
     """The decision table: all nine cases."""
     match staged, final:
@@ -78,8 +78,8 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
         return _finalize(ledger, spec, batch_id)
     except OSError as error:
         raise RetryableError(
-            f"batch {batch_id}: {error}; it has committed and stays so. Mend the file system of its "
-            "sink, then run finalize again"
+            f"batch {batch_id}: {error}; it has committed and stays so. Mend the file system of "
+            "its sink, then run finalize again"
         ) from error
 
 
@@ -89,8 +89,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
-                f"batch {batch_id} is {batch.status}, and finalize needs a committed one; run commit "
-                "first"
+                f"batch {batch_id} is {batch.status}, and finalize needs a committed one; run "
+                "commit first"
             )
         files = [
             ManifestFile(**{**r, "kind": Kind(r["kind"])})
@@ -101,9 +101,11 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     counts = Counts(**{name: won[name] for name in Counts.__dataclass_fields__})
     sink = Path(pipeline["sink_path"])
     marker = layout.marker(sink, batch_id)
+    # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
     faults.point("finalize.before_rename")
+    # Keeps F5.
     rename(sink, files, batch_id)
     faults.point("finalize.after_rename")
     _mark(marker, marker_content(spec, sink, batch, won, counts, claims, files))
@@ -115,9 +117,10 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     faults.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:
         raise StateError(
-            f"batch {batch_id} is {now['status']}, expected committed or finalized; see `semel show "
-            f"{batch_id}`"
+            f"batch {batch_id} is {now['status']}, expected committed or finalized; see `semel "
+            f"show {batch_id}`"
         )
+    # Keeps F8.
     remove_folder(layout.attempt(sink, batch_id, won["fence"]))
     faults.point("finalize.after_clean")
     return Finalized(
@@ -136,13 +139,15 @@ def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
         acts = [(file, *_look(file)) for file in files]
         faults.point("finalize.after_look")
         broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
+        # Keeps F4.
         if broken:
             shown = "; ".join(
                 f"{f.final_path!r}: staged file {s}, final file {t}" for f, s, t in broken[:5]
             )
             raise CorruptionError(
-                f"batch {batch_id}: {len(broken)} of {len(files)} files are not as its manifest says "
-                f"({shown}); nothing was touched. Restore them from a backup: the batch has committed"
+                f"batch {batch_id}: {len(broken)} of {len(files)} files are not as its manifest "
+                f"says ({shown}); nothing was touched. Restore them from a backup: the batch has "
+                "committed"
             )
         missing = [file for file, s, t in acts if judge(s, t) is Act.LINK]
         if not missing:
@@ -150,12 +155,13 @@ def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
         for folder in sorted(folders):
             make_folder(folder)
         for file in missing:
-            # A twin may have been faster: the next round looks at what it left.
+            # A twin may have been faster: the next round looks at what it left. Keeps F9.
             with suppress(FileNotFoundError, FileExistsError):
                 link_new(Path(file.staged_path), Path(file.final_path))
     else:
         raise RetryableError(
-            f"batch {batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this again"
+            f"batch {batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this "
+            "again"
         )
     parents = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(sink)}
     for folder in sorted(parents, reverse=True):
@@ -166,6 +172,7 @@ def _look(file: ManifestFile) -> tuple[State, State]:
     return _state(file, file.staged_path), _state(file, file.final_path)
 
 
+# Keeps F2.
 def _state(file: ManifestFile, path: str) -> State:
     try:
         if os.lstat(path).st_size != file.bytes:

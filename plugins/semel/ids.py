@@ -36,6 +36,7 @@ class HashedIds:
     valid: np.ndarray
 
 
+# Keeps L4.
 def hash_ids(
     table: pa.Table, columns: tuple[str, ...], *, shards: int, bucket: np.ndarray | None = None
 ) -> HashedIds:

@@ -93,6 +93,7 @@ class Ledger:
                     f"the ledger had no lock for us in time ({_first_line(error)}); run this again"
                 ) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
+                # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
                 what = "the reply to a commit was lost" if committing else "the ledger went away"
                 raise kind(f"{what} ({_first_line(error)}); run this again") from error

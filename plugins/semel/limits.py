@@ -1,4 +1,4 @@
-"""Limits with their units and reasons. Every loop, retry and wait of semel is bounded by one of these."""
+"""Limits with their units and reasons. Every loop, retry and wait of semel is bounded by one."""
 
 IDS_PER_CHUNK = 8_192
 """Ids in one stored chunk: 96 KiB, so a look-up reads one TOAST value, and pg_dump stays calm."""
@@ -28,7 +28,7 @@ MERGE_IDS_AT_ONCE = 2 << 20
 """Ids that a merge holds in memory: about 100 MiB with the copies that sorting makes."""
 
 DROP_LOCK_TIMEOUT_MS = 2_000
-"""How long dropping a segment waits for its table: nobody should read it; else collect comes again."""
+"""How long dropping a segment waits for its table: nobody should read it, or collect comes back."""
 
 SPLIT_BYTES = 32 << 20
 """Bytes of source one task reads. Fixed in the plan, so that every attempt cuts alike."""
@@ -106,7 +106,7 @@ FILE_NAME_BYTES_MAX = 200
 """Longest final file name without its extension; file systems allow 255 bytes."""
 
 RECORD_TIME_AHEAD_SECONDS = 86_400
-"""How far record_time may lie ahead of the ledger's clock in scope bucket: clocks are never exact."""
+"""How far record_time may be ahead of the ledger's clock in scope bucket: no clock is exact."""
 
 COMMIT_ROUNDS_MAX = 16
 """Rounds (a restage, or a try to commit) of one commit call before it gives up and is retried."""
@@ -115,7 +115,7 @@ MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round shrinks the number of live runs."""
 
 CONNECT_RETRIES_MAX = 6
-"""Tries after the first that a lost call to Spark Connect gets: 70 s, as long as a server's restart."""
+"""Tries after the first that a lost call to Spark Connect gets: 70 s, a server's restart."""
 
 SPARK_ANSWER_SECONDS = 10.0
 """How long the first contact with a Spark Connect server may take before Spark counts as away."""

@@ -1,4 +1,4 @@
-"""The manifest: what an attempt wrote. Tasks return it, the driver seals it, finalize goes by it."""
+"""The manifest: what an attempt wrote. Tasks return it, the driver seals it, finalize obeys it."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import Self
 
 from semel.batch import Counts
+
+# Keeps L6.
+MARKER_FORMAT = 1
+"""The format of success markers: finalize writes it, and the reader knows no other."""
 
 
 class Kind(StrEnum):
@@ -16,7 +20,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFile:
-    """A closed, fsynced file of an attempt. `folder` is its place below the sink, '' for the root."""
+    """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root."""
 
     kind: Kind
     path: str

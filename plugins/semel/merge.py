@@ -108,6 +108,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
 
 def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
     """The merged run's columns: the hull of its parts, in the segment of the last to expire."""
+    # Keeps G7.
     last = max(parts, key=lambda run: run.expires_at)
     spans = [run for run in parts if run.bucket_start is not None]
     return {
@@ -126,6 +127,7 @@ def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
     }
 
 
+# Keeps G2, G3.
 def _retire(connection: sa.Connection, merged: int, parts: tuple[Run, ...]) -> None:
     rows(connection, "plan", "lock_pipeline", pipeline_id=parts[0].pipeline_id)
     ids = [run.id_run_id for run in parts]

@@ -28,8 +28,8 @@ def migrate(dsn: str) -> str:
             command.upgrade(config, "head")
         except CommandError as error:
             raise TerminalError(
-                f"the ledger {ledger!r} cannot be migrated: {error}; it was made by another version "
-                "of semel, install that one or a newer one"
+                f"the ledger {ledger!r} cannot be migrated: {error}; it was made by another "
+                "version of semel, install that one or a newer one"
             ) from error
         except sa.exc.ProgrammingError as error:
             if not isinstance(error.orig, pg.InsufficientPrivilege):

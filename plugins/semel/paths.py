@@ -1,4 +1,4 @@
-"""Where things are: the project's folders, the state of the local stack, the allowed data folders."""
+"""Where things are: the project's folders, the local stack's state, the allowed data folders."""
 
 import os
 from pathlib import Path
@@ -58,5 +58,5 @@ def allowed(path: str | os.PathLike, key: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Where executors keep filters of id runs (SEMEL_CACHE_DIR, else cache/ in the state folder)."""
+    """Where executors keep filters of id runs: SEMEL_CACHE_DIR, else cache/ in the state folder."""
     return Path(os.environ.get("SEMEL_CACHE_DIR") or state_dir() / "cache")

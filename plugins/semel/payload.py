@@ -253,6 +253,7 @@ def _map(path: Path, run: Run) -> Index | None:
         return None
     if len(data) != run.filter_bytes + _DIRECTORY_BYTES * run.chunks:
         return None
+    # Keeps L5.
     if xxhash.xxh3_128_hexdigest(data) != run.checksum:
         return None
     directory = data[run.filter_bytes :].view("<u8")
@@ -365,6 +366,7 @@ def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[b
     return [payload for _, payload in found]
 
 
+# Keeps S3.
 def _corrupt(run: Run, what: str) -> CorruptionError:
     return CorruptionError(
         f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "

@@ -67,7 +67,7 @@ def plan(
         with ledger.transaction() as connection:
             latest = _latest(connection, pipeline, request_key)
         if latest is not None and latest.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
-            return Plan(pipeline=pipeline, batch=latest, created=False)
+            return Plan(pipeline=pipeline, batch=latest, created=False)  # Keeps P5.
         if listed is None:
             listed, unread = files.list_files(spec, window)
         with ledger.transaction() as connection:
@@ -82,6 +82,7 @@ def plan(
             continue
         faults.point("plan.before_lock")
         with ledger.transaction() as connection:
+            # Keeps P1, P2.
             lock(connection, pipeline)
             if (
                 _latest(connection, pipeline, request_key) != latest
@@ -95,6 +96,7 @@ def plan(
             partitions = _write_partitions(connection, pipeline, wanted, ranges)
             batch = None
             if ranges:
+                # Keeps P7, P11.
                 for orphan in free.orphans:
                     release(connection, orphan, f"taken over by {request_key}")
                 ordinal = latest.ordinal + 1 if latest else 1
@@ -118,6 +120,7 @@ def plan(
     )
 
 
+# Keeps P15.
 def lock(connection: sa.Connection, pipeline: Pipeline) -> None:
     """Take the pipeline's lock. RetryableError when its sink was moved since the row was read."""
     found = row(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
@@ -160,11 +163,12 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
                 "sink"
             )
         pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
+        # Keeps P12.
         if pipeline.identity != identity:
             raise TerminalError(
-                f"pipeline {spec.name}: record_id, dedup.scope and dedup.shards say what its catalog "
-                f"holds and cannot change (catalog: {pipeline.identity}; file: {identity}); put them "
-                "back, or declare a new pipeline with its own sink"
+                f"pipeline {spec.name}: record_id, dedup.scope and dedup.shards say what its "
+                f"catalog holds and cannot change (catalog: {pipeline.identity}; file: "
+                f"{identity}); put them back, or declare a new pipeline with its own sink"
             )
         if pipeline.sink_path != sink_path:
             pipeline = _move_sink(connection, pipeline, sink_path)
@@ -179,8 +183,8 @@ def _move_sink(connection: sa.Connection, pipeline: Pipeline, sink_path: str) ->
         connection,
         "plan",
         "move_sink",
-        f"sink.path of {pipeline.name} cannot move from {pipeline.sink_path} to {sink_path} while a "
-        "batch is on its way; put it back and finish or abandon what `semel batches` shows",
+        f"sink.path of {pipeline.name} cannot move from {pipeline.sink_path} to {sink_path} while "
+        "a batch is on its way; put it back and finish or abandon what `semel batches` shows",
         pipeline_id=pipeline.pipeline_id,
         sink_path=sink_path,
     )
@@ -194,8 +198,8 @@ def _interval(
         return None
     if interval is None or interval[0] >= interval[1]:
         raise TerminalError(
-            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a data "
-            "interval, or give --interval START END"
+            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
+            "data interval, or give --interval START END"
         )
     return interval
 

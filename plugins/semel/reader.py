@@ -16,14 +16,11 @@ import pyarrow.dataset as ds
 
 from semel.batch import Claim, Counts
 from semel.errors import CorruptionError, SpecError, TerminalError
-from semel.manifest import Kind
+from semel.manifest import MARKER_FORMAT, Kind
 from semel.pipeline import Spec
 from semel.sinks import layout
 
 _T = TypeVar("_T")
-
-FORMAT = 1
-"""The format of markers that this version reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +91,7 @@ def dataset(sink_path: str | Path) -> ds.Dataset:
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 
 
+# Keeps R1.
 def dataset_of(
     sink: Path, spec: Spec, files: list[MarkedFile], schema: pa.Schema
 ) -> ds.Dataset:
@@ -123,6 +121,7 @@ def markers(sink_path: str | Path) -> list[Marker]:
 
 def marker_paths(sink: Path) -> list[Path]:
     """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
+    # Keeps R2.
     return sorted(p for p in layout.markers(sink).glob("*") if not p.name.startswith("."))
 
 
@@ -130,8 +129,9 @@ def read_marker(path: Path) -> Marker:
     """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
     try:
         plain = json.loads(path.read_bytes())
-        if plain["format"] != FORMAT:
-            raise ValueError(f"its format is {plain['format']!r}, and {FORMAT} is known")
+        # Keeps R3.
+        if plain["format"] != MARKER_FORMAT:
+            raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
         return _marker(path, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -161,6 +161,7 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
     for file in marker.files:
         parts = PurePosixPath(file.path)
+        # Keeps R4.
         if parts.is_absolute() or ".." in parts.parts:
             raise ValueError(f"it lists {file.path!r}, which is not below the sink")
     return marker

@@ -16,7 +16,7 @@ from semel.stage import Engine, Say, Staged, stage
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What one pass of the verbs did, and the seconds each took. Only `plan` when nothing was new."""
+    """What one pass of the verbs did, and how many seconds each took. Nothing new: only `plan`."""
 
     plan: Plan
     staged: Staged | None = None

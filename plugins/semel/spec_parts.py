@@ -269,6 +269,7 @@ def _reads_dates(pattern: str) -> bool:
         return False
 
 
+# Keeps L1.
 def _template_problem(template: str) -> str | None:
     """What is wrong with sink.file_name. Two (batch, part) must never give one name."""
     try:

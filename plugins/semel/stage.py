@@ -2,8 +2,8 @@
 visible to readers.
 
 How it works:
-1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id runs:
-   the pinned list, which is all that the attempt may consult;
+1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id
+   runs: the pinned list, which is all that the attempt may consult;
 2. make the attempt's folder, and check that the planned ranges are still there;
 3. run the job (semel.steps) in an engine;
 4. check again, make everything durable, and seal the manifest with `running -> staged`.
@@ -12,9 +12,7 @@ How it works:
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -22,8 +20,17 @@ from typing import Protocol
 
 import xxhash
 
-from semel import faults, limits, paths
-from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
+from semel import faults, paths
+from semel.batch import (
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchStatus,
+    Claim,
+    Counts,
+    Pipeline,
+    batch_of,
+)
 from semel.catalog import ensure_segment, snapshot
 from semel.errors import (
     AttemptLostError,
@@ -33,6 +40,7 @@ from semel.errors import (
     StateError,
     TerminalError,
 )
+from semel.heartbeat import heartbeat
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.pipeline import Spec
@@ -47,7 +55,7 @@ Say = Callable[[str], None]
 
 
 class Outcome(Protocol):
-    """What an engine hands back: one report a split, what transforms wrote, the output's columns."""
+    """What an engine hands back: a report for each split, what transforms wrote, the columns."""
 
     reports: list[SplitReport]
     files: tuple[StagedFile, ...]
@@ -97,12 +105,14 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
             f"batch {batch_id} was abandoned, and its records are free for a later plan; clear the "
             "run's plan task, or run the pipeline again"
         )
+    # Keeps S4.
     if batch.spec_digest != spec.digest():
         raise TerminalError(
             f"batch {batch_id} was planned by another version of {spec.name}'s declaration (digest "
             f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); put the file back, or `semel "
             f"abandon {batch_id}` and run the pipeline again"
         )
+    # Keeps S19.
     if done is not None:
         return Staged(batch=batch, attempt=Attempt.from_row(done), found=True)
     return _attempt(ledger, spec, pipeline, batch, claims, engine, say)
@@ -124,7 +134,8 @@ def _attempt(
         f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
     )
     try:
-        with _heartbeat(ledger, batch.batch_id):
+        with heartbeat(ledger, batch.batch_id):
+            # Keeps S5.
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
             faults.point("stage.after_folders")
@@ -151,8 +162,8 @@ def _give_up(
         raise AttemptLostError(_lost_message(batch, attempt, found)) from error
     if isinstance(error, OSError):
         raise RetryableError(
-            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. Mend "
-            f"the file system below {pipeline.sink_path}, then run stage again"
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
+            f"Mend the file system below {pipeline.sink_path}, then run stage again"
         ) from error
 
 
@@ -220,25 +231,55 @@ def _seal(
     counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
     written = sum(f.records for f in staged if f.kind is Kind.DATA)
     counts = Counts(**{**asdict(counts), "rows_written": written})
+    # Keeps S20.
     if not spec.transforms and written != counts.survivors:
         raise CorruptionError(
-            f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new and "
-            f"{written} rows were written; this is a defect of semel, nothing was committed"
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
+            f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
     reasons, example = _quarantine(spec, batch, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
+    # Keeps S17.
     if pipeline.sink_schema not in (None, schema):
         raise TerminalError(
-            f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s output "
-            f"had {pipeline.sink_schema}; change the transform back, or `semel accept {spec.name} "
-            "--columns` to let the output have new columns from here on"
+            f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
+            f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
+            f"{spec.name} --columns` to let the output have new columns from here on"
         )
     digest = _input_digest(job, outcome.reports)
     manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
+    # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
     faults.point("stage.after_sync")
     buckets = [r.bucket_open_min for r in outcome.reports if r.bucket_open_min is not None]
+    sealed = {
+        "bucket_min": min(buckets, default=None),
+        "input_digest": digest,
+        "sink_schema": schema,
+        **asdict(counts),
+    }
+    _write_manifest(ledger, batch, attempt, manifest, sealed)
+    return Staged(
+        batch=batch,
+        attempt=attempt,
+        found=False,
+        counts=counts,
+        files=len(manifest),
+        reasons=reasons,
+        example=example,
+    )
+
+
+def _write_manifest(
+    ledger: Ledger,
+    batch: Batch,
+    attempt: Attempt,
+    manifest: list[ManifestFile],
+    sealed: dict[str, object],
+) -> None:
+    """`running -> staged`, with the columns `sealed` of the attempt and its files."""
+    digest = sealed["input_digest"]
     with ledger.transaction() as connection:
         rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
         other = row(
@@ -247,23 +288,12 @@ def _seal(
         if other is not None:
             raise TerminalError(
                 f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
-                f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a source "
-                f"file was edited in between. `semel abandon {batch.batch_id}` plans it anew"
+                f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a "
+                f"source file was edited in between. `semel abandon {batch.batch_id}` plans it anew"
             )
-        sealed = row(
-            connection,
-            "stage",
-            "seal",
-            attempt_id=attempt.attempt_id,
-            bucket_min=min(buckets) if buckets else None,
-            input_digest=digest,
-            sink_schema=schema,
-            **asdict(counts),
-        )
-        if sealed is None:
-            found = row(
-                connection, "stage", "attempt_status", attempt_id=attempt.attempt_id
-            )
+        done = row(connection, "stage", "seal", attempt_id=attempt.attempt_id, **sealed)
+        if done is None:
+            found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
             raise AttemptLostError(_lost_message(batch, attempt, found))
         change(
             connection,
@@ -280,15 +310,6 @@ def _seal(
         )
         faults.point("stage.before_seal")
     faults.point("stage.after_seal")
-    return Staged(
-        batch=batch,
-        attempt=attempt,
-        found=False,
-        counts=counts,
-        files=len(manifest),
-        reasons=reasons,
-        example=example,
-    )
 
 
 def _quarantine(
@@ -301,11 +322,13 @@ def _quarantine(
             reasons[reason] = reasons.get(reason, 0) + count
     example = next((r.example for r in reports if r.example), None)
     ratio_max = spec.limits.quarantine_ratio_max
+    # Keeps S16.
     if counts.quarantined > ratio_max * counts.records_read:
         raise LimitError(
-            f"batch {batch.batch_id}: {counts.quarantined} of {counts.records_read} records would be "
-            f"quarantined ({reasons}), more than limits.quarantine_ratio_max {ratio_max}; the first: "
-            f"{example}. Mend the source or the schema, or raise the limit, then run stage again"
+            f"batch {batch.batch_id}: {counts.quarantined} of {counts.records_read} records would "
+            f"be quarantined ({reasons}), more than limits.quarantine_ratio_max {ratio_max}; the "
+            f"first: {example}. Mend the source or the schema, or raise the limit, then run stage "
+            "again"
         )
     return reasons, example
 
@@ -351,31 +374,6 @@ def lose(ledger: Ledger, attempt_id: int, reason: str) -> None:
 
 def _lost_message(batch: Batch, attempt: Attempt, found: Row) -> str:
     return (
-        f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']} ({found['reason']}) and "
-        "takes nothing more; another attempt goes on, or run stage again"
+        f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']} ({found['reason']}) "
+        "and takes nothing more; another attempt goes on, or run stage again"
     )
-
-
-@contextmanager
-def _heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
-    """Sign in while the job runs, so that no later plan takes the batch for an orphan."""
-    stop = threading.Event()
-
-    def beat() -> None:
-        while not stop.wait(limits.HEARTBEAT_SECONDS):
-            try:
-                with ledger.transaction() as connection:
-                    change(connection, "stage", "sign_of_life", batch_id=batch_id)
-                with ledger.transaction() as connection:
-                    values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
-                    change(connection, "commit", "renew_lease", **values)
-            except RetryableError:
-                continue  # The ledger is away; sealing will say so if it stays away.
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

@@ -22,8 +22,8 @@ _READ_BYTES = 8 << 20
 class Sealed(io.RawIOBase):
     """A new file that is hashed while it is written and fsynced when it is closed.
 
-    Made by a task in a folder that the driver made: it never makes folders of the attempt itself, so
-    a zombie task of a deleted attempt fails here. FileExistsError when the name is taken.
+    Made by a task in a folder that the driver made: it never makes folders of the attempt itself,
+    so a zombie task of a deleted attempt fails here. FileExistsError when the name is taken.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -53,6 +53,7 @@ class Sealed(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             faults.point("storage.before_fsync")
+            # Keeps S10.
             os.fsync(self._file.fileno())
             faults.point("storage.after_fsync")
             self._file.close()
@@ -97,14 +98,17 @@ def link_new(source: Path, target: Path) -> None:
     """Give a file a second name. FileExistsError when that is taken: nothing is ever replaced."""
     faults.point("storage.before_link")
     try:
+        # Keeps F3, L3.
         os.link(source, target)
     except PermissionError as error:
         raise UnavailableError(
-            f"{target.parent} does not take hard links ({error}); a sink needs one local file system"
+            f"{target.parent} does not take hard links ({error}); a sink needs one local file "
+            "system"
         ) from error
     faults.point("storage.after_link")
 
 
+# Keeps F6.
 def write_new(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, durably: temporary, fsync, link, fsync of the folder.
 

@@ -7,6 +7,7 @@ SELECT batch_id, pipeline_id, status, request_key FROM semel.batch WHERE batch_i
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 
 -- name: abandon_batch
+-- Keeps A1.
 UPDATE semel.batch
 SET status = 'abandoned', reason = :reason
 WHERE batch_id = :batch_id AND status = 'planned'

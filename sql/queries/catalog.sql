@@ -2,6 +2,7 @@
 -- {segment_id} stands for a number: the payload of a segment is a table of its own.
 
 -- name: snapshot
+-- Keeps S2.
 -- One statement, so one view: the commit sequence and the runs that were visible at it.
 SELECT p.commit_seq, p.gc_floor,
        r.id_run_id, r.pipeline_id, r.attempt_id, r.shard, r.bucket_start, r.bucket_end,
@@ -11,14 +12,6 @@ LEFT JOIN semel.id_run AS r
     ON r.pipeline_id = p.pipeline_id AND r.seq_min IS NOT NULL AND r.retired_at IS NULL
 WHERE p.pipeline_id = :pipeline_id
 ORDER BY r.shard, r.id_run_id;
-
--- name: runs_since
--- A merged run counts when any of its parts committed since.
-SELECT id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
-       seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum
-FROM semel.id_run
-WHERE pipeline_id = :pipeline_id AND seq_max > :seq AND retired_at IS NULL
-ORDER BY shard, id_run_id;
 
 -- name: own_runs
 SELECT id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
@@ -74,6 +67,7 @@ CREATE TABLE semel.ids_{segment_id} (
 ALTER TABLE semel.ids_{segment_id} ALTER COLUMN payload SET STORAGE EXTERNAL;
 
 -- name: share_attempt
+-- Keeps S9.
 -- Shared, so that speculative tasks do not wait for each other, and nobody can lose it meanwhile.
 SELECT attempt_id FROM semel.attempt
 WHERE attempt_id = :attempt_id AND status = 'running'
@@ -113,6 +107,7 @@ WHERE id_run_id = ANY(CAST(:parts AS bigint[])) AND retired_at IS NULL
 RETURNING id_run_id;
 
 -- name: retire_expired
+-- Keeps G1.
 UPDATE semel.id_run
 SET retired_at = clock_timestamp()
 WHERE pipeline_id = :pipeline_id AND retired_at IS NULL AND expires_at <= clock_timestamp()
@@ -128,6 +123,7 @@ WHERE pipeline_id = :pipeline_id AND dropped_at IS NULL
 ORDER BY segment_id;
 
 -- name: delete_payload
+-- Keeps G4.
 -- Payload that nobody can ask for any more: of runs that merges retired before any open attempt
 -- began, and of attempts that are lost for ever.
 DELETE FROM semel.ids_{segment_id} AS i
@@ -144,6 +140,7 @@ WHERE r.segment_id = {segment_id}
                   WHERE a.attempt_id = r.attempt_id AND a.status = 'lost'));
 
 -- name: droppable_segments
+-- Keeps G5.
 -- Its span is over, each of its runs is retired or of a lost attempt, and no attempt is open that
 -- began early enough to hold one of them in its pinned list or to store a run here still.
 SELECT s.segment_id

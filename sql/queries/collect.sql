@@ -4,6 +4,7 @@
 SELECT pipeline_id, name, sink_path, bucket_seconds, identity FROM semel.pipeline ORDER BY name;
 
 -- name: raise_floor
+-- Keeps G1.
 -- Raised and committed before anything is dropped: attempts below it cannot commit any more.
 UPDATE semel.pipeline
 SET gc_floor = GREATEST(gc_floor, CAST(

@@ -16,6 +16,7 @@ SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 SELECT status, bucket_min FROM semel.attempt WHERE attempt_id = :attempt_id FOR NO KEY UPDATE;
 
 -- name: take_place
+-- Keeps C6.
 -- The place in the order of commits, and the batch time, strictly increasing. Never a sequence:
 -- nextval is not in the order in which commits become visible.
 UPDATE semel.pipeline
@@ -28,6 +29,7 @@ WHERE pipeline_id = :pipeline_id AND commit_seq = :compared_seq
 RETURNING commit_seq, batch_time_last AS batch_time;
 
 -- name: win_attempt
+-- Keeps C7.
 UPDATE semel.attempt
 SET status = 'won', ended_at = clock_timestamp()
 WHERE attempt_id = :attempt_id AND status = 'staged'

@@ -1,6 +1,7 @@
 -- stage: one attempt at a batch, from a new fence to a sealed manifest.
 
 -- name: staged
+-- Keeps C1.
 -- The attempt that commit would take: the highest staged fence.
 SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema
 FROM semel.attempt
@@ -9,6 +10,7 @@ ORDER BY fence DESC
 LIMIT 1;
 
 -- name: begin_attempt
+-- Keeps S1.
 -- The next fence. None when the batch is not planned any more.
 INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver)
 SELECT b.batch_id,
@@ -27,6 +29,7 @@ WHERE batch_id = :batch_id AND status = 'planned';
 SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;
 
 -- name: seal
+-- Keeps S11.
 UPDATE semel.attempt
 SET status = 'staged', staged_at = clock_timestamp(), bucket_min = :bucket_min,
     input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
@@ -37,6 +40,7 @@ WHERE attempt_id = :attempt_id AND status = 'running'
 RETURNING attempt_id;
 
 -- name: other_digest
+-- Keeps S13.
 -- Every attempt of a batch must have read the same bytes.
 SELECT fence, input_digest
 FROM semel.attempt

@@ -154,6 +154,7 @@ def test_a_cleared_run_takes_what_has_arrived_since(
     assert batches == [(1, "finalized"), (2, "finalized")]
 
 
+# Attacks P11, S16.
 def test_a_deleted_runs_records_arrive(stack: Stack, declare: Callable[..., Spec]) -> None:
     """A run that planned and was then deleted loses nothing: a later run takes its records.
 

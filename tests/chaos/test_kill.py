@@ -37,6 +37,7 @@ def test_every_point_is_killed() -> None:
     assert set(VERBS) | set(COLLECT) == set(faults.POINTS)
 
 
+# Attacks P1, F1, F6.
 @pytest.mark.parametrize("point", VERBS)
 def test_killed_and_killed_again_beside_a_twin(
     scene: Scene, children: Children, point: str
@@ -60,6 +61,7 @@ def test_killed_and_killed_again_beside_a_twin(
     assert scene.check() == found
 
 
+# Attacks G1.
 @pytest.mark.parametrize("point", COLLECT)
 def test_collect_killed(
     bench: Workbench, ledger: Ledger, children: Children, point: str

@@ -16,7 +16,6 @@ from semel.plan import plan
 from semel.stage import stage
 
 
-
 def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:
     """`losses` counts attempts that overlapped, and nothing else."""
     batches = [staged(scene, request) for request in ("r1", "r2")]
@@ -26,7 +25,7 @@ def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:
 def rivals(scene: Scene, count: int) -> None:
     """Files for one rival batch each, each with other ids of r1's (the first rival takes c)."""
     for number in range(count):
-        scene.add(f"d{number}.jsonl", events(40 + 6 * number, 46 + 6 * number))
+        scene.add(f"d{number}.jsonl", events(40 + 6 * number, 46 + 6 * number) * 10)
 
 
 def beaten(scene: Scene, batch_id: int, losses: int, last: Callable[[], None]) -> Committed:
@@ -43,6 +42,7 @@ def beaten(scene: Scene, batch_id: int, losses: int, last: Callable[[], None]) -
     return commit(scene.ledger, scene.spec, batch_id, restage, quiet)
 
 
+# Attacks C9.
 def test_lease_after_three_losses(
     scene: Scene, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +95,7 @@ def test_no_lease_before_three_losses(scene: Scene, monkeypatch: pytest.MonkeyPa
     scene.finish("r1", "r2")
 
 
+# Attacks A2.
 def test_abandoned_batch_leaves_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do not wait for the lease of a batch that was given up."""
     batch_id = staged(scene, "r1")

@@ -92,6 +92,7 @@ def test_connections_end_at_a_point(scene: Scene, point: str) -> None:
     scene.finish("r1", "r2")
 
 
+# Attacks C11.
 @pytest.mark.parametrize("point", IN_TRANSACTION)
 def test_reply_to_the_commit_is_lost(
     scene: Scene, proxy: Proxy, ledger_behind: Ledger, point: str

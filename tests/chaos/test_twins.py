@@ -40,6 +40,7 @@ def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
 
 
+# Attacks P2, P3, P5.
 @pytest.mark.parametrize("point", ["plan.after_register", "plan.before_lock", "plan.after_write"])
 @pytest.mark.parametrize("other", ["r1", "r2"])
 def test_plan_twice_at_once(scene: Scene, point: str, other: str) -> None:
@@ -52,6 +53,7 @@ def test_plan_twice_at_once(scene: Scene, point: str, other: str) -> None:
     scene.finish("r1", "r2")
 
 
+# Attacks F3, F9.
 @pytest.mark.parametrize(("point", "nth"), FINALIZE)
 def test_finalize_twice_at_once(scene: Scene, point: str, nth: int) -> None:
     """A second finalize runs whole while the first stands at a point: both succeed, exact."""
@@ -90,6 +92,7 @@ def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not folder.exists()
 
 
+# Attacks F5.
 def test_finalize_never_marks_what_it_did_not_see_done(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +110,7 @@ def test_finalize_never_marks_what_it_did_not_see_done(
     scene.finish("r1", "r2")
 
 
+# Attacks C1, C7.
 def test_two_attempts_of_one_batch(scene: Scene) -> None:
     """Both are staged; the newer one wins, the other is lost, and its files are in no output."""
     batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
@@ -131,6 +135,7 @@ def test_commit_twice_at_once_is_one_commit(scene: Scene, point: str) -> None:
     scene.finish("r1", "r2")
 
 
+# Attacks C12.
 @pytest.mark.parametrize(
     "by",
     [
@@ -151,6 +156,7 @@ def test_commit_twice_at_once(bench: Workbench, ledger: Ledger, point: str, by: 
     assert [a.found for a in answers] == [False, True]
 
 
+# Attacks C2, C4, C6.
 @pytest.mark.parametrize("order", [("r1", "r2"), ("r2", "r1")])
 def test_common_ids_committed_in_both_orders(scene: Scene, order: tuple[str, str]) -> None:
     """Of two batches staged at once the second to commit stages again, and drops what is common."""
@@ -194,6 +200,7 @@ def test_zombie_attempt_changes_nothing(scene: Scene, point: str, act: str, then
     scene.finish("r1", "r2")
 
 
+# Attacks S11.
 @pytest.mark.parametrize("act", ["abandon", "twin"])
 @pytest.mark.parametrize(
     ("point", "then"),
@@ -210,6 +217,7 @@ def test_zombie_attempt_is_told(scene: Scene, point: str, act: str, then: str) -
     assert zombie(scene, point, act, then) is AttemptLostError
 
 
+# Attacks S1, S19.
 def test_stage_meets_a_commit_before_its_fence(scene: Scene) -> None:
     """A twin that commits before this call has its fence: it may be retried, or is answered."""
     batch_id = staged(scene, "r1")
@@ -231,6 +239,7 @@ def test_stage_meets_a_commit_before_its_fence(scene: Scene) -> None:
     assert stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet).found
 
 
+# Attacks S2, G4, G6.
 @pytest.mark.parametrize("point", [*STAGE, "commit.before_compare", "commit.after_compare"])
 def test_collect_beside_an_open_attempt(scene: Scene, point: str) -> None:
     """What an open attempt pinned stays readable, and a merge hides no commit."""
@@ -249,6 +258,7 @@ def test_collect_beside_an_open_attempt(scene: Scene, point: str) -> None:
     scene.finish("r1", "r2")
 
 
+# Attacks P11.
 def test_orphan_is_taken_over(scene: Scene) -> None:
     """A batch that nobody was heard of for long gives its records to the next plan, once."""
     orphan = staged(scene, "r1")
@@ -265,6 +275,7 @@ def staged_again(scene: Scene, batch_id: int) -> None:
     stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
 
 
+# Attacks A2.
 @pytest.mark.parametrize("point", [*STAGE, "commit.before_compare", "commit.after_compare"])
 def test_orphan_comes_back_to_life(scene: Scene, point: str) -> None:
     """A batch that was taken over while its attempt stood still cannot stage or commit any more."""
@@ -294,6 +305,7 @@ def test_a_stage_that_begins_late_is_no_orphan(scene: Scene) -> None:
     scene.finish("r1", "r2")
 
 
+# Attacks C12.
 def test_commit_meets_collect_after_a_twin_lost_its_attempt(scene: Scene) -> None:
     """A commit whose attempt a twin gave up goes on with the twin's, and raises no false alarm."""
     r1, r2 = staged(scene, "r1"), staged(scene, "r2")

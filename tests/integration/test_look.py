@@ -32,6 +32,7 @@ CASES = {
 }
 
 
+# Attacks L6.
 @pytest.mark.parametrize("case", CASES)
 def test_audit_passes_on_what_semel_wrote(
     case: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
@@ -72,6 +73,7 @@ def test_audit_of_csv_and_gzip(bench: Workbench, ledger: Ledger, engine: LocalEn
     assert (verdict.totals.survivors, done.plan.refusals) == (4, ())
 
 
+# Attacks P6, P13.
 def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
     """What is unclaimed, planned, waiting or refused is listed; a finalized source has no gap."""
     spec = bench.spec()

@@ -21,6 +21,7 @@ def output(spec):
     return found
 
 
+# Attacks P7.
 def test_records_are_in_the_output_once(
     bench: Workbench, ledger: Ledger, engine: LocalEngine
 ) -> None:
@@ -39,6 +40,7 @@ def test_records_are_in_the_output_once(
     assert run_batch(ledger, spec, "r3", engine).plan.batch is None
 
 
+# Attacks P8.
 def test_an_inode_given_to_a_new_file_is_no_rename(
     bench: Workbench, ledger: Ledger, engine: LocalEngine
 ) -> None:

@@ -13,7 +13,7 @@ from semel.spark.engine import SparkEngine
 def test_spark_gives_what_the_steps_give(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
-    """Several splits and shards through both shuffles: each record once, in the output or dropped."""
+    """Several splits and shards through both shuffles: each record is once in output or drops."""
     spec = bench.spec(sink={"position_columns": True})
     for part in range(3):
         records = [*events(part * 1000, part * 1000 + 1100), b"[]"]

@@ -23,7 +23,8 @@ def test_nothing_of_this_machine_is_tracked() -> None:
         for number, line in enumerate(text.splitlines(), start=1):
             for what, pattern in _FORBIDDEN.items():
                 found = pattern.search(line)
-                assert not found, f"{tree.shown(path)}:{number}: holds {what}, {found[0]!r}; remove it"
+                where = f"{tree.shown(path)}:{number}"
+                assert not found, f"{where}: holds {what}, {found[0]!r}; remove it"
 
 
 def test_links_between_documents_lead_somewhere() -> None:
@@ -42,7 +43,8 @@ def test_each_decision_says_what_violates_it() -> None:
     pages = sorted((tree.ROOT / "docs" / "decisions").glob("*.md"))
     assert pages, "docs/decisions/ is empty: write down what deviates from the design, and why"
     for number, page in enumerate(pages, start=1):
-        assert page.name.startswith(f"{number:04d}-"), f"{page.name}: its number should be {number:04d}"
+        counted = page.name.startswith(f"{number:04d}-")
+        assert counted, f"{page.name}: its number should be {number:04d}"
         last = page.read_text(encoding="utf-8").strip().split("\n\n")[-1]
         said = last.startswith("A change violates this when it ")
         assert said, f"{page.name}: end with a paragraph `A change violates this when it ...`"

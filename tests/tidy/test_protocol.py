@@ -16,18 +16,13 @@ PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 _ID = re.compile(r"\b[PSCFGALR][1-9][0-9]?\b")
 
 NOT_CITED_BY_CODE = frozenset(
-    "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 "
-    "S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15 S16 S17 S18 S19 "
-    "C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 F1 F2 F3 F4 F5 F6 F7 F8 F9 "
-    "G1 G2 G3 G4 G5 G6 G7 A1 A2 A3 A4 L1 L2 L3 L4 L5 L6 R1 R2 R3 R4".split()
+    "P6 P8 P10 P13 P14 P16 P17 S6 S7 S8 S14 S15 L2".split()
 )
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""
 
 NOT_ATTACKED = frozenset(
-    "P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 "
-    "S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12 S13 S14 S15 S16 S17 S18 S19 "
-    "C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 F1 F2 F3 F4 F5 F6 F7 F8 F9 "
-    "G1 G2 G3 G4 G5 G6 G7 A1 A2 A3 A4 L1 L2 L3 L4 L5 L6 R1 R2 R3 R4".split()
+    "P4 P9 P10 P12 P14 P15 P16 P17 S4 S5 S6 S10 S12 S13 S14 S15 S17 S18 S20 C3 C5 C8 C10 "
+    "C13 F2 F4 F7 F8 G2 G8 A1 A3 A4 L2 L3".split()
 )
 """Rules that no test names yet. This list may only shrink: it ends empty."""
 
@@ -137,18 +132,17 @@ def test_the_queries_make_these_transitions_and_no_others() -> None:
                 known = (source, to[1]) in transitions
                 assert known, f"{where}: {source} -> {to[1]} is no transition of semel.batch"
         lacking = {(str(a), str(b)) for a, b in transitions} - made
-        assert not lacking, f"no query makes the {table}'s transitions {lacking}: remove or write them"
+        assert not lacking, f"no query makes the {table}'s transitions {lacking}: write them"
 
 
 def test_the_decision_table_is_the_code() -> None:
     """F1: the nine cases of finalize in the document are those of semel.finalize.judge."""
     text = PROTOCOL.read_text(encoding="utf-8")
-    table = re.search(r"^\| staged name \\ final name \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
-    words = {"fail": "fail", "nothing to do": "nothing", "move": "move"}
-    words["remove the staged one"] = "remove staged"
+    pattern = r"^\| staged name \\ final name \|.*?(?=\n\n)"
+    table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
     head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found = {
-        (State(row[0]), State(final)): words[cell]
+        (State(row[0]), State(final)): cell
         for row in rows
         for final, cell in zip(head[1:], row[1:], strict=True)
     }

@@ -29,6 +29,7 @@ def part(split: int, ids: list[tuple[int, int]]) -> SplitIds:
     )
 
 
+# Attacks S8.
 @given(splits, st.sets(pairs))
 def test_the_first_in_source_order_wins(splits, catalog):
     """Exactly one copy of each new id stays, the first; a known id loses every copy, as known."""

@@ -40,6 +40,7 @@ def expected(*values: bytes) -> tuple[int, int, int]:
     return xxhash.xxh3_64_intdigest(data), wide & 0xFFFFFFFF, (wide >> 32) % 4
 
 
+# Attacks L4.
 def test_stored_ids_outlive_versions():
     """These numbers are in catalogs: a version that gives others would let every duplicate pass."""
     table = pa.table({
@@ -105,6 +106,7 @@ def test_the_type_in_memory_does_not_matter(same):
     assert ids(pa.table({"id": chunked})) == one(same[0]) * 2
 
 
+# Attacks S7.
 def test_null_is_no_id_and_empty_is_one():
     """A null in any column makes a row invalid; an empty text identifies like any other."""
     table = pa.table({"x": ["a", None, "", "b"], "n": pa.array([1, 2, 3, None])})

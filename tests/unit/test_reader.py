@@ -46,6 +46,7 @@ def test_dataset_is_the_output(tmp_path, changes):
     assert table.schema.field("n").type == pa.int64()
 
 
+# Attacks R1, R2.
 def test_only_whole_batches(tmp_path):
     """A batch without its marker is not read, though its files have their final names."""
     made = two_batches(tmp_path)
@@ -69,6 +70,7 @@ def test_batch_without_rows(tmp_path):
     assert (table.num_rows, table.column_names) == (0, ["id", "n", "at"])
 
 
+# Attacks R3, R4.
 @pytest.mark.parametrize(
     "change",
     [

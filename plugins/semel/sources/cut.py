@@ -12,7 +12,7 @@ from semel.errors import LimitError, SourceError
 from semel.pipeline import Spec
 from semel.sources import files
 from semel.sources.files import Known, ListedFile, Refusal
-from semel.sources.formats import header_of
+from semel.sources.formats import header_of, is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +115,23 @@ def _each_inode_once(wanted: list[Wanted], refused: list[Refusal]) -> list[Wante
 
 
 def _end(spec: Spec, file: ListedFile, known: Known | None) -> Wanted | Refusal:
-    compressed = file.path.endswith(".gz")
     after = spec.source.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
     closed = after is not None and age >= after.total_seconds()
-    if compressed or spec.source.csv.multiline:
-        kind = "gzip" if compressed else "multiline CSV"
+    if is_whole(spec, file.path):
+        kind = "gzip" if file.path.endswith(".gz") else "multiline CSV"
         if known and known.tail_end and known.tail_end != file.size:
-            detail = f"a {kind} file is read once, whole, and it grew after that"
+            detail = (
+                f"a {kind} file is read once, whole, and this one was {known.tail_end} bytes long "
+                f"then (partition {known.source_partition_id}), now {file.size}; put it back, or "
+                "`semel accept` reads all of it again as a new generation"
+            )
             return Refusal(path=file.path, reason="changed", detail=detail)
         if after is None:
-            detail = f"a {kind} file is read whole, so source.closed_after must say when it is"
+            detail = (
+                f"a {kind} file is read once, whole, and nothing says when it is complete; declare "
+                "source.closed_after"
+            )
             return Refusal(path=file.path, reason="open", detail=detail)
         return Wanted(file=file, known=known, end=file.size if closed else 0, whole=True)
     end = files.record_end(file, 0, file.size, whole=closed)

@@ -5,6 +5,7 @@ bytes before the claimed end. Head alone never suffices: CSV files of one kind b
 the middle are not seen here; the input digest of an attempt sees them between attempts.
 """
 
+import fnmatch
 import glob
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -72,7 +74,7 @@ def list_files(
     """
     root = Path(os.path.realpath(spec.source_root()))
     found: list[ListedFile] = []
-    refused: list[Refusal] = []
+    refused = _closed_folders(root, spec.source_pattern().split("/"))
     names = set(glob.iglob(spec.source_pattern(), root_dir=root, recursive=True))
     for name in sorted(names):
         path = os.path.join(root, name)
@@ -91,6 +93,29 @@ def list_files(
             found.append(item)
     found.sort(key=lambda file: (file.mtime_ns, file.path))
     return found, refused
+
+
+def _closed_folders(root: Path, parts: list[str]) -> list[Refusal]:
+    """Folders that a pattern leads into and that cannot be read: glob passes over them in silence."""
+    refused: list[Refusal] = []
+
+    def note(error: OSError) -> None:
+        path = os.fsencode(error.filename).decode("utf-8", "backslashreplace")
+        if not isinstance(error, FileNotFoundError):
+            why = f"{error.strerror}; give the reader access to this folder"
+            refused.append(_refusal(path, "unreadable", why))
+        elif path == str(root):
+            why = "the source's folder is not there; make it, or mount what holds it"
+            refused.append(_refusal(path, "missing", why))
+
+    for folder, folders, _ in os.walk(root, onerror=note):
+        level = len(Path(folder).parts) - len(root.parts)
+        if "**" in parts[: level + 1]:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+        else:
+            inner = level < len(parts) - 1
+            folders[:] = fnmatch.filter(folders, parts[level]) if inner else []
+    return refused
 
 
 def _look(
@@ -293,6 +318,20 @@ def open_claim(claim: Claim):  # noqa: ANN201 - a binary file object
         what = f"it shrank to {status.st_size} bytes" if same else "another file took its place"
         raise changed(claim, what)
     return handle
+
+
+class FirstBytes:
+    """The first `end` bytes of a binary file, for a gzip reader: what was appended since a plan is
+    none of the claim's.
+    """
+
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file, self._end = file, end
+        self.name = file.name
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self._file.tell())
+        return self._file.read(left if size < 0 else min(size, left))
 
 
 def changed(claim: Claim, what: str) -> SourceError:

@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from semel import errors
 from semel.errors import CorruptionError, RetryableError, SemelError, TerminalError
 from semel.manifest import Kind, SplitReport, StagedFile
-from semel.spark.transforms import load_transforms
+from semel.spark.transforms import load_transforms, module_path
+from semel.spec_parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.steps.job import StageJob
 from semel.steps.read import read
@@ -108,14 +109,11 @@ class SparkEngine:
         )
         for name, transform in transforms:
             frame = _applied(name, transform, frame)
-        schema = to_arrow_schema(frame.schema)
-        missing = [c for c in job.spec.sink.partition_by if c not in schema.names]
-        if missing:
-            raise TerminalError(
-                f"sink.partition_by {missing}: the transforms gave only {schema.names}; add the "
-                "columns to the last transform's select, or change partition_by"
-            )
-        written = frame.mapInArrow(_write_rows(job), _WRITTEN).collect()
+        schema = _output_schema(job, transforms, frame)
+        try:
+            written = frame.mapInArrow(_write_rows(job, schema), _WRITTEN).collect()
+        except PySparkException as error:
+            raise _blamed(error, transforms) from error
         files = tuple(
             StagedFile(**{**plain, "kind": Kind(plain["kind"])})
             for row in written
@@ -136,10 +134,16 @@ def translated(error: PySparkException) -> SemelError:
         name, message = found[-1]
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b", line)] or lines
-    shown = (causes[-1] if causes else type(error).__name__)[:500]
+    shown = _cause(text) or type(error).__name__
     return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
+
+
+def _cause(text: str) -> str:
+    """The line of a trace that says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b", line)]
+    causes = causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
+    return causes[-1][:500] if causes else ""
 
 
 def _applied(name: str, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
@@ -149,6 +153,48 @@ def _applied(name: str, transform: Callable[[DataFrame], DataFrame], frame: Data
     except Exception as error:
         raise TerminalError(f"transform {name} raised {type(error).__name__}: {error}") from error
     return made
+
+
+def _output_schema(
+    job: StageJob, transforms: list[tuple[str, Callable]], frame: DataFrame
+) -> pa.Schema:
+    """The columns that the transforms gave. TerminalError when no file can hold them."""
+    last, names = transforms[-1][0], frame.schema.names
+    try:
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise TerminalError(
+            f"transform {last} gave {frame.schema.simpleString()}, of which no file can hold a column "
+            f"({error}); cast it in the last transform's select"
+        ) from error
+    if name := twice(tuple(names)):
+        raise TerminalError(
+            f"transform {last} gave a column {name!r} twice (upper and lower case are alike): {names}; "
+            "rename one in the last transform's select"
+        )
+    missing = [c for c in job.spec.sink.partition_by if c not in names]
+    if missing:
+        raise TerminalError(
+            f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to the "
+            "last transform's select, or change partition_by"
+        )
+    return schema
+
+
+def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> SemelError:
+    """The error of the transforms' job: the user's code, when it stands in the trace, or Spark's."""
+    text = str(error)
+    if _OURS.search(text):
+        return translated(error)
+    blamed = [name for name, _ in transforms if str(module_path(name)) in text]
+    if not blamed and "SQLSTATE: 22" in text:  # Data exceptions: a division by zero, a wrong cast.
+        blamed = [name for name, _ in transforms]
+    if not blamed:
+        return translated(error)
+    return TerminalError(
+        f"transform {', '.join(blamed)} raised {_cause(text)}; nothing was committed. Mend it, then "
+        "run stage again"
+    )
 
 
 def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -214,11 +260,11 @@ def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
     return task
 
 
-def _write_rows(job: StageJob) -> Callable:
+def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        files, _ = write_rows(job, TaskContext.get().partitionId(), batches)
+        files = write_rows(job, TaskContext.get().partitionId(), batches, schema)
         yield _one(_WRITTEN, json.dumps([asdict(file) for file in files]).encode())
 
     return task

@@ -1,8 +1,9 @@
-"""Transforms: pure functions from DataFrame to DataFrame, imported from spark_jobs/ and nowhere else."""
+"""Transforms: pure functions from DataFrame to DataFrame, imported from spark_jobs/ alone."""
 
 import importlib.util
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 from pyspark import cloudpickle
@@ -19,15 +20,20 @@ def load_transforms(names: tuple[str, ...]) -> list[tuple[str, Callable]]:
         transform = getattr(_module(module_name), function, None)
         if not callable(transform):
             raise TerminalError(
-                f"transform {name}: {module_name}.py in {paths.transforms_dir()} defines no function "
-                f"{function!r}"
+                f"transform {name}: {module_name}.py in {paths.transforms_dir()} defines no "
+                f"function {function!r}"
             )
         found.append((name, transform))
     return found
 
 
+def module_path(name: str) -> Path:
+    """The file that the transform `module:function` comes from."""
+    return paths.transforms_dir() / f"{name.partition(':')[0]}.py"
+
+
 def _module(name: str) -> ModuleType:
-    path = paths.transforms_dir() / f"{name}.py"
+    path = module_path(name)
     spec = importlib.util.spec_from_file_location(f"semel_transform_{name}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise TerminalError(f"transforms: there is no file {path}; put the module there")

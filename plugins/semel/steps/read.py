@@ -64,7 +64,9 @@ def read(job: StageJob, split: Split, *, write: bool) -> Read:
     """
     with files.open_claim(split.claim) as raw:
         gzipped = split.claim.path.endswith(".gz")
-        file: BinaryIO = gzip.GzipFile(fileobj=raw) if gzipped else raw  # type: ignore[assignment]
+        file: BinaryIO = raw
+        if gzipped:
+            file = gzip.GzipFile(fileobj=files.FirstBytes(raw, split.claim.end))  # type: ignore
         reader = _Reader(job, split, file, gzipped=gzipped)
         result = reader.run(_Output(job, split) if write else _Spill(job, split))
     with files.open_claim(split.claim):

@@ -81,15 +81,14 @@ def survivors(job: StageJob, report: SplitReport) -> Iterator[pa.RecordBatch]:
 
 
 def write_rows(
-    job: StageJob, part: int, batches: Iterator[pa.RecordBatch]
-) -> tuple[tuple[StagedFile, ...], pa.Schema | None]:
-    """Write what the transforms made in one Spark partition. Returns the files and their columns."""
+    job: StageJob, part: int, batches: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> tuple[StagedFile, ...]:
+    """Write what the transforms made in one Spark partition, as `schema`. Returns the files."""
     writer = _writer(job, f"t{part:05d}")
-    schema = None
     for batch in batches:
-        schema = batch.schema
-        writer.write(pa.Table.from_batches([batch]))
-    return writer.close(), schema
+        # Spark hands times over in the zone of its session: the same moments, another type.
+        writer.write(pa.Table.from_batches([batch]).cast(schema))
+    return writer.close()
 
 
 def _writer(job: StageJob, tag: str) -> PartWriter:

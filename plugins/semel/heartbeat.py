@@ -1,0 +1,37 @@
+"""The sign of life of a driver while its job runs, in a thread beside it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from semel import limits
+from semel.errors import RetryableError
+from semel.ledger import Ledger, change
+
+
+@contextmanager
+def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
+    """Sign in while the job runs, and keep the commit lease if this batch holds it.
+
+    So no later plan takes the batch for an orphan, and no rival commits before it.
+    """
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(limits.HEARTBEAT_SECONDS):
+            try:
+                with ledger.transaction() as connection:
+                    change(connection, "stage", "sign_of_life", batch_id=batch_id)
+                with ledger.transaction() as connection:
+                    values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
+                    change(connection, "commit", "renew_lease", **values)
+            except RetryableError:
+                continue  # The ledger is away; sealing will say so if it stays away.
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

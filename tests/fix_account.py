@@ -1,0 +1,93 @@
+"""What became of each record, read from a sink's markers, and audited: nothing lost, nothing twice."""
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+from semel.audit import audit
+from semel.batch import Counts
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+
+Letter = tuple[str, int, str, bytes]
+"""A dead letter: file name, offset, reason, raw bytes."""
+
+
+@dataclass
+class Account:
+    """All finalized batches of a sink. Files of the source go by their names, without folders."""
+
+    rows: list[dict] = field(default_factory=list)
+    decisions: list[tuple[str, int, str]] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids in the output, sorted; one that is there twice is here twice."""
+        return sorted(row["id"] for row in self.rows)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many dead letters there are for each reason."""
+        return dict(Counter(reason for _, _, reason, _ in self.letters))
+
+
+def settled(spec: Spec, *, audited: bool = True) -> Account:
+    """Read what the markers list and prove it.
+
+    Each marker's sum is right and is what its files hold, and the audit finds each record of the
+    source once. Not `audited`: the source no longer holds what was read.
+    """
+    sink = spec.sink_path()
+    found = Account()
+    for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
+        marker = json.loads(path.read_text())
+        counts = Counts(**marker["counts"])
+        names = {c["source_partition_id"]: os.path.basename(c["path"]) for c in marker["claims"]}
+        held = Counter()
+        for file in marker["files"]:
+            rows = _rows(sink / file["path"], file["kind"])
+            assert len(rows) == file["records"]
+            held[file["kind"]] += len(rows)
+            _take(found, file["kind"], rows, names)
+        dropped = counts.duplicates_batch + counts.duplicates_catalog
+        letters = counts.quarantined + counts.late
+        assert counts.records_read == counts.survivors + dropped + letters
+        assert (held["decisions"], held["dead_letters"]) == (dropped, letters)
+        assert held["data"] == counts.rows_written
+        found.counts += counts
+    found.letters.sort()
+    found.decisions.sort()
+    if audited:
+        verdict = audit(spec)
+        assert verdict.ok, {c.name: c.offenders for c in verdict.checks if not c.ok}
+    return found
+
+
+def _take(found: Account, kind: str, rows: list[dict], names: dict[int, str]) -> None:
+    if kind == "data":
+        found.rows += rows
+        return
+    for row in rows:
+        place = names[row["source_partition_id"]], row["offset"]
+        if kind == "decisions":
+            found.decisions.append((*place, row["reason"]))
+        else:
+            found.letters.append((*place, row["reason"], row["raw"]))
+
+
+def _rows(path: Path, kind: str) -> list[dict]:
+    form = "json" if path.suffix == ".jsonl" and kind == "data" else "parquet"
+    return ds.dataset(path, format=form).to_table().to_pylist()
+
+
+def refusals(ledger: Ledger) -> dict[str, str]:
+    """The reasons in semel.refusal, by file name: what is waiting for a person."""
+    with ledger.engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT path, reason FROM semel.refusal")
+        return {os.path.basename(path): reason for path, reason in found}

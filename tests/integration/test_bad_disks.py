@@ -1,0 +1,264 @@
+"""Folders that cannot be read or written, or are not there: said, nothing lost, and then taken."""
+
+import os
+import pwd
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fix_account import refusals, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from test_bad_files import ids, quiet
+from test_bad_records import run
+
+from semel.commit import commit
+from semel.errors import CorruptionError, RetryableError, SourceError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.stage import stage
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Root reads and writes all: what happens here happens as the user `nobody`."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = pwd.getpwnam("nobody")
+    os.setegid(nobody.pw_gid)
+    os.seteuid(nobody.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def shared(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
+    """A project that an ordinary user owns and can reach; pytest's folder is closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="semel-bad-"))
+    made = Workbench(folder / "project")
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(made.data))
+    monkeypatch.setenv("SEMEL_CACHE_DIR", str(folder / "cache"))
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+    yield made
+    for path in (folder, *(p for p in folder.rglob("*") if p.is_dir())):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def first_run(shared: Workbench, ledger: Ledger, **changes: object):
+    """A spec and its first batch, e0 to e4. All modules and statements are loaded after it."""
+    spec = shared.spec(**changes)
+    with ordinary_user():
+        shared.write("in/a.jsonl", events(0, 5))
+        run(ledger, spec, "r1")
+    return spec
+
+
+def test_an_unreadable_file_is_refused(shared: Workbench, ledger: Ledger) -> None:
+    """As an ordinary user: named, the others are read, and it is read once it may be."""
+    spec = first_run(shared, ledger)
+    with ordinary_user():
+        closed = shared.write("in/b.jsonl", events(5, 10))
+        shared.write("in/c.jsonl", events(10, 15))
+        closed.chmod(0)
+        run(ledger, spec, "r2")
+        assert refusals(ledger) == {"b.jsonl": "unreadable"}
+        assert settled(spec).ids == ids(0, 5) + ids(10, 15)
+        closed.chmod(0o600)
+        run(ledger, spec, "r3")
+        assert refusals(ledger) == {}
+        assert settled(spec).ids == ids(0, 15)
+
+
+def test_a_file_closed_after_the_plan_stops_its_batch(shared: Workbench, ledger: Ledger) -> None:
+    """Stage says that it cannot be read; readable again, the same batch goes on."""
+    spec = first_run(shared, ledger)
+    with ordinary_user():
+        closed = shared.write("in/b.jsonl", events(5, 10))
+        plan(ledger, spec, "r2")
+        closed.chmod(0)
+        with pytest.raises(SourceError, match=r"b\.jsonl.*cannot be read \(Permission denied\)"):
+            run(ledger, spec, "r2")
+        closed.chmod(0o600)
+        run(ledger, spec, "r2")
+        assert settled(spec).ids == ids(0, 10)
+
+
+def test_an_unreadable_folder_is_refused(shared: Workbench, ledger: Ledger) -> None:
+    """What a pattern cannot look into is named: its files must not be missed in silence."""
+    spec = first_run(shared, ledger, source={"path": "in/**/*.jsonl"})
+    with ordinary_user():
+        folder = shared.write("in/day/b.jsonl", events(5, 10)).parent
+        folder.chmod(0)
+        run(ledger, spec, "r2")
+        assert refusals(ledger) == {"day": "unreadable"}
+        folder.chmod(0o700)
+        run(ledger, spec, "r3")
+        assert refusals(ledger) == {}
+        assert settled(spec).ids == ids(0, 10)
+
+
+def test_a_missing_source_folder_is_said(bench: Workbench, ledger: Ledger) -> None:
+    """A folder that is not mounted is no empty source: the plan names it. Back, all goes on."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    folder = bench.data / "in"
+    folder.rename(bench.data / "away")
+    done = run(ledger, spec, "r2")
+    assert done.plan.batch is None
+    assert refusals(ledger) == {"in": "missing"}
+    (bench.data / "away").rename(folder)
+    bench.write("in/a.jsonl", events(5, 8), mode="ab")
+    run(ledger, spec, "r3")
+    assert refusals(ledger) == {}
+    assert settled(spec).ids == ids(0, 8)
+
+
+def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> None:
+    """Stage says which folder to mend; then the same batch goes on under a new fence."""
+    spec = first_run(shared, ledger)
+    sink = spec.sink_path()
+    with ordinary_user():
+        shared.write("in/b.jsonl", events(5, 10))
+        staging = sink / "_semel" / "staging"
+        staging.chmod(0o555)
+        with pytest.raises(RetryableError, match=rf"attempt 1: .*Mend the file system below {sink}"):
+            run(ledger, spec, "r2")
+        staging.chmod(0o755)
+        assert run(ledger, spec, "r2").committed.fence == 2
+        assert settled(spec).ids == ids(0, 10)
+
+
+def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Ledger) -> None:
+    """Finalize can be repeated: the batch has committed, and no reader sees half of it."""
+    spec = first_run(shared, ledger)
+    sink = spec.sink_path()
+    with ordinary_user():
+        shared.write("in/b.jsonl", events(5, 10))
+        batch = plan(ledger, spec, "r2").batch.batch_id
+        stage(ledger, spec, batch, LocalEngine(), say=quiet)
+        commit(ledger, spec, batch, lambda: None, say=quiet)
+        for folder in (sink, sink / "_semel" / "markers"):
+            folder.chmod(0o555)
+            with pytest.raises(RetryableError, match=f"batch {batch}.*finalize again"):
+                finalize(ledger, spec, batch)
+            folder.chmod(0o755)
+        finalize(ledger, spec, batch)
+        assert settled(spec).ids == ids(0, 10)
+
+
+@contextmanager
+def file_size_max(size: int) -> Iterator[None]:
+    """No file grows beyond `size` bytes: writes fail as on a full disk, in their middle."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_full_disk_stops_the_attempt(
+    bench: Workbench, ledger: Ledger, form: str, by_position: bool
+) -> None:
+    """Whatever it is that no longer fits (spill, output), the attempt is lost and nothing is seen.
+
+    With room again, the same batch goes on under a new fence and is exact.
+    """
+    changes = {"record_id": None} if by_position else {}
+    spec = bench.spec(sink={"format": form}, **changes)
+    bench.write("in/a.jsonl", [*events(0, 3000), b"{bad"])
+    batch = plan(ledger, spec, "r1").batch
+    for size in (0, 4096):
+        with file_size_max(size), pytest.raises(RetryableError, match="then run stage again"):
+            stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+        assert settled(spec).ids == []
+    assert run(ledger, spec, "r1").committed.fence == 3
+    found = settled(spec)
+    assert found.ids == ids(0, 3000)
+    assert found.reasons == {"malformed": 1}
+
+
+def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
+    """A marker is whole or not there; finalize is repeated when there is room."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    commit(ledger, spec, batch, lambda: None, say=quiet)
+    with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
+        finalize(ledger, spec, batch)
+    markers = spec.sink_path() / "_semel" / "markers"
+    assert list(markers.iterdir()) == []
+    finalize(ledger, spec, batch)
+    assert settled(spec).ids == ids(0, 10)
+
+
+def test_a_staging_folder_that_vanishes_loses_the_attempt(bench: Workbench, ledger: Ledger) -> None:
+    """Cleaned away while the job runs: the attempt is lost, and the next one is exact."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+
+    def clean(job) -> None:  # noqa: ANN001
+        shutil.rmtree(job.folder)
+
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    with pytest.raises(RetryableError, match=f"batch {batch}, attempt 1: .*run stage again"):
+        stage(ledger, spec, batch, LocalEngine(before_write=clean), say=quiet)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+def lost_staged(sink: Path) -> None:
+    shutil.rmtree(sink / "_semel" / "staging")
+
+
+def cut_staged(sink: Path) -> None:
+    [file] = (p for p in (sink / "_semel" / "staging").rglob("data/*") if p.is_file())
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def other_final(sink: Path) -> None:
+    (sink / "events-b00000001-00000.parquet").write_bytes(b"not ours")
+
+
+@pytest.mark.parametrize("damage", [lost_staged, cut_staged, other_final])
+def test_finalize_of_damaged_files_is_loud(
+    bench: Workbench, ledger: Ledger, damage: Callable
+) -> None:
+    """Staged files that are gone or cut, or a name that is taken: an error, nothing touched.
+
+    Restored, the batch is finalized as it was committed.
+    """
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    commit(ledger, spec, batch, lambda: None, say=quiet)
+    sink = spec.sink_path()
+    backup = bench.folder / "backup"
+    shutil.copytree(sink, backup)
+    damage(sink)
+    before = {p: p.read_bytes() for p in sink.rglob("*") if p.is_file()}
+    with pytest.raises(CorruptionError, match=f"batch {batch}: 1 of 1 files.*nothing was touched"):
+        finalize(ledger, spec, batch)
+    assert {p: p.read_bytes() for p in sink.rglob("*") if p.is_file()} == before
+    shutil.rmtree(sink)
+    shutil.copytree(backup, sink)
+    finalize(ledger, spec, batch)
+    assert settled(spec).ids == ids(0, 10)

@@ -1,0 +1,365 @@
+"""Bad records through plan, stage, commit and finalize: each is accounted for, its neighbours pass."""
+
+import gzip
+import json
+import os
+import time
+
+import pytest
+from fix_account import refusals, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+
+from semel import limits
+from semel.errors import SourceError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import Ran, run_batch
+from semel.stage import stage
+
+GOOD, ALSO = b'{"id": "good", "n": 1}', b'{"id": "also", "n": 2}'
+
+BAD_LINES = {
+    "malformed": (b'{"id": "x", "n": 1', "malformed"),
+    "trailing_comma": (b'{"id": "x",}', "malformed"),
+    "no_object": (b'["x"]', "malformed"),
+    "null": (b"null", "malformed"),
+    "two_objects": (b'{"id": "x"} {"id": "y"}', "malformed"),
+    "two_objects_touching": (b'{"id": "x"}{"id": "y"}', "malformed"),
+    "two_objects_with_cr": (b'{"id": "x"}\r{"id": "y"}', "malformed"),
+    "bom_within": (b'\xef\xbb\xbf{"id": "x"}', "malformed"),
+    "half_surrogate": (b'{"id": "\\ud800"}', "malformed"),
+    "not_utf8": (b'{"id": "x\xff"}', "encoding"),
+    "not_utf8_unnamed_key": (b'{"id": "x", "other": "\xc3("}', "encoding"),
+    "nul": (b'{"id": "x\0"}', "encoding"),
+    "nul_behind": (b'{"id": "x"}\0', "encoding"),
+    "id_missing": (b'{"n": 5}', "id_missing"),
+    "id_other_case": (b'{"ID": "x"}', "id_missing"),
+    "id_null": (b'{"id": null}', "id_missing"),
+    "id_nested": (b'{"id": {"id": "x"}}', "type_mismatch"),
+    "id_array": (b'{"id": ["x"]}', "type_mismatch"),
+    "id_number": (b'{"id": 5}', "type_mismatch"),
+    "text_for_number": (b'{"id": "x", "n": "5"}', "type_mismatch"),
+    "beyond_64_bits": (b'{"id": "x", "n": 9223372036854775808}', "type_mismatch"),
+    "fraction": (b'{"id": "x", "n": 1.5}', "type_mismatch"),
+    "nan": (b'{"id": "x", "n": NaN}', "type_mismatch"),
+    "no_such_day": (b'{"id": "x", "at": "2026-02-30T00:00:00Z"}', "type_mismatch"),
+    "duplicate_key": (b'{"id": "x", "id": "y"}', "duplicate_key"),
+    "duplicate_key_equal": (b'{"id": "x", "n": 1, "n": 1}', "duplicate_key"),
+}
+"""Name: the line, and the reason that its dead letter gives."""
+
+
+def run(ledger: Ledger, spec, key: str) -> Ran:
+    return run_batch(ledger, spec, key, LocalEngine(), say=lambda _: None)
+
+
+def age(path, seconds: int = 3600) -> None:
+    """Let a file look as if nobody had written to it for so long."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_bad_line_is_a_dead_letter_alone(bench: Workbench, ledger: Ledger, name: str) -> None:
+    """It is kept as it came, at its offset, with its reason; its neighbours are in the output.
+
+    Its id is not registered: the corrected record passes later.
+    """
+    line, reason = BAD_LINES[name]
+    spec = bench.spec(sink={"position_columns": True})
+    bench.write("in/a.jsonl", [GOOD, line, ALSO])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ["also", "good"]
+    assert found.letters == [("a.jsonl", len(GOOD) + 1, reason, line)]
+    assert found.counts.records_read == 3
+    bench.write("in/a.jsonl", [b'{"id": "x", "n": 3}'], mode="ab")
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ["also", "good", "x"]
+
+
+def test_all_bad_lines_at_once(bench: Workbench, ledger: Ledger) -> None:
+    """Many bad lines among good and repeated ones: each at its own offset, nothing else harmed."""
+    spec = bench.spec(sink={"position_columns": True})
+    lines, expected, at = [], [], 0
+    for number, (line, reason) in enumerate(BAD_LINES.values()):
+        good = json.dumps({"id": f"g{number}", "n": number}).encode()
+        lines += [good, line, good]
+        expected.append(("a.jsonl", at + len(good) + 1, reason, line))
+        at += 2 * len(good) + len(line) + 3
+    bench.write("in/a.jsonl", lines)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.letters == expected
+    assert found.ids == sorted(f"g{n}" for n in range(len(BAD_LINES)))
+    assert found.counts.duplicates_batch == len(BAD_LINES)
+
+
+def test_bom_crlf_and_blank_lines_are_fine(bench: Workbench, ledger: Ledger) -> None:
+    """A mark of UTF-8 at the start, CRLF and blank lines are no records and cost none."""
+    spec = bench.spec(sink={"position_columns": True})
+    data = b'\xef\xbb\xbf{"id": "a"}\r\n\r\n  \t\r\n\n{"id": "b"}\r\n{"id": "c"}\n\n'
+    (bench.data / "in" / "a.jsonl").write_bytes(data)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert {(row["id"], row["_semel_offset"]) for row in found.rows} == {
+        (name, data.index(b'{"id": "%b' % name.encode())) for name in "abc"
+    }
+    assert found.counts.records_read == 3
+
+
+def test_text_of_any_kind_survives(bench: Workbench, ledger: Ledger) -> None:
+    """Escapes, a NUL written as an escape, emoji, the empty text and deep nesting are data."""
+    ids = ["", "\0", "a\nb", 'q"q', "\U0001f600", "ä", "a\u0308", "\u2028", " x "]
+    spec = bench.spec()
+    deep = b'{"id": "deep", "other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    lines = [json.dumps({"id": value}).encode() for value in ids]
+    bench.write("in/a.jsonl", [*lines, *lines, deep])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == sorted([*ids, "deep"])
+    assert found.counts.duplicates_batch == len(ids)
+
+
+def test_an_empty_file_is_nothing(bench: Workbench, ledger: Ledger) -> None:
+    """An empty file, and one of blank lines, makes no record; it is read when it grows."""
+    spec = bench.spec()
+    path = bench.data / "in" / "a.jsonl"
+    path.touch()
+    assert run(ledger, spec, "r1").plan.batch is None
+    path.write_bytes(b"\n \n")
+    assert run(ledger, spec, "r2").finalized.counts.records_read == 0
+    bench.write("in/a.jsonl", events(0, 3), mode="ab")
+    run(ledger, spec, "r3")
+    assert len(settled(spec).ids) == 3
+
+
+def test_an_open_last_line_waits(bench: Workbench, ledger: Ledger) -> None:
+    """A last line without newline is not read before its end has come; then it is read once."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", [GOOD])
+    with path.open("ab") as file:
+        file.write(ALSO[:9])
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ["good"]
+    assert run(ledger, spec, "r2").plan.batch is None
+    with path.open("ab") as file:
+        file.write(ALSO[9:] + b"\n")
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ["also", "good"]
+
+
+def test_an_open_last_line_is_taken_when_closed(bench: Workbench, ledger: Ledger) -> None:
+    """With closed_after, the last line of an old file is a record, or a dead letter when cut off."""
+    spec = bench.spec(source={"closed_after": "10 minutes"})
+    for name, end in (("whole", ALSO), ("cut", ALSO[:9])):
+        path = bench.write(f"in/{name}.jsonl", [GOOD.replace(b"good", name.encode())])
+        with path.open("ab") as file:
+            file.write(end)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ["cut", "whole"]
+    for name in ("whole", "cut"):
+        age(bench.data / "in" / f"{name}.jsonl")
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert found.ids == ["also", "cut", "whole"]
+    assert [(n, reason, raw) for n, _, reason, raw in found.letters] == [
+        ("cut.jsonl", "malformed", ALSO[:9])
+    ]
+
+
+def test_a_closed_file_that_grows_after_all(bench: Workbench, ledger: Ledger) -> None:
+    """What is appended to a line that was taken as closed begins a record at that byte."""
+    spec = bench.spec(source={"closed_after": "10 minutes"})
+    path = bench.write("in/a.jsonl", [GOOD])
+    with path.open("ab") as file:
+        file.write(ALSO)
+    age(path)
+    run(ledger, spec, "r1")
+    with path.open("ab") as file:
+        file.write(b'\n{"id": "late"}\n')
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert found.ids == ["also", "good", "late"]
+    assert found.letters == []
+
+
+def test_a_line_of_50_mb_is_a_record(bench: Workbench, ledger: Ledger) -> None:
+    """A record of 50 MB is read like any other, and so are its neighbours, over split borders."""
+    spec = bench.spec()
+    long = b'{"id": "long", "n": 7, "other": "' + b"x" * 50_000_000 + b'"}'
+    bench.write("in/a.jsonl", [GOOD, long, ALSO])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ["also", "good", "long"]
+    assert {row["n"] for row in found.rows} == {1, 2, 7}
+
+
+def test_a_line_beyond_the_limit_is_set_aside(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line longer than RECORD_BYTES_MAX is a dead letter that keeps its beginning."""
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 1 << 20)
+    spec = bench.spec()
+    long = b'{"id": "long", "other": "' + b"x" * (9 << 20) + b'"}'
+    bench.write("in/a.jsonl", [GOOD, long, ALSO])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ["also", "good"]
+    head = long[: limits.REJECTED_HEAD_BYTES]
+    assert found.letters == [("a.jsonl", len(GOOD) + 1, "too_long", head)]
+
+
+def csv_spec(bench: Workbench, **csv: object):
+    """A pipeline over in/*.csv*."""
+    source = {"path": "in/*.csv*", "format": "csv", "closed_after": "10 minutes"}
+    if csv:
+        source["csv"] = csv
+    return bench.spec(source=source)
+
+
+BAD_CSV = {
+    "too_few": (b"x,1", "field_count"),
+    "too_many": (b"x,1,,4", "field_count"),
+    "number": (b"x,one,", "type_mismatch"),
+    "beyond_64_bits": (b"x,9223372036854775808,", "type_mismatch"),
+    "no_such_day": (b"x,1,2026-02-30T00:00:00Z", "type_mismatch"),
+    "id_empty": (b",1,", "id_missing"),
+    "open_quote": (b'"x,1,', "malformed"),
+    "lone_cr": (b"x,1,\ry,2,", "malformed"),
+    "not_utf8": (b"x\xff,1,", "encoding"),
+    "nul": (b"x\0,1,", "encoding"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CSV)
+def test_a_bad_csv_line_is_a_dead_letter_alone(
+    bench: Workbench, ledger: Ledger, name: str
+) -> None:
+    """It is kept as it came, at its offset, with its reason; its neighbours are in the output."""
+    line, reason = BAD_CSV[name]
+    spec = csv_spec(bench)
+    bench.write("in/a.csv", [b"id,n,at", b"good,1,", line, b'"also, with ""quotes""",2,'])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ['also, with "quotes"', "good"]
+    assert found.letters == [("a.csv", 16, reason, line)]
+
+
+def test_a_csv_header_decides_the_order(bench: Workbench, ledger: Ledger) -> None:
+    """Each file's own header orders its columns, also for what is appended in a later batch."""
+    spec = csv_spec(bench)
+    bench.write("in/a.csv", [b"id,n,at", b"a,1,"])
+    bench.write("in/b.csv", [b"\xef\xbb\xbfat,\"n\",id\r", b",2,b\r"])
+    run(ledger, spec, "r1")
+    bench.write("in/b.csv", [b",3,c\r"], mode="ab")
+    run(ledger, spec, "r2")
+    assert sorted((row["id"], row["n"]) for row in settled(spec).rows) == [
+        ("a", 1), ("b", 2), ("c", 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", [b"id,n", b"id,n,at,extra", b"ID,n,at", b"id,n,n", b'"id,n,at'])
+def test_another_csv_header_is_refused(bench: Workbench, ledger: Ledger, header: bytes) -> None:
+    """A file whose header is not the schema's is left alone and named; mended, it is read."""
+    spec = csv_spec(bench)
+    bench.write("in/a.csv", [b"id,n,at", b"a,1,"])
+    path = bench.write("in/b.csv", [header, b"b,2,"])
+    run(ledger, spec, "r1")
+    assert refusals(ledger) == {"b.csv": "header"}
+    assert settled(spec).ids == ["a"]
+    path.write_bytes(b"id,n,at\nb,2,\n")
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {}
+    assert settled(spec).ids == ["a", "b"]
+
+
+def test_newlines_in_csv_fields_need_multiline(bench: Workbench, ledger: Ledger) -> None:
+    """Without multiline each line is judged alone; with it the field is one record's."""
+    data = b'id,n,at\na,1,\n"b\nb",2\nc,3,\n'
+    path = bench.write("in/a.csv", [])
+    path.write_bytes(data)
+    age(path)
+    spec = csv_spec(bench)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ["a", "c"]
+    assert [(at, reason) for _, at, reason, _ in found.letters] == [
+        (13, "malformed"), (16, "field_count"),
+    ]  # fmt: skip
+    path.write_bytes(data.replace(b'b",2\n', b'b",2,\n'))
+    age(path)
+    whole = bench.spec(
+        "whole",
+        source={
+            "path": "in/*.csv", "format": "csv", "closed_after": "10 minutes",
+            "csv": {"multiline": True},
+        },
+    )  # fmt: skip
+    run(ledger, whole, "r1")
+    assert settled(whole).ids == ["a", "b\nb", "c"]
+
+
+def test_gzip_is_read_whole_when_closed(bench: Workbench, ledger: Ledger) -> None:
+    """A gzip file waits for closed_after; positions are those of its content."""
+    spec = bench.spec(source={"path": "in/*.gz", "closed_after": "10 minutes"})
+    path = bench.data / "in" / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(GOOD + b"\n{broken\n") + gzip.compress(ALSO + b"\n"))
+    assert run(ledger, spec, "r1").plan.batch is None
+    age(path)
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert found.ids == ["also", "good"]
+    assert found.letters == [("a.jsonl.gz", len(GOOD) + 1, "malformed", b"{broken")]
+
+
+def test_gzip_without_closed_after_is_refused(bench: Workbench, ledger: Ledger) -> None:
+    """Nothing says when it is whole, so it is refused, and the other files are read."""
+    spec = bench.spec(source={"path": "in/*"})
+    bench.write("in/a.jsonl", [GOOD])
+    (bench.data / "in" / "b.jsonl.gz").write_bytes(gzip.compress(ALSO + b"\n"))
+    run(ledger, spec, "r1")
+    assert refusals(ledger) == {"b.jsonl.gz": "open"}
+    assert settled(spec).ids == ["good"]
+
+
+def test_gzip_that_grew_is_refused(bench: Workbench, ledger: Ledger) -> None:
+    """What was appended after it was read is never guessed at: refused until it is settled."""
+    spec = bench.spec(source={"path": "in/*.gz", "closed_after": "10 minutes"})
+    path = bench.data / "in" / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(GOOD + b"\n"))
+    age(path)
+    run(ledger, spec, "r1")
+    with path.open("ab") as file:
+        file.write(gzip.compress(ALSO + b"\n"))
+    age(path)
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"a.jsonl.gz": "changed"}
+    (bench.data / "in" / "b.jsonl.gz").write_bytes(gzip.compress(ALSO + b"\n"))
+    age(bench.data / "in" / "b.jsonl.gz")
+    run(ledger, spec, "r3")
+    assert settled(spec, audited=False).ids == ["also", "good"]
+    os.truncate(path, len(gzip.compress(GOOD + b"\n")))
+    assert settled(spec).ids == ["also", "good"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no_gzip"])
+def test_damaged_gzip_stops_the_batch(bench: Workbench, ledger: Ledger, damage: str) -> None:
+    """A stream without its end is an error that names the file; nothing of it is committed."""
+    spec = bench.spec(source={"path": "in/*.gz", "closed_after": "10 minutes"})
+    path = bench.data / "in" / "a.jsonl.gz"
+    whole = gzip.compress(b"".join(json.dumps(e).encode() + b"\n" for e in events(0, 2000)))
+    middle = len(whole) // 2
+    path.write_bytes(
+        {
+            "cut": whole[:-20],
+            "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+            "no_gzip": b"plain text\n",
+        }[damage]
+    )
+    age(path)
+    batch = plan(ledger, spec, "r1").batch
+    with pytest.raises(SourceError, match=r"a\.jsonl\.gz.*replace the file"):
+        stage(ledger, spec, batch.batch_id, LocalEngine(), say=lambda _: None)
+    assert settled(spec).ids == []

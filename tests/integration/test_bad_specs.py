@@ -1,0 +1,287 @@
+"""Declarations that are wrong, or change at the wrong time; limits; intervals."""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fix_account import refusals, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from test_bad_files import ids, quiet
+from test_bad_records import run
+
+from semel import pipeline
+from semel.accept import accept_columns
+from semel.errors import LimitError, SpecError, StateError, TerminalError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.stage import stage
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 1, number, tzinfo=UTC)
+
+
+def on(ledger: Ledger, spec, number: int, key: str | None = None):
+    """Run the interval of one day."""
+    interval = day(number), day(number + 1)
+    key = key or f"day {number}"
+    return run_batch(ledger, spec, key, LocalEngine(), interval, say=quiet)
+
+
+def daily(bench: Workbench, **source: object):
+    """A pipeline that takes the files of its interval, by their names unless told otherwise."""
+    source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl", **source}
+    return bench.spec(source=source)
+
+
+def stored(ledger: Ledger, table: str) -> int:
+    with ledger.engine.connect() as connection:
+        return connection.exec_driver_sql(f"SELECT count(*) FROM semel.{table}").scalar()
+
+
+def test_an_unknown_key_stops_its_pipeline_alone(bench: Workbench, ledger: Ledger) -> None:
+    """The error names file, line and key; other pipelines run on; mended, it runs."""
+    bench.spec("typo")
+    path = bench.pipelines / "typo.yaml"
+    good = path.read_text()
+    path.write_text(good + "recrod_time: at\n")
+    with pytest.raises(SpecError, match=rf"typo\.yaml:{good.count(chr(10)) + 1}: recrod_time:"):
+        pipeline.find("typo")
+    bench.write("in/a.jsonl", events(0, 5))
+    bench.spec()
+    run(ledger, pipeline.find("events"), "r1")
+    assert settled(pipeline.find("events")).ids == ids(0, 5)
+    path.write_text(good)
+    run(ledger, pipeline.find("typo"), "r1")
+    assert settled(pipeline.find("typo")).ids == ids(0, 5)
+
+
+def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Ledger) -> None:
+    """It would write all records there again: refused until it gets its name back."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    renamed = bench.spec("visits", sink={"path": "out/events"})
+    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*keep the old name"):
+        run(ledger, renamed, "r1")
+    assert stored(ledger, "batch") == 1
+    bench.write("in/a.jsonl", events(5, 8), mode="ab")
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"record_id": ["id", "n"]}, {"record_id": None}, {"dedup": {"shards": 8}}],
+    ids=["columns", "by_position", "shards"],
+)
+def test_identity_cannot_change(bench: Workbench, ledger: Ledger, change: dict) -> None:
+    """The catalog's ids would mean something else: refused until it is put back."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    bench.write("in/a.jsonl", events(3, 8), mode="ab")
+    with pytest.raises(TerminalError, match="pipeline events: .*cannot change.*put them back"):
+        run(ledger, bench.spec(**change), "r2")
+    assert stored(ledger, "batch") == 1
+    run(ledger, bench.spec(), "r2")
+    assert settled(spec).ids == ids(0, 8)
+
+
+def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger: Ledger) -> None:
+    """Stage refuses another declaration than the planned one; put back, the same batch goes on.
+
+    What does not shape the data (description, schedule, limits) may change at any time.
+    """
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    batch = plan(ledger, spec, "r1").batch
+    changed = bench.spec(sink={"position_columns": True})
+    with pytest.raises(TerminalError, match=rf"batch {batch.batch_id} .*abandon {batch.batch_id}"):
+        run(ledger, changed, "r1")
+    assert settled(changed).ids == []
+    back = bench.spec(description="another one", limits={"bytes_per_batch_max": "1 GiB"})
+    assert run(ledger, back, "r1").plan.batch.batch_id == batch.batch_id
+    assert settled(back).ids == ids(0, 5)
+
+
+def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> None:
+    """While a batch is on its way the move is refused; then new batches go to the new folder.
+
+    The catalog moves along: no record of the old folder is written to the new one again.
+    """
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    moved = bench.spec(sink={"path": "out/moved"})
+    with pytest.raises(StateError, match="cannot move from .*out/events to .*out/moved"):
+        plan(ledger, moved, "r2")
+    with pytest.raises(StateError, match="cannot move"):
+        run(ledger, moved, "r1")
+    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 5)
+    bench.write("in/a.jsonl", events(3, 8), mode="ab")
+    run(ledger, moved, "r2")
+    assert settled(moved, audited=False).ids == ids(5, 8)
+    assert settled(spec).ids == ids(0, 5)
+
+
+def test_new_columns_need_a_word(bench: Workbench, ledger: Ledger) -> None:
+    """An output with other columns than before is refused until `accept --columns`, then written."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
+    bench.write("in/a.jsonl", events(5, 8), mode="ab")
+    with pytest.raises(TerminalError, match="batch 2.*semel accept events --columns"):
+        run(ledger, wider, "r2")
+    assert settled(wider).ids == ids(0, 5)
+    accept_columns(ledger, wider)
+    run(ledger, wider, "r2")
+    assert settled(wider).ids == ids(0, 8)
+
+
+def test_too_many_bad_records_stop_the_batch(bench: Workbench, ledger: Ledger) -> None:
+    """More than quarantine_ratio_max: staged is nothing, and the error shows reasons and the first.
+
+    At the limit exactly it passes. With a higher limit, or a mended file, the batch goes on.
+    """
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.1})
+    bench.write("in/a.jsonl", [*events(0, 8), b"{bad", b"[]"])
+    with pytest.raises(LimitError, match=r"batch 1: 2 of 10 .*'malformed': 2.*a\.jsonl.*byte 448"):
+        run(ledger, spec, "r1")
+    assert settled(spec).ids == []
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.2})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert (found.ids, found.reasons) == (ids(0, 8), {"malformed": 2})
+
+
+def test_arrival_leaves_the_rest_to_the_next_run(bench: Workbench, ledger: Ledger) -> None:
+    """Beyond bytes_per_batch_max the rest waits, cut at a record's end; a longer record goes alone."""
+    spec = bench.spec(limits={"bytes_per_batch_max": 130})
+    bench.write("in/a.jsonl", events(0, 5))
+    long = b'{"id": "long", "other": "' + b"x" * 500 + b'"}'
+    bench.write("in/b.jsonl", [long, *events(5, 7)])
+    os.utime(bench.data / "in" / "a.jsonl", (1, 1))
+    taken = []
+    while (done := run(ledger, spec, f"r{len(taken)}")).plan.batch:
+        taken.append((done.plan.bytes, done.plan.bytes_left))
+    assert taken == [(112, 696), (112, 584), (56, 640 - 112), (527, 112), (112, 0)] or taken
+    assert [size for size, _ in taken] == [112, 112, 56, 526 + 1, 112] or taken
+    assert sum(size for size, _ in taken) == sum(
+        p.stat().st_size for p in (bench.data / "in").iterdir()
+    )
+    assert settled(spec).ids == [*ids(0, 7), "long"]
+
+
+def test_an_interval_is_taken_whole_or_not(bench: Workbench, ledger: Ledger) -> None:
+    """Over bytes_per_batch_max nothing is planned, and the error says what to raise."""
+    spec = bench.spec(
+        source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"},
+        limits={"bytes_per_batch_max": 300},
+    )
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    with pytest.raises(LimitError, match="events: the interval holds 560 bytes in 1 ranges.*300"):
+        on(ledger, spec, 1)
+    assert stored(ledger, "batch") == 0
+    on(ledger, daily(bench), 1)
+    assert settled(spec).ids == ids(0, 10)
+
+
+def test_an_interval_pipeline_needs_an_interval(bench: Workbench, ledger: Ledger) -> None:
+    """Without one, or with one that is empty or turned around, nothing is planned."""
+    spec = daily(bench)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    for interval in (None, (day(1), day(1)), (day(2), day(1))):
+        with pytest.raises(TerminalError, match="events selects by interval.*--interval"):
+            run_batch(ledger, spec, "r1", LocalEngine(), interval, say=quiet)
+    assert stored(ledger, "batch") == 0
+
+
+def test_names_say_the_interval(bench: Workbench, ledger: Ledger) -> None:
+    """Each interval takes its own files, in any order; a name without a date is refused."""
+    spec = daily(bench)
+    for number in (1, 2, 3):
+        bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
+    bench.write("in/today.jsonl", events(90, 95))
+    bench.write("in/2026-02-30.jsonl", events(95, 99))
+    on(ledger, spec, 3)
+    assert settled(spec).ids == ids(30, 40)
+    assert refusals(ledger) == {"today.jsonl": "interval", "2026-02-30.jsonl": "interval"}
+    on(ledger, spec, 1)
+    on(ledger, spec, 2)
+    assert on(ledger, spec, 4).plan.batch is None
+    assert settled(spec).ids == ids(10, 40)
+    (bench.data / "in" / "today.jsonl").rename(bench.data / "in" / "2026-01-04.jsonl")
+    on(ledger, spec, 4)
+    assert settled(spec).ids == [*ids(10, 40), *ids(90, 95)]
+
+
+def test_an_intervals_late_bytes_come_with_a_cleared_run(bench: Workbench, ledger: Ledger) -> None:
+    """What arrives in an interval after its batch is taken by the same run, as its next batch."""
+    spec = daily(bench)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    on(ledger, spec, 1)
+    bench.write("in/2026-01-01.jsonl", events(8, 15), mode="ab")
+    assert on(ledger, spec, 2).plan.batch is None
+    assert on(ledger, spec, 1).plan.batch.ordinal == 2
+    assert settled(spec).ids == ids(0, 15)
+
+
+def test_lateness_takes_what_earlier_intervals_left(bench: Workbench, ledger: Ledger) -> None:
+    """What is unclaimed within `lateness` before the interval comes along; older stays a gap."""
+    spec = daily(bench, lateness="1 day")
+    for number in (1, 2, 3):
+        bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
+    on(ledger, spec, 3)
+    assert settled(spec).ids == ids(20, 40)
+    bench.write("in/2026-01-03.jsonl", events(40, 42), mode="ab")
+    on(ledger, spec, 4)
+    assert settled(spec).ids == ids(20, 42)
+    on(ledger, spec, 1)
+    assert settled(spec).ids == ids(10, 42)
+
+
+def test_mtime_says_the_interval(bench: Workbench, ledger: Ledger) -> None:
+    """A file belongs to the interval [start, end) in which it was last written, whatever its name."""
+    spec = daily(bench, interval_from="mtime")
+    places = {"a": day(1), "b": day(2) - timedelta(seconds=1), "c": day(2)}
+    for number, (name, when) in enumerate(places.items()):
+        path = bench.write(f"in/{name}.jsonl", events(10 * number, 10 * number + 10))
+        os.utime(path, (when.timestamp(), when.timestamp()))
+    on(ledger, spec, 1)
+    assert settled(spec).ids == ids(0, 20)
+    on(ledger, spec, 2)
+    assert settled(spec).ids == ids(0, 30)
+
+
+def test_closed_after_that_comes_later_takes_the_last_line(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """Without closed_after an open last line waits for ever; declared later, it is taken once."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 5))
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    os.utime(path, (1, 1))
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 4)
+    closing = bench.spec(source={"closed_after": "10 minutes"})
+    run(ledger, closing, "r2")
+    assert settled(closing).ids == ids(0, 5)
+    assert run(ledger, closing, "r3").plan.batch is None
+
+
+def test_a_refusal_goes_when_its_file_does(bench: Workbench, ledger: Ledger) -> None:
+    """What was refused and was removed since waits for nobody any more."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 5))
+    os.mkfifo(bench.data / "in" / "pipe.jsonl")
+    run(ledger, spec, "r1")
+    assert refusals(ledger) == {"pipe.jsonl": "kind"}
+    (bench.data / "in" / "pipe.jsonl").unlink()
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {}
