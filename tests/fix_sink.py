@@ -196,6 +196,7 @@ class HonestSink:
             {
                 "format": 1, "pipeline": "clicks", "batch_id": number, "fence": 1,
                 "request_key": f"run-{number}", "commit_seq": number,
+                "bucket_seconds": 81_000,
                 "batch_time": (START + timedelta(hours=number)).isoformat(),
                 "interval": [None, None], "spec": self.spec.to_json(),
                 "spec_digest": self.spec.digest(), "input_digest": "0",

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from semel import limits
 from semel.batch import Pipeline
 from semel.errors import SourceError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
+from semel.plan import known
 from semel.sources import files
 from semel.sources.files import Known, ListedFile
 from semel.sources.formats import is_whole
@@ -52,22 +52,10 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
             raise StateError(f"pipeline {spec.name} never planned a batch; run it first")
         pipeline_id = Pipeline.from_row(found).pipeline_id
         rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
-        known = [
-            Known(**r)
-            for r in rows(
-                connection,
-                "plan",
-                "known",
-                pipeline_id=pipeline_id,
-                paths=[path],
-                inodes=[file.inode],
-                heads=[file.head_hash],
-                head_bytes=limits.HEAD_BYTES,
-            )
-        ]
+        there = known(connection, pipeline_id, [file])
         change(connection, "accept", "settle", pipeline_id=pipeline_id, path=path)
         if same:
-            return _go_on(connection, spec, file, known, listed)
+            return _go_on(connection, spec, file, there, listed)
         return _begin(connection, pipeline_id, file)
 
 
@@ -75,14 +63,14 @@ def _go_on(
     connection: sa.Connection,
     spec: Spec,
     file: ListedFile,
-    known: list[Known],
+    there: list[Known],
     listed: list[ListedFile],
 ) -> Accepted:
     """Bind the file to the partition whose bytes it begins with, and whose own file is no more."""
     # Keeps A4.
     candidates = [
         k
-        for k in known
+        for k in there
         if k.tail_end
         and (k.tail_end == file.size or not is_whole(spec, file.path))
         and files.differs(file, k) is None
@@ -97,7 +85,7 @@ def _go_on(
         )
     others = [
         k.source_partition_id
-        for k in known
+        for k in there
         if k.source_partition_id != candidates[0].source_partition_id
         and (k.path == file.path or (k.device, k.inode) == (file.device, file.inode))
     ]

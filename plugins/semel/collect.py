@@ -1,11 +1,11 @@
 """collect: forget what no promise needs any more. It runs on its own clock, beside everything else.
 
 How it works, each in a transaction of its own:
-1. finalize committed batches whose runs are gone;
-2. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
-3. merge small id runs, so that a classification asks few filters;
-4. delete payloads that nobody can ask for, and drop segments that hold nothing else;
-5. remove staged files of attempts that are proven lost, or whose batch is finalized.
+1. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
+2. merge small id runs, so that a classification asks few filters;
+3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
+4. remove staged files of attempts that are proven lost, or whose batch is finalized;
+5. finalize committed batches whose runs are gone.
 """
 
 import re
@@ -58,7 +58,6 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
     if not found:
         return None
     pipeline_id, sink = found[0]["pipeline_id"], Path(found[0]["sink_path"])
-    finished = _finish(ledger, spec, pipeline_id, say)
     retired = _retire(ledger, spec, pipeline_id)
     merged = _merge(ledger, spec, pipeline_id, say)
     deleted = delete_payload(ledger, pipeline_id)
@@ -71,6 +70,8 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
             f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this "
             "again"
         ) from error
+    # Last, because a batch with damaged files raises: that must not keep the rest from going.
+    finished = _finish(ledger, spec, pipeline_id, say)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,

@@ -155,9 +155,7 @@ def _decide(
     # A statement of its own, after the locks: it sees what was committed while we waited.
     now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
     # Keeps C4, C9.
-    if now["commit_seq"] != compared or (
-        now["leased"] and now["lease_batch_id"] != batch.batch_id
-    ):
+    if now["commit_seq"] != compared or (now["leased"] and now["lease_batch_id"] != batch.batch_id):
         raise _Behind
     # Keeps C5.
     if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
@@ -182,9 +180,7 @@ def _decide(
         f"batch {batch.batch_id}: attempt {attempt.fence} is not staged any more; run commit again",
         attempt_id=attempt.attempt_id,
     )
-    change(
-        connection, "commit", "lose_siblings", reason=f"attempt {attempt.fence} won", **ids
-    )
+    change(connection, "commit", "lose_siblings", reason=f"attempt {attempt.fence} won", **ids)
     transition(
         connection,
         "commit",

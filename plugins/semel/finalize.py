@@ -52,7 +52,7 @@ def judge(staged: State, final: State) -> Act:
     match staged, final:
         case State.RIGHT, State.ABSENT:
             return Act.LINK
-        case (State.ABSENT | State.RIGHT), State.RIGHT:
+        case ((State.ABSENT | State.RIGHT), State.RIGHT):
             return Act.NOTHING
         case _:
             return Act.FAIL
@@ -108,7 +108,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     # Keeps F5.
     rename(sink, files, batch_id)
     faults.point("finalize.after_rename")
-    _mark(marker, marker_content(spec, sink, batch, won, counts, claims, files))
+    bucket = {"bucket_seconds": pipeline["bucket_seconds"]}
+    _mark(marker, bucket | marker_content(spec, sink, batch, won, counts, claims, files))
     faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
         done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel import limits
 from semel.errors import RetryableError
 from semel.ledger import Ledger, Row, row, rows
 from semel.pipeline import Spec
+from semel.plan import known
 from semel.sources.cut import Wanted, want
 from semel.sources.files import Known, Refusal, list_files
 
@@ -63,26 +63,17 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     listed, unread = list_files(spec)
     with ledger.transaction() as connection:
         pipeline = row(connection, "plan", "pipeline", name=spec.name)
-        known: list[Row] = []
+        found: list[Known] = []
         held: list[Row] = []
         if pipeline is not None:
             identity = {"pipeline_id": pipeline["pipeline_id"]}
-            known = rows(
-                connection,
-                "plan",
-                "known",
-                paths=[file.path for file in listed],
-                inodes=[file.inode for file in listed],
-                heads=[file.head_hash for file in listed],
-                head_bytes=limits.HEAD_BYTES,
-                **identity,
-            )
+            found = known(connection, pipeline["pipeline_id"], listed)
             orphan_seconds = spec.limits.orphan_after.total_seconds()
             held = rows(
                 connection, "look", "open_claims", orphan_seconds=orphan_seconds, **identity
             )
     try:
-        wanted, refused = want(spec, listed, [Known(**r) for r in known])
+        wanted, refused = want(spec, listed, found)
     except FileNotFoundError as error:
         raise RetryableError(
             f"{error.filename!r} went away while it was looked at; run this again"

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from semel import ddl, paths, spec_yaml
 from semel.errors import SpecError, TerminalError
 from semel.spec_parts import GLOB, Dedup, FilesSink, FilesSource, Late, Limits, Model, Scope
-from semel.spec_parts import Select, Text, twice
+from semel.spec_parts import Text, twice
 from semel.spec_yaml import Problem, Problems
 
 if TYPE_CHECKING:

@@ -71,8 +71,8 @@ def plan(
         if listed is None:
             listed, unread = files.list_files(spec, window)
         with ledger.transaction() as connection:
-            known = _known(connection, pipeline, listed)
-        wanted, refused = want(spec, listed, known)
+            partitions = known(connection, pipeline.pipeline_id, listed)
+        wanted, refused = want(spec, listed, partitions)
         with ledger.transaction() as connection:
             free = _free(connection, spec, pipeline, request_key, wanted)
         try:
@@ -86,14 +86,14 @@ def plan(
             lock(connection, pipeline)
             if (
                 _latest(connection, pipeline, request_key) != latest
-                or _known(connection, pipeline, listed) != known
+                or known(connection, pipeline.pipeline_id, listed) != partitions
                 or _free(connection, spec, pipeline, request_key, wanted) != free
             ):
                 continue
             refusals = (*unread, *refused)
             looked_at = [f.path for f in listed] + [r.path for r in unread] if window else None
             _write_refusals(connection, pipeline, refusals, looked_at)
-            partitions = _write_partitions(connection, pipeline, wanted, ranges)
+            written = _write_partitions(connection, pipeline, wanted, ranges)
             batch = None
             if ranges:
                 # Keeps P7, P11.
@@ -101,7 +101,7 @@ def plan(
                     release(connection, orphan, f"taken over by {request_key}")
                 ordinal = latest.ordinal + 1 if latest else 1
                 batch = _write_batch(connection, pipeline, spec, request_key, ordinal, interval)
-                _write_claims(connection, batch, ranges, partitions)
+                _write_claims(connection, batch, ranges, written)
             faults.point("plan.before_write")
         faults.point("plan.after_write")
         return Plan(
@@ -215,12 +215,13 @@ def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> 
     return Batch.from_row(found) if found else None
 
 
-def _known(connection: sa.Connection, pipeline: Pipeline, listed: list[ListedFile]) -> list[Known]:
+def known(connection: sa.Connection, pipeline_id: int, listed: list[ListedFile]) -> list[Known]:
+    """The open source partitions that listed files may be, by path, inode or head."""
     found = rows(
         connection,
         "plan",
         "known",
-        pipeline_id=pipeline.pipeline_id,
+        pipeline_id=pipeline_id,
         paths=[file.path for file in listed],
         inodes=[file.inode for file in listed],
         heads=[file.head_hash for file in listed],

@@ -45,6 +45,7 @@ class Marker:
     request_key: str
     commit_seq: int
     batch_time: datetime
+    bucket_seconds: int
     spec: Spec
     spec_digest: str
     sink_schema: pa.Schema
@@ -150,6 +151,7 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         request_key=plain["request_key"],
         commit_seq=int(plain["commit_seq"]),
         batch_time=datetime.fromisoformat(plain["batch_time"]),
+        bucket_seconds=int(plain["bucket_seconds"]),
         spec=Spec.from_json(plain["spec"]),
         spec_digest=plain["spec_digest"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),

@@ -49,7 +49,7 @@ from semel.sinks import layout
 from semel.sources import files
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
-from semel.storage import make_folder, sync_folder
+from semel.storage import check_links, make_folder, sync_folder
 
 Say = Callable[[str], None]
 
@@ -95,9 +95,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
         batch = batch_of(connection, spec, batch_id)
         pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
         done = row(connection, "stage", "staged", batch_id=batch_id)
-        claims = [
-            Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)
-        ]
+        claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True)
     if batch.status is BatchStatus.ABANDONED:
@@ -138,6 +136,7 @@ def _attempt(
             # Keeps S5.
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
+            check_links(job.data_dir, layout.own(Path(pipeline.sink_path)))
             faults.point("stage.after_folders")
             outcome = engine.run(job)
             faults.point("stage.after_job")
@@ -196,9 +195,7 @@ def _begin(
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
-    whole = {
-        c.ordinal for c in claims if c.path.endswith(".gz") or spec.source.csv.multiline
-    }
+    whole = {c.ordinal for c in claims if c.path.endswith(".gz") or spec.source.csv.multiline}
     return attempt, StageJob(
         spec=spec,
         dsn=ledger.dsn,

@@ -14,7 +14,7 @@ from typing import Self
 import xxhash
 
 from semel import faults
-from semel.errors import UnavailableError
+from semel.errors import TerminalError, UnavailableError
 
 _READ_BYTES = 8 << 20
 
@@ -109,6 +109,26 @@ def link_new(source: Path, target: Path) -> None:
 
 
 # Keeps F6.
+def check_links(source: Path, target: Path) -> None:
+    """Prove that files of one folder can be given names in another. TerminalError otherwise."""
+    probe = source / f".link-{os.urandom(4).hex()}"
+    other = target / probe.name
+    try:
+        with Sealed(probe):
+            pass
+        os.link(probe, other)
+        other.unlink()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise  # The folder cannot be written at all, which is another story.
+        raise TerminalError(
+            f"{target} does not take hard links of files in {source} ({error}); give the sink one "
+            "local file system that has them"
+        ) from error
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, durably: temporary, fsync, link, fsync of the folder.
 

@@ -1,5 +1,6 @@
 """The same work at the same time: plan, stage, commit, finalize and collect meet themselves."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,14 +81,14 @@ def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "f0001"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "part").write_bytes(b"x")
-    is_file = Path.is_file
+    lstat = os.lstat
 
-    def then_gone(path: Path) -> bool:
-        answer = is_file(path)
-        path.unlink(missing_ok=True) if answer else None
-        return answer
+    def gone_first(path: str, **options: object) -> os.stat_result:
+        if str(path).endswith("part"):
+            Path(path).unlink(missing_ok=True)
+        return lstat(path, **options)
 
-    monkeypatch.setattr(Path, "is_file", then_gone)
+    monkeypatch.setattr("semel.storage.os.lstat", gone_first)
     remove_folder(folder)
     assert not folder.exists()
 

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fix_account import refusals, settled
+from fix_account import ids, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from test_bad_files import ids, quiet
 from test_bad_records import run
 
 from semel.commit import commit
@@ -135,7 +134,7 @@ def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> 
         shared.write("in/b.jsonl", events(5, 10))
         staging = sink / "_semel" / "staging"
         staging.chmod(0o555)
-        with pytest.raises(RetryableError, match=rf"attempt 1: .*Mend the file system below {sink}"):
+        with pytest.raises(RetryableError, match=f"attempt 1: .*Mend the file system below {sink}"):
             run(ledger, spec, "r2")
         staging.chmod(0o755)
         assert run(ledger, spec, "r2").committed.fence == 2
@@ -153,7 +152,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
         commit(ledger, spec, batch, lambda: None, say=quiet)
         for folder in (sink, sink / "_semel" / "markers"):
             folder.chmod(0o555)
-            with pytest.raises(RetryableError, match=f"batch {batch}.*finalize again"):
+            with pytest.raises(RetryableError, match="Permission denied"):
                 finalize(ledger, spec, batch)
             folder.chmod(0o755)
         finalize(ledger, spec, batch)

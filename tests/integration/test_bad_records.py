@@ -1,18 +1,20 @@
-"""Bad records through plan, stage, commit and finalize: each is accounted for, its neighbours pass."""
+"""Bad records through all verbs: each is accounted for, and its neighbours pass."""
 
 import gzip
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
-from fix_account import refusals, settled
+from fix_account import quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 
 from semel import limits
 from semel.errors import SourceError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.run import Ran, run_batch
 from semel.stage import stage
@@ -50,11 +52,11 @@ BAD_LINES = {
 """Name: the line, and the reason that its dead letter gives."""
 
 
-def run(ledger: Ledger, spec, key: str) -> Ran:
-    return run_batch(ledger, spec, key, LocalEngine(), say=lambda _: None)
+def run(ledger: Ledger, spec: Spec, key: str) -> Ran:
+    return run_batch(ledger, spec, key, LocalEngine(), say=quiet)
 
 
-def age(path, seconds: int = 3600) -> None:
+def age(path: Path, seconds: int = 3600) -> None:
     """Let a file look as if nobody had written to it for so long."""
     then = time.time() - seconds
     os.utime(path, (then, then))
@@ -151,7 +153,7 @@ def test_an_open_last_line_waits(bench: Workbench, ledger: Ledger) -> None:
 
 
 def test_an_open_last_line_is_taken_when_closed(bench: Workbench, ledger: Ledger) -> None:
-    """With closed_after, the last line of an old file is a record, or a dead letter when cut off."""
+    """With closed_after, an old file's last line is a record, or a dead letter when cut off."""
     spec = bench.spec(source={"closed_after": "10 minutes"})
     for name, end in (("whole", ALSO), ("cut", ALSO[:9])):
         path = bench.write(f"in/{name}.jsonl", [GOOD.replace(b"good", name.encode())])
@@ -211,11 +213,9 @@ def test_a_line_beyond_the_limit_is_set_aside(
     assert found.letters == [("a.jsonl", len(GOOD) + 1, "too_long", head)]
 
 
-def csv_spec(bench: Workbench, **csv: object):
+def csv_spec(bench: Workbench) -> Spec:
     """A pipeline over in/*.csv*."""
     source = {"path": "in/*.csv*", "format": "csv", "closed_after": "10 minutes"}
-    if csv:
-        source["csv"] = csv
     return bench.spec(source=source)
 
 
@@ -361,5 +361,5 @@ def test_damaged_gzip_stops_the_batch(bench: Workbench, ledger: Ledger, damage: 
     age(path)
     batch = plan(ledger, spec, "r1").batch
     with pytest.raises(SourceError, match=r"a\.jsonl\.gz.*replace the file"):
-        stage(ledger, spec, batch.batch_id, LocalEngine(), say=lambda _: None)
+        stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
     assert settled(spec).ids == []

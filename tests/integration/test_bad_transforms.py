@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from fix_account import settled
+from fix_account import ids, lines, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from test_bad_files import ids, lines, quiet
 
 from semel.abandon import abandon
 from semel.accept import accept_columns
@@ -229,13 +228,13 @@ def test_partition_by_must_survive_the_transforms(
     assert settled(spec).ids == []
 
 
-HOSTILE = ["a/b", "../../up", "..", ".", "", "a=b", "a b", "ä\n", "%2F", None, "x" * 150, "\0", "'"]
+HOSTILE = ["a/b", "../../up", "..", ".", "", "a=b", "a b", "ä\n", "%2F", None, "\0", "x" * 150]
 
 
 def test_hostile_values_stay_within_the_sink(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
-    """Values of partition_by are escaped in folder names: none leads elsewhere, none falls together.
+    """Values are escaped in folder names: none leads out of the sink, no two fall together.
 
     Without transforms and behind one the folders are the same.
     """

@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 from semel import demo, pipeline
-from semel.cli import demo as command
+from semel.cli import demo_week as command
 from semel.errors import TerminalError
 from semel.sources.jsonl import JsonLines
 from semel.sources.records import read_split

@@ -66,16 +66,11 @@ class _Audit:
         self._markers: list[Marker] = []
         self._letters: Letters = {}
         self._lost: set[int] = set()
-        self._bucket_seconds = 0
 
     def run(self) -> Verdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
         there = files.below(self._sink)
         self._markers = files.read_markers(self._sink, self._spec.name, self._findings)
-        if self._markers:
-            first = min(self._markers, key=lambda marker: marker.batch_id)
-            horizon = first.spec.dedup.horizon.total_seconds()
-            self._bucket_seconds = max(60, int(horizon) // 32)  # as the first plan fixed it
         files.check_files(self._sink, there, self._markers, self._findings)
         files.check_claims(self._markers, self._findings)
         # 2. Read what semel says became of the records, then the records themselves.
@@ -141,7 +136,7 @@ class _Audit:
                     header = header_of(path, csv) if csv else ()
                     if csv and sorted(header) != sorted(marker.spec.source.columns):
                         raise SourceError(f"its CSV header names {list(header)}")
-                    dialect = fast.dialect(marker.spec, header, self._bucket_seconds)
+                    dialect = fast.dialect(marker.spec, header, marker.bucket_seconds)
                     for piece in lines(marker.batch_id, claim, path, csv):
                         reader.read(piece, dialect)
                 except (SourceError, OSError) as error:

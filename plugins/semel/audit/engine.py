@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel import limits, paths
-from semel.audit.exact import Judge, Judged, Word, csv_judge, json_judge
+from semel.audit.exact import Judge, Judged, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
 from semel.audit.source import Lines
 

@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 
 import typer
 from typer.core import TyperGroup
@@ -43,25 +42,23 @@ COMMANDS = {
 _UsageError = typer.BadParameter.__base__  # What typer raises for a wrong command line.
 
 
-def _function(name: str) -> Callable[..., None] | None:
-    """The function of a command; None while its module or function is not written yet."""
-    module, _, function = COMMANDS.get(name, "").partition(":")
-    if not module or find_spec(module) is None:
-        return None
-    return getattr(import_module(module), function, None)
+def _function(name: str) -> Callable[..., None]:
+    """The function of a command."""
+    module, _, function = COMMANDS[name].partition(":")
+    return getattr(import_module(module), function)
 
 
 class _Commands(TyperGroup):
     """A group that imports a command's module only when the command is called or listed."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
-        return [name for name in COMMANDS if _function(name)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
-        if (function := _function(cmd_name)) is None:
+        if cmd_name not in COMMANDS:
             return None
         single = typer.Typer(add_completion=False)
-        single.command(name=cmd_name)(function)
+        single.command(name=cmd_name)(_function(cmd_name))
         return typer.main.get_command(single)
 
 

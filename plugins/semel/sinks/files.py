@@ -30,7 +30,9 @@ class PartWriter:
     be written is the transform's defect.
     """
 
-    def __init__(self, folder: str, *, format: str, partition_by: tuple[str, ...], tag: str) -> None:
+    def __init__(
+        self, folder: str, *, format: str, partition_by: tuple[str, ...], tag: str
+    ) -> None:
         self._folder = Path(folder)
         self._format = format
         self._keys = list(partition_by)
@@ -76,7 +78,8 @@ class PartWriter:
             )
             if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
                 raise LimitError(
-                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... would be longer "
+                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... would be "
+                    "longer "
                     f"than {limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
                 )
             yield folder, rest.filter(pc.equal(encoded.indices, code))
@@ -111,5 +114,7 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:
     """A column's values as they stand in folder names: escaped, null as Hive writes it."""
     encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
-    names = pa.array([quote(value, safe="") for value in encoded.dictionary.to_pylist()], pa.string())
+    names = pa.array(
+        [quote(value, safe="") for value in encoded.dictionary.to_pylist()], pa.string()
+    )
     return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)

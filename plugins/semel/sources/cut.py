@@ -1,4 +1,4 @@
-"""Cutting a plan: which ranges of the listed files a batch takes, by what is known and unclaimed."""
+"""Cutting a plan: which ranges of the files a batch takes, by what is known and unclaimed."""
 
 import os
 from collections import defaultdict
@@ -42,7 +42,7 @@ class Range:
 def want(
     spec: Spec, listed: list[ListedFile], known: list[Known]
 ) -> tuple[list[Wanted], list[Refusal]]:
-    """Recognise each listed file and find its last record end. Files that went away are left out."""
+    """Recognise each listed file and find its last record end; leave out what went away."""
     by_inode = {(k.device, k.inode): k for k in known}
     by_path = {k.path: k for k in known}
     inodes = {file.inode for file in listed}
@@ -64,7 +64,23 @@ def want(
         if stale and isinstance(item, Wanted):
             item = replace(item, stale=stale)
         (refused if isinstance(item, Refusal) else wanted).append(item)
-    return _each_inode_once(wanted, refused), refused
+    wanted = _each_inode_once(wanted, refused)
+    return _each_path_once(wanted, by_path, refused), refused
+
+
+def _each_path_once(
+    wanted: list[Wanted], by_path: dict[str, Known], refused: list[Refusal]
+) -> list[Wanted]:
+    """Leave out new files whose path is still that of a partition: its file was not recognised."""
+    found = {item.known.source_partition_id for item in wanted if item.known}
+    kept = []
+    for item in wanted:
+        there = by_path.get(item.file.path)
+        if item.known is None and there and there.source_partition_id not in found:
+            refused.append(files.replaced(item.file, there))
+        else:
+            kept.append(item)
+    return kept
 
 
 def _heads(cut_or_gone: Iterable[Known]) -> dict[int, dict[str, list[Known]]]:
@@ -152,8 +168,9 @@ def cut(
 ) -> tuple[list[Range], int]:
     """The ranges to claim, oldest file first, and how many bytes are left for a later plan.
 
-    `free` holds the unclaimed ranges of each known partition up to its wanted end. `select: arrival`
-    takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises LimitError.
+    `free` holds the unclaimed ranges of each known partition up to its wanted end.
+    `select: arrival` takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises
+    LimitError.
     """
     room = spec.limits.bytes_per_batch_max
     spans = [
@@ -188,8 +205,9 @@ def _stop(spec: Spec, item: Wanted, start: int, end: int, room: int, *, first: b
     if item.whole:
         if first:
             raise LimitError(
-                f"pipeline {spec.name}: {os.path.basename(item.file.path)!r} has {end} bytes and is "
-                f"read whole; limits.bytes_per_batch_max is {spec.limits.bytes_per_batch_max}: raise it"
+                f"pipeline {spec.name}: {os.path.basename(item.file.path)!r} has {end} bytes and "
+                "is read whole; limits.bytes_per_batch_max is "
+                f"{spec.limits.bytes_per_batch_max}: raise it"
             )
         return start
     stop = files.record_end(item.file, start, start + room, whole=False) if room > 0 else start

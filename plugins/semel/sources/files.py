@@ -1,8 +1,8 @@
 """Files as a source: listing, recognising a file again, and the end of its last whole record.
 
-A file is known by (device, inode), by a hash of its head *with its length*, and by a hash of the last
-bytes before the claimed end. Head alone never suffices: CSV files of one kind begin alike. Edits in
-the middle are not seen here; the input digest of an attempt sees them between attempts.
+A file is known by (device, inode), by a hash of its head *with its length*, and by a hash of the
+last bytes before the claimed end. Head alone never suffices: CSV files of one kind begin alike.
+Edits in the middle are not seen here; the input digest of an attempt sees them between attempts.
 """
 
 import fnmatch
@@ -96,7 +96,7 @@ def list_files(
 
 
 def _closed_folders(root: Path, parts: list[str]) -> list[Refusal]:
-    """Folders that a pattern leads into and that cannot be read: glob passes over them in silence."""
+    """Folders that a pattern leads into and that cannot be read: glob passes over them silently."""
     refused: list[Refusal] = []
 
     def note(error: OSError) -> None:
@@ -165,7 +165,8 @@ def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None
     try:
         return datetime.strptime(os.path.basename(path), rule).replace(tzinfo=UTC)
     except ValueError:
-        return _refusal(path, "interval", f"its name does not follow {rule!r}, so it has no interval")
+        why = f"its name does not follow {rule!r}, so it has no interval"
+        return _refusal(path, "interval", why)
 
 
 def recognise(
@@ -182,13 +183,21 @@ def recognise(
     """
     if by_inode is not None:
         trouble = differs(file, by_inode)
+        if trouble and _inode_of(by_inode.path) not in (None, (file.device, file.inode)):
+            return _refusal(
+                file.path,
+                "inode",
+                f"its inode was that of {by_inode.path!r} (partition "
+                f"{by_inode.source_partition_id}), where another file is now; settle that one with "
+                "`semel accept`, and this one is read as the new file that it seems to be",
+            )
         if trouble:
             return _refusal(
                 file.path,
                 "changed",
                 f"{trouble} since it was planned as {by_inode.path!r} generation "
-                f"{by_inode.generation} (partition {by_inode.source_partition_id}: {show(by_inode)}; "
-                f"now {show(file)}); `semel accept` reads it as a new generation",
+                f"{by_inode.generation} (partition {by_inode.source_partition_id}: "
+                f"{show(by_inode)}; now {show(file)}); `semel accept` reads it as a new generation",
             )
         if by_inode.path != file.path and os.path.lexists(by_inode.path):
             if _inode_of(by_inode.path) == (file.device, file.inode):
@@ -197,14 +206,7 @@ def recognise(
                 )
         return by_inode
     if by_path is not None and by_path.inode not in inodes:
-        return _refusal(
-            file.path,
-            "replaced",
-            f"another file took the place of partition {by_path.source_partition_id} (was "
-            f"{show(by_path)}; now {show(file)}), which the source's pattern finds nowhere else, so "
-            "what was unread of it may be lost; `semel accept` reads this one as a new generation, "
-            "`semel accept --same` goes on in the old one",
-        )
+        return replaced(file, by_path)
     for copy in copies:
         if 0 < copy.tail_end <= file.size and not differs(file, copy):
             return _refusal(
@@ -215,6 +217,18 @@ def recognise(
                 "reads it as new, `semel accept --same` goes on in it",
             )
     return None
+
+
+def replaced(file: ListedFile, known: Known) -> Refusal:
+    """A file stands under the path of a known one that was not found again elsewhere."""
+    return _refusal(
+        file.path,
+        "replaced",
+        f"another file took the place of partition {known.source_partition_id} (was "
+        f"{show(known)}; now {show(file)}), which the source's pattern finds nowhere else as it "
+        "was, so what was unread of it may be lost; `semel accept` reads this one as a new "
+        "generation, `semel accept --same` goes on in the old one",
+    )
 
 
 def is_stale(file: ListedFile, known: Known) -> bool:

@@ -6,7 +6,6 @@ Known limitation: transforms run in a second job, on the rows that the first one
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semel import errors
-from semel.errors import CorruptionError, RetryableError, SemelError, TerminalError
+from semel.errors import RetryableError, SemelError, TerminalError
 from semel.manifest import Kind, SplitReport, StagedFile
 from semel.spark.transforms import load_transforms, module_path
 from semel.spec_parts import twice
@@ -32,7 +31,12 @@ _CLASSIFIED = "split int, shard int, dropped binary, report binary"
 _REPORTS = "split int, report binary"
 _WRITTEN = "files binary"
 _ARROW = {
-    _READ: [("shard", pa.int32()), ("split", pa.int32()), ("ids", pa.binary()), ("report", pa.binary())],
+    _READ: [
+        ("shard", pa.int32()),
+        ("split", pa.int32()),
+        ("ids", pa.binary()),
+        ("report", pa.binary()),
+    ],
     _CLASSIFIED: [
         ("split", pa.int32()),
         ("shard", pa.int32()),
@@ -65,8 +69,10 @@ class SparkEngine:
             found = session.conf.get(key, None)
             if found != value:
                 raise TerminalError(
-                    f"this Spark was started with {key}={found}; semel needs {key}={value}, so that a "
-                    "lost executor fails the attempt in place of mixing two outcomes of a transform"
+                    f"this Spark was started with {key}={found}; semel needs {key}={value}, so "
+                    "that "
+                    "a lost executor fails the attempt in place of mixing two outcomes of a "
+                    "transform"
                 )
 
     def run(self, job: StageJob) -> Outcome:
@@ -142,7 +148,9 @@ def _cause(text: str) -> str:
     """The line of a trace that says what went wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b", line)]
-    causes = causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
+    causes = (
+        causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
+    )
     return causes[-1][:500] if causes else ""
 
 
@@ -164,25 +172,25 @@ def _output_schema(
         schema = to_arrow_schema(frame.schema, timezone="UTC")
     except PySparkException as error:
         raise TerminalError(
-            f"transform {last} gave {frame.schema.simpleString()}, of which no file can hold a column "
-            f"({error}); cast it in the last transform's select"
+            f"transform {last} gave {frame.schema.simpleString()}, of which no file can hold a "
+            f"column ({error}); cast it in the last transform's select"
         ) from error
     if name := twice(tuple(names)):
         raise TerminalError(
-            f"transform {last} gave a column {name!r} twice (upper and lower case are alike): {names}; "
-            "rename one in the last transform's select"
+            f"transform {last} gave a column {name!r} twice (upper and lower case are alike): "
+            f"{names}; rename one in the last transform's select"
         )
     missing = [c for c in job.spec.sink.partition_by if c not in names]
     if missing:
         raise TerminalError(
-            f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to the "
-            "last transform's select, or change partition_by"
+            f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to "
+            "the last transform's select, or change partition_by"
         )
     return schema
 
 
 def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> SemelError:
-    """The error of the transforms' job: the user's code, when it stands in the trace, or Spark's."""
+    """The error of the transforms' job: of the user's code, when the trace shows it, or Spark's."""
     text = str(error)
     if _OURS.search(text):
         return translated(error)
@@ -192,8 +200,8 @@ def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> 
     if not blamed:
         return translated(error)
     return TerminalError(
-        f"transform {', '.join(blamed)} raised {_cause(text)}; nothing was committed. Mend it, then "
-        "run stage again"
+        f"transform {', '.join(blamed)} raised {_cause(text)}; nothing was committed. Mend it, "
+        "then run stage again"
     )
 
 
@@ -211,7 +219,9 @@ def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 def _read_only(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _values(batches, "id"):
-            yield _one(_REPORTS, number, read(job, job.splits[number], write=write).report.to_bytes())
+            yield _one(
+                _REPORTS, number, read(job, job.splits[number], write=write).report.to_bytes()
+            )
 
     return task
 
@@ -241,9 +251,9 @@ def _write(job: StageJob, write: bool) -> Callable:
             own = [row for row in rows if row["split"] == number]
             _each_once("shard", [row["shard"] for row in own], job.shards, job)
             if len({row["report"] for row in own}) != 1:
-                raise CorruptionError(
-                    f"attempt {job.attempt_id}: split {number} was read twice with two outcomes; run "
-                    "stage again"
+                raise RetryableError(
+                    f"attempt {job.attempt_id}: split {number} was read twice with two outcomes; "
+                    "run stage again"
                 )
             report = SplitReport.from_bytes(own[0]["report"])
             dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
@@ -273,7 +283,7 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
 def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
     """Nothing of a shuffle may be missing or doubled: it would lose or double records."""
     if sorted(found) != list(range(count)):
-        raise CorruptionError(
+        raise RetryableError(
             f"attempt {job.attempt_id}: expected each {what} below {count} once, found "
             f"{len(found)}; Spark lost or repeated part of a shuffle, run stage again"
         )

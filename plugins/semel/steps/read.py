@@ -48,7 +48,6 @@ CLOCK_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0]})
 """Reasons that the clock and the gc floor decide, so that two attempts may differ in them."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Read:
     """What became of a split: its report, and its ids by shard (none with identity by position)."""
@@ -105,7 +104,9 @@ class _Reader:
             rows_written=sum(f.records for f in written),
             bytes_read=bytes_read,
         )
-        self._digest.update(repr((self._split.start, self._split.end, counts.records_read)).encode())
+        self._digest.update(
+            repr((self._split.start, self._split.end, counts.records_read)).encode()
+        )
         report = SplitReport(
             split=self._split.number,
             digest=self._digest.hexdigest(),
@@ -196,9 +197,7 @@ class _Reader:
         found = {}
         for number in range(self._job.shards):
             own = np.flatnonzero(shard == number)
-            found[number] = SplitIds(
-                split=self._split.number, h1=h1[own], h2=h2[own], row=row[own]
-            )
+            found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
         return found
 
     def _dead_letters(self) -> tuple[StagedFile, ...]:

@@ -1,4 +1,4 @@
-"""classify, as a task: one shard's ids of all splits against the pinned runs, and its new id run."""
+"""classify, as a task: one shard of all splits against the pinned runs, and its new id run."""
 
 from functools import cache
 from pathlib import Path

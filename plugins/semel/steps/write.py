@@ -23,7 +23,9 @@ from semel.steps.read import output_columns
 REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
 
 
-def decide(job: StageJob, report: SplitReport, dropped: list[Dropped], *, write: bool) -> SplitReport:
+def decide(
+    job: StageJob, report: SplitReport, dropped: list[Dropped], *, write: bool
+) -> SplitReport:
     """Write a split's decisions and, with `write`, its survivors. Returns the whole account.
 
     Without `write` the kept rows go to a file beside the spill, for `survivors` to read.
@@ -36,8 +38,8 @@ def decide(job: StageJob, report: SplitReport, dropped: list[Dropped], *, write:
     code[rows] = reason
     if np.count_nonzero(code) != len(rows):
         raise CorruptionError(
-            f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this is "
-            "a defect of semel, nothing was committed"
+            f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this "
+            "is a defect of semel, nothing was committed"
         )
     files = list(report.files)
     writer = _writer(job, f"s{split.number:05d}") if write else None
@@ -109,8 +111,8 @@ def _parts(report: SplitReport, code: np.ndarray) -> Iterator[tuple[pa.Table, np
             start += batch.num_rows
     if start != len(code):
         raise CorruptionError(
-            f"the spill {report.spill} has {start} rows, and {len(code)} were read; this attempt is "
-            "lost, run stage again"
+            f"the spill {report.spill} has {start} rows, and {len(code)} were read; this attempt "
+            "is lost, run stage again"
         )
 
 

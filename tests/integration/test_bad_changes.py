@@ -1,0 +1,332 @@
+"""Files that are not what they were: refused and named until a person decides, then taken once."""
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fix_account import ids, lines, quiet, refusals, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from test_bad_records import age, run
+
+from semel.abandon import abandon
+from semel.accept import accept_file
+from semel.errors import SourceError, StateError, TerminalError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.stage import stage
+
+
+def replaced(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_bytes(lines(5, 20))
+    new.replace(path)
+
+
+def shrunk(path: Path) -> None:
+    os.truncate(path, len(lines(0, 3)))
+
+
+def rewritten(path: Path) -> None:
+    path.write_bytes(lines(5, 30))
+
+
+def edited(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"n": 9', b'"n": 7'))
+
+
+CHANGES = {
+    replaced: ("replaced", ids(0, 20)),
+    shrunk: ("changed", ids(0, 10)),
+    rewritten: ("changed", ids(0, 30)),
+    edited: ("changed", ids(0, 10)),
+}
+"""What befalls a file that was read (e0 to e9): why it is refused, and all ids once accepted."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changed_waits_for_a_word(bench: Workbench, ledger: Ledger, change) -> None:
+    """Never guessed: refused with both fingerprints, until `accept` reads it as a new generation.
+
+    Others are read meanwhile. Of the new generation, ids that were read before are repeats.
+    """
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+    path.with_name("kept").write_bytes(path.read_bytes())  # The audit needs what was read.
+    with path.open():  # Keeps its inode from being given to the next file.
+        change(path)
+        bench.write("in/b.jsonl", events(50, 52))
+    planned = run(ledger, spec, "r2").plan
+    reason, accepted = CHANGES[change]
+    assert refusals(ledger) == {"a.jsonl": reason}
+    assert "now inode" in planned.refusals[0].detail or change is replaced
+    assert settled(spec).ids == ids(0, 10) + ids(50, 52)
+    accept_file(ledger, spec, "a.jsonl", same=False)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert refusals(ledger) == {}
+    assert settled(spec).ids == sorted(accepted + ids(50, 52))
+
+
+def test_a_rewritten_copy_goes_on_in_the_old_partition(bench: Workbench, ledger: Ledger) -> None:
+    """An editor's or rsync's new inode with the same beginning: `--same` reads only what is new.
+
+    By position, so that a record read twice would show.
+    """
+    spec = bench.spec(record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    new = path.with_name("new")
+    new.write_bytes(lines(0, 15))
+    new.replace(path)
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"a.jsonl": "replaced"}
+    accept_file(ledger, spec, "a.jsonl", same=True)
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 15)
+
+
+def test_a_file_with_the_inode_of_a_replaced_one(bench: Workbench, ledger: Ledger) -> None:
+    """File systems give a freed inode to the next file: that one waits until the other is settled.
+
+    By position, so that a record read twice would show.
+    """
+    spec = bench.spec(record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    path.with_name("kept").write_bytes(path.read_bytes())
+    path.rename(path.with_name("b.jsonl"))
+    bench.write("in/b.jsonl", events(20, 25))
+    bench.write("in/a.jsonl", events(10, 20))
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"a.jsonl": "replaced", "b.jsonl": "inode"}
+    accept_file(ledger, spec, "a.jsonl", same=False)
+    run(ledger, spec, "r3")
+    assert refusals(ledger) == {}
+    assert settled(spec).ids == ids(0, 25)
+
+
+def test_a_renamed_file_that_was_edited_bars_its_old_name(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """Rotated and edited: neither the rotated file nor the new one under its name is guessed at."""
+    spec = bench.spec(source={"path": "in/*.jsonl*"}, record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    path.with_name("kept").write_bytes(path.read_bytes())
+    rotated = path.rename(path.with_name("a.jsonl.1"))
+    edited(rotated)
+    bench.write("in/a.jsonl", events(10, 20))
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"a.jsonl": "replaced", "a.jsonl.1": "inode"}
+    rotated.write_bytes(lines(0, 10))
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 20)
+
+
+def test_a_rotated_file_under_two_names(bench: Workbench, ledger: Ledger) -> None:
+    """Rotated and hard-linked: refused are both names, and the new file under the old name."""
+    spec = bench.spec(source={"path": "in/*"}, record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    rotated = path.rename(path.with_name("a.jsonl.1"))
+    second = path.with_name("a.jsonl.2")
+    second.hardlink_to(rotated)
+    bench.write("in/a.jsonl", events(10, 20))
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {
+        "a.jsonl": "replaced", "a.jsonl.1": "hard link", "a.jsonl.2": "hard link",
+    }  # fmt: skip
+    second.unlink()
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 20)
+
+
+def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> None:
+    """`--same` on a file that does not begin with what was read would lose or double: refused."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    replaced(path)
+    run(ledger, spec, "r2")
+    with pytest.raises(SourceError, match="cannot go on where .* accept it as a new generation"):
+        accept_file(ledger, spec, "a.jsonl", same=True)
+    assert refusals(ledger) == {"a.jsonl": "replaced"}
+
+
+def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: Ledger) -> None:
+    """`--same` on a copy, while the file itself is there, under its own name or renamed: refused.
+
+    Otherwise the file's own next bytes would be taken for a new file's, and read twice.
+    """
+    spec = bench.spec(source={"path": "in/*"}, record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    copy = path.with_name("b.jsonl")
+    copy.write_bytes(lines(0, 12))
+    with pytest.raises(SourceError, match="accept it as a new generation instead"):
+        accept_file(ledger, spec, "b.jsonl", same=True)
+    path.rename(path.with_name("a.jsonl.1"))
+    copy.rename(path)
+    with pytest.raises(SourceError, match="accept it as a new generation instead"):
+        accept_file(ledger, spec, "a.jsonl", same=True)
+    path.unlink()
+    bench.write("in/a.jsonl.1", events(10, 15), mode="ab")
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 15)
+
+
+def test_rotation_by_rename_is_followed(bench: Workbench, ledger: Ledger) -> None:
+    """The renamed file goes on where it stood, and the new one begins: no word is needed."""
+    spec = bench.spec(source={"path": "in/*"}, record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    bench.write("in/a.jsonl", events(10, 12), mode="ab")
+    path.rename(path.with_name("a.jsonl.1"))
+    bench.write("in/a.jsonl", events(12, 20))
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 20)
+
+
+def test_rotation_by_copytruncate_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
+    """Refused are both; `--same` for the copy, a new generation for the cut file: exact."""
+    spec = bench.spec(source={"path": "in/*"}, record_id=None)
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    bench.write("in/a.jsonl", events(10, 12), mode="ab")
+    path.with_name("a.jsonl.1").write_bytes(path.read_bytes())
+    path.write_bytes(lines(12, 14))
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"a.jsonl": "changed", "a.jsonl.1": "copy"}
+    accept_file(ledger, spec, "a.jsonl.1", same=True)
+    accept_file(ledger, spec, "a.jsonl", same=False)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 14)
+
+
+def test_an_accepted_file_must_be_there(bench: Workbench, ledger: Ledger) -> None:
+    """There is nothing to accept in a file that is not there or cannot be read, and why is said."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 1))
+    with pytest.raises(StateError, match="never planned a batch"):
+        accept_file(ledger, spec, "a.jsonl", same=False)
+    run(ledger, spec, "r1")
+    with pytest.raises(SourceError, match=r"'.*gone\.jsonl' cannot be read.*it is not there"):
+        accept_file(ledger, spec, "gone.jsonl", same=False)
+    os.mkfifo(bench.data / "in" / "pipe.jsonl")
+    with pytest.raises(SourceError, match="not a regular file"):
+        accept_file(ledger, spec, "pipe.jsonl", same=False)
+
+
+def deleted(path: Path) -> None:
+    path.rename(path.with_name("kept"))
+
+
+def folder_gone(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved"))
+
+
+BETWEEN = {
+    deleted: "cannot be read",
+    folder_gone: "cannot be read",
+    replaced: "another file took its place",
+    shrunk: "it shrank to",
+    edited: "its first .* bytes changed",
+}
+
+
+@pytest.mark.parametrize("when", ["before stage", "during stage"])
+@pytest.mark.parametrize("change", BETWEEN)
+def test_a_planned_file_that_changes_stops_its_batch(
+    bench: Workbench, ledger: Ledger, change, when: str
+) -> None:
+    """Stage names the file, what happened and the claimed bytes; nothing is committed.
+
+    Put back, the same batch goes on and is exact.
+    """
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 10))
+    bench.write("in/b.jsonl", events(10, 20))
+    batch = plan(ledger, spec, "r1").batch
+    aside = bench.data / "aside"
+    os.link(path, aside)
+    data = path.read_bytes()
+    hook = None
+    if when == "before stage":
+        change(path)
+    else:
+        hook = lambda _: change(path)  # noqa: E731
+    with pytest.raises(SourceError, match=rf"a\.jsonl.*{BETWEEN[change]}.*semel abandon"):
+        stage(ledger, spec, batch.batch_id, LocalEngine(before_write=hook), say=quiet)
+    assert settled(spec).ids == []
+    moved = path.parent.with_name("moved")
+    if moved.exists():
+        moved.rename(path.parent)
+    aside.replace(path) if not path.exists() or not path.samefile(aside) else aside.unlink()
+    path.write_bytes(data)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 20)
+
+
+def test_growth_between_plan_and_stage_is_the_next_batchs(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """A batch reads exactly the planned bytes, also of gzip; what is appended meanwhile waits."""
+    spec = bench.spec(source={"path": "in/*", "closed_after": "10 minutes"})
+    bench.write("in/a.jsonl", events(0, 10))
+    packed = bench.data / "in" / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines(10, 20)))
+    age(packed)
+    batch = plan(ledger, spec, "r1").batch
+    bench.write("in/a.jsonl", events(20, 22), mode="ab")
+    with packed.open("ab") as file:
+        file.write(gzip.compress(lines(22, 24)))
+    assert stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet).counts.survivors == 20
+    run(ledger, spec, "r1")
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {"b.jsonl.gz": "changed"}
+    with pytest.raises(SourceError, match="accept it as a new generation instead"):
+        accept_file(ledger, spec, "b.jsonl.gz", same=True)
+    accept_file(ledger, spec, "b.jsonl.gz", same=False)
+    age(packed)
+    run(ledger, spec, "r3")
+    assert refusals(ledger) == {}
+    found = settled(spec, audited=False)
+    assert (found.ids, found.counts.duplicates_catalog) == (ids(0, 24), 10)
+
+
+def test_an_edit_in_the_middle_is_seen_between_attempts(bench: Workbench, ledger: Ledger) -> None:
+    """Head and tail do not show it; a second attempt of the batch that read other bytes is refused.
+
+    What no attempt compares is not seen: files are appended to, not edited.
+    """
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 1000))
+    batch = plan(ledger, spec, "r1").batch
+    stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE semel.attempt SET status = 'lost'")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"n": 500', b'"n": 501'))
+    with pytest.raises(TerminalError, match=r"read other bytes.*semel abandon"):
+        stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+    path.write_bytes(data)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 1000)
+
+
+def test_a_file_deleted_for_good_is_given_up_by_a_person(bench: Workbench, ledger: Ledger) -> None:
+    """`abandon` frees the batch's other records for the next plan."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 10))
+    bench.write("in/b.jsonl", events(10, 20))
+    batch = plan(ledger, spec, "r1").batch
+    path.unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        run(ledger, spec, "r1")
+    assert abandon(ledger, batch.batch_id, "a.jsonl is gone") == 2
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(10, 20)
