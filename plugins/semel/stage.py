@@ -47,6 +47,7 @@ from semel.pipeline import Spec
 from semel.plan import lock
 from semel.sinks import layout
 from semel.sources import files
+from semel.sources.formats import is_whole
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
 from semel.storage import check_links, make_folder, sync_folder
@@ -195,7 +196,7 @@ def _begin(
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
-    whole = {c.ordinal for c in claims if c.path.endswith(".gz") or spec.source.csv.multiline}
+    whole = {c.ordinal for c in claims if is_whole(spec, c.path)}
     return attempt, StageJob(
         spec=spec,
         dsn=ledger.dsn,

@@ -101,6 +101,8 @@ def link_new(source: Path, target: Path) -> None:
         # Keeps F3, L3.
         os.link(source, target)
     except PermissionError as error:
+        if error.errno != errno.EPERM:  # EACCES: the folder may not be written just now.
+            raise
         raise UnavailableError(
             f"{target.parent} does not take hard links ({error}); a sink needs one local file "
             "system"
@@ -129,6 +131,7 @@ def check_links(source: Path, target: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
+# Keeps F6.
 def write_new(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, durably: temporary, fsync, link, fsync of the folder.
 

@@ -22,7 +22,8 @@ def plan(answer: "Plan") -> str:
     """What is to be read, what is left, and what was refused."""
     name = answer.pipeline.name
     if answer.batch is None:
-        lines = [f"nothing to do: {name}'s source holds no record that is not claimed already"]
+        but = " or refused (below)" if answer.refusals else ""
+        lines = [f"nothing to do: {name}'s source holds no record that is not claimed already{but}"]
     elif answer.created:
         lines = [
             f"planned: {_batch(answer.batch)} reads {_count(answer.files, 'file')}, "

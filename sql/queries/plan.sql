@@ -132,7 +132,11 @@ ORDER BY c.ordinal;
 -- name: clear_refusals
 -- A plan of one interval has looked only at the files of that interval.
 DELETE FROM semel.refusal
-WHERE pipeline_id = :pipeline_id AND (:everything OR path = ANY(CAST(:paths AS text[])));
+WHERE pipeline_id = :pipeline_id
+  AND (:everything
+       OR path = ANY(CAST(:paths AS text[]))
+       -- These every listing finds anew, whatever the interval.
+       OR reason IN ('name', 'symlink', 'unreadable', 'missing', 'kind', 'interval'));
 
 -- name: insert_refusals
 INSERT INTO semel.refusal (pipeline_id, path, reason, detail)

@@ -14,7 +14,7 @@ from semel.stack import Endpoints
 T = TypeVar("T")
 
 RUN_SECONDS_MAX = 300
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 ENDED = ("success", "failed")
 
 
@@ -59,6 +59,11 @@ class Airflow:
         """File name to trace, as the UI's banner shows them."""
         found = self.call("GET", "/api/v2/importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in found}
+
+    def runs(self, dag: str) -> set[str]:
+        """The ids of a DAG's runs."""
+        found = self.call("GET", f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
+        return {run["dag_run_id"] for run in found}
 
     def trigger(self, dag: str, **conf: Any) -> str:
         """Start a run and return its id."""
@@ -132,11 +137,14 @@ class Airflow:
 
 
 def wait_for(
-    found: Callable[[], T | None], what: str, seconds: float = RUN_SECONDS_MAX
+    found: Callable[[], T | None],
+    what: str,
+    seconds: float = RUN_SECONDS_MAX,
+    poll: float = POLL_SECONDS,
 ) -> T:
-    """What `found` returns, once that is true."""
+    """What `found` returns, once that is true; asked each `poll` seconds."""
     deadline = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll)
     return value

@@ -1,7 +1,9 @@
-"""The local stack, as `semel up` starts it, with folders of its own; one for each file of tests."""
+"""The local stack as `semel up` starts it, one for all acceptance tests, in folders of its own."""
 
+import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,49 +14,118 @@ from airflow_rest import Airflow, wait_for
 from fix_pipelines import Workbench
 
 from semel import stack as semel_stack
+from semel.stack import layout, process
+from semel.stack.leader import Record
 
+PARTS = {"postgres", "spark", "api-server", "scheduler", "dag-processor", "triggerer"}
+
+SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan"}
+"""The pipelines of test_b_airflow.py and their source folders.
+
+They are declared before the stack starts, so that no test waits for Airflow to see a new file.
+"""
+
+WEEKS = ("flights", "flights_by_hand", "flights_submitted")
+"""The demo's pipeline, and copies of it that read the same files into sinks of their own."""
+
+BROKEN = "name: wrong\nsurce: {}\n"
+
+COMMAND_SECONDS_MAX = 300
 PARSED_SECONDS_MAX = 60
+
+Answer = tuple[int, dict, str]
+"""Exit code, JSON and standard error of a command."""
 
 
 class Stack(Workbench):
-    """A running stack, and the folder of its data and pipelines."""
+    """A stack in folders of its own, used by the command line and Airflow's REST API."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.state = folder / "state"
         self.environment = {
-            "SEMEL_STATE_DIR": str(folder / "state"),
+            "SEMEL_STATE_DIR": str(self.state),
             "SEMEL_DATA_ROOTS": str(self.data),
             "SEMEL_PIPELINES_DIR": str(self.pipelines),
         }
+        self.ups: list[Answer] = []
         self.airflow: Airflow
 
-    def start(self) -> None:
-        """Start it, or find it running, and log in."""
-        semel_stack.up(echo=print)
-        self.airflow = Airflow(semel_stack.connection())
+    def declare_all(self) -> None:
+        """Write the pipelines of all tests, and one that is wrong."""
+        for name, source in SOURCES.items():
+            self.spec(name, source={"path": f"{source}/*.jsonl"})
+        flights = Path(__file__).parents[2] / "dags" / "pipelines" / "flights.yaml"
+        text = flights.read_text()
+        for name in WEEKS:
+            copy = text.replace("name: flights\n", f"name: {name}\n")
+            copy = copy.replace("path: out/flights ", f"path: out/{name} ")
+            (self.pipelines / f"{name}.yaml").write_text(copy)
+        (self.pipelines / "wrong.yaml").write_text(BROKEN)
 
-    def wait_for_dags(self, *names: str) -> None:
-        """Wait until Airflow has parsed these pipelines."""
-        wait_for(
-            lambda: self.airflow.dags() >= set(names), f"the DAGs {names}", PARSED_SECONDS_MAX
+    def start(self) -> None:
+        """Two `semel up` at once, as `ups` keeps them; log in when Airflow has all pipelines."""
+        self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
+        assert [code for code, _, _ in self.ups] == [0, 0], self.ups
+        self.airflow = Airflow(semel_stack.connection())
+        names = {*SOURCES, *WEEKS}
+        wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Start a semel command, which shall print JSON."""
+        code = "import sys; from semel.cli import main; sys.exit(main())"
+        return subprocess.Popen(
+            [layout.python(), "-c", code, *words, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+
+    def call(self, *words: str) -> Answer:
+        """Run a semel command to its end."""
+        return answer_of(self.begin(*words))
 
     def query(self, statement: str, *values: object) -> list[tuple]:
         """Rows of the ledger."""
         with psycopg.connect(semel_stack.ledger_dsn()) as connection:
             return connection.execute(statement, values).fetchall()
 
+    def records(self) -> dict[str, Record]:
+        """What is written down of each part that runs."""
+        found = {name: Record.read(self.state / "supervisor" / f"{name}.record") for name in PARTS}
+        return {name: record for name, record in found.items() if record}
 
-@pytest.fixture(scope="module")
+    def supervisor(self) -> int:
+        """The pid of supervisord."""
+        return int((self.state / "supervisor" / "supervisord.pid").read_text())
+
+    def processes(self) -> set[process.Identity]:
+        """All of the stack: supervisor and the tree below it."""
+        pids = [self.supervisor(), *process.descendants(self.supervisor())]
+        return set(filter(None, map(process.identify, pids)))
+
+
+def answer_of(command: subprocess.Popen[str]) -> Answer:
+    """Wait for a command's end. AssertionError when its standard output is not one line of JSON."""
+    out, err = command.communicate(timeout=COMMAND_SECONDS_MAX)
+    assert out.count("\n") == 1, err
+    return command.returncode, json.loads(out), err
+
+
+@pytest.fixture(scope="session")
 def _running_stack() -> Iterator[Stack]:
-    # Not pytest's folder: Postgres runs as another user, who could not enter it.
+    # Not pytest's folder: as root Postgres runs as another user, who could not enter it.
     folder = Path(tempfile.mkdtemp(prefix="semel-stack-"))
     folder.chmod(0o755)
     made = Stack(folder)
+    made.declare_all()
     with pytest.MonkeyPatch.context() as patch:
-        _enter(patch, made)
         try:
+            _enter(patch, made)
             made.start()
+            # Tests of other folders that run in between shall not see it.
+            patch.undo()
             yield made
         finally:
             _enter(patch, made)
@@ -64,7 +135,7 @@ def _running_stack() -> Iterator[Stack]:
 
 @pytest.fixture
 def stack(_running_stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """The running stack; this process sees its folders while the test runs."""
+    """The running stack; this process and its children see its folders while the test runs."""
     _enter(monkeypatch, _running_stack)
     return _running_stack
 

@@ -294,7 +294,7 @@ def test_growth_between_plan_and_stage_is_the_next_batchs(
     age(packed)
     run(ledger, spec, "r3")
     assert refusals(ledger) == {}
-    found = settled(spec, audited=False)
+    found = settled(spec)
     assert (found.ids, found.counts.duplicates_catalog) == (ids(0, 24), 10)
 
 

@@ -152,7 +152,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
         commit(ledger, spec, batch, lambda: None, say=quiet)
         for folder in (sink, sink / "_semel" / "markers"):
             folder.chmod(0o555)
-            with pytest.raises(RetryableError, match="Permission denied"):
+            with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
                 finalize(ledger, spec, batch)
             folder.chmod(0o755)
         finalize(ledger, spec, batch)
@@ -208,6 +208,7 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     assert settled(spec).ids == ids(0, 10)
 
 
+# Attacks S5.
 def test_a_staging_folder_that_vanishes_loses_the_attempt(bench: Workbench, ledger: Ledger) -> None:
     """Cleaned away while the job runs: the attempt is lost, and the next one is exact."""
     spec = bench.spec()
@@ -236,6 +237,7 @@ def other_final(sink: Path) -> None:
     (sink / "events-b00000001-00000.parquet").write_bytes(b"not ours")
 
 
+# Attacks F2, F3, F4.
 @pytest.mark.parametrize("damage", [lost_staged, cut_staged, other_final])
 def test_finalize_of_damaged_files_is_loud(
     bench: Workbench, ledger: Ledger, damage: Callable

@@ -60,6 +60,7 @@ def test_a_name_that_is_not_utf8_is_refused(bench: Workbench, ledger: Ledger) ->
     assert settled(spec).ids == ids(0, 10)
 
 
+# Attacks P13.
 def test_links_out_of_the_folder_are_refused(bench: Workbench, ledger: Ledger) -> None:
     """A symlink out of the source's folder, to nowhere or to itself is never followed."""
     spec = bench.spec(source={"path": "in/**/*.jsonl"})
@@ -92,6 +93,7 @@ def test_a_link_within_the_folder_is_its_file(bench: Workbench, ledger: Ledger) 
     assert refusals(ledger) == {}
 
 
+# Attacks P9.
 @pytest.mark.parametrize("link", ["hard", "symbolic"])
 def test_one_file_under_two_names_is_read_once(
     bench: Workbench, ledger: Ledger, link: str

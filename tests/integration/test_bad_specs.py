@@ -60,6 +60,7 @@ def test_an_unknown_key_stops_its_pipeline_alone(bench: Workbench, ledger: Ledge
     assert settled(pipeline.find("typo")).ids == ids(0, 5)
 
 
+# Attacks P12.
 def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Ledger) -> None:
     """It would write all records there again: refused until it gets its name back."""
     spec = bench.spec()
@@ -74,6 +75,7 @@ def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Le
     assert settled(spec).ids == ids(0, 8)
 
 
+# Attacks P12.
 @pytest.mark.parametrize(
     "change",
     [{"record_id": ["id", "n"]}, {"record_id": None}, {"dedup": {"shards": 8}}],
@@ -92,6 +94,7 @@ def test_identity_cannot_change(bench: Workbench, ledger: Ledger, change: dict) 
     assert settled(spec).ids == ids(0, 8)
 
 
+# Attacks S4.
 def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger: Ledger) -> None:
     """Stage refuses another declaration than the planned one; put back, the same batch goes on.
 
@@ -109,6 +112,7 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
     assert settled(back).ids == ids(0, 5)
 
 
+# Attacks P15.
 def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> None:
     """While a batch is on its way the move is refused; then new batches go to the new folder.
 
@@ -131,6 +135,7 @@ def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> 
     assert settled(spec).ids == ids(0, 5)
 
 
+# Attacks S17.
 def test_new_columns_need_a_word(bench: Workbench, ledger: Ledger) -> None:
     """An output with other columns than before is refused until `accept --columns`."""
     spec = bench.spec()
@@ -146,6 +151,7 @@ def test_new_columns_need_a_word(bench: Workbench, ledger: Ledger) -> None:
     assert settled(wider).ids == ids(0, 8)
 
 
+# Attacks S16.
 def test_too_many_bad_records_stop_the_batch(bench: Workbench, ledger: Ledger) -> None:
     """More than quarantine_ratio_max: staged is nothing, and the error shows reasons and the first.
 
@@ -180,6 +186,7 @@ def test_arrival_leaves_the_rest_to_the_next_run(bench: Workbench, ledger: Ledge
     assert settled(spec).ids == [*ids(0, 7), "long"]
 
 
+# Attacks P10.
 def test_an_interval_is_taken_whole_or_not(bench: Workbench, ledger: Ledger) -> None:
     """Over bytes_per_batch_max nothing is planned, and the error says what to raise."""
     spec = bench.spec(

@@ -15,14 +15,11 @@ PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 
 _ID = re.compile(r"\b[PSCFGALR][1-9][0-9]?\b")
 
-NOT_CITED_BY_CODE = frozenset(
-    "P6 P8 P10 P13 P14 P16 P17 S6 S7 S8 S14 S15 L2".split()
-)
+NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""
 
 NOT_ATTACKED = frozenset(
-    "P4 P9 P10 P12 P14 P15 P16 P17 S4 S5 S6 S10 S12 S13 S14 S15 S17 S18 S20 C3 C5 C8 C10 "
-    "C13 F2 F4 F7 F8 G2 G8 A1 A3 A4 L2 L3".split()
+    "P4 P16 P17 S6 S10 S12 S13 S14 S15 S18 S20 C3 C5 C8 C10 C13 F7 F8 G2 G8 A1 A3 A4 L2 L3".split()
 )
 """Rules that no test names yet. This list may only shrink: it ends empty."""
 

@@ -2,7 +2,9 @@
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,7 +95,7 @@ def _holds(path: str, claim: Claim) -> bool:
 
 def header_of(path: str, csv: Csv) -> tuple[str, ...]:
     """The names in a CSV file's header, in its order."""
-    with _open(path) as file:
+    with _open(path, os.stat(path).st_size) as file:
         head = file.read(limits.CSV_HEADER_BYTES_MAX)
     line = head[: _header_end(head, csv)].removeprefix(_BOM).rstrip(b"\r\n")
     try:
@@ -112,7 +114,7 @@ def lines(batch: int, claim: Claim, path: str, csv: Csv | None) -> Iterator[Line
     """
     gzipped = path.endswith(".gz")
     blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
-    with _open(path) as file:
+    with _open(path, claim.end) as file:
         start, end = (0, None) if gzipped else (claim.start, claim.end)
         file.seek(start)
         whole = csv is not None and csv.multiline
@@ -128,12 +130,29 @@ def lines(batch: int, claim: Claim, path: str, csv: Csv | None) -> Iterator[Line
                 yield Lines(
                     batch=batch, claim=claim, data=data, at=at, bounds=bounds, kept=kept
                 )
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
 
 
-def _open(path: str) -> BinaryIO:
-    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")  # type: ignore
+@contextmanager
+def _open(path: str, end: int) -> Iterator[BinaryIO]:
+    """A file's content; of a gzip file that of its first `end` bytes, which are what is claimed."""
+    with open(path, "rb") as file:
+        if path.endswith(".gz"):
+            with gzip.GzipFile(fileobj=_Claimed(file, end)) as content:  # type: ignore
+                yield content  # type: ignore
+        else:
+            yield file
+
+
+class _Claimed:
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file, self._left = file, end
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
 
 
 def _header_end(data: bytes, csv: Csv) -> int:

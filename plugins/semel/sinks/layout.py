@@ -6,6 +6,7 @@ schema.
 
 from pathlib import Path
 
+# Keeps L2.
 OWN = "_semel"
 
 

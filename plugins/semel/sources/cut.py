@@ -154,6 +154,7 @@ def _end(spec: Spec, file: ListedFile, known: Known | None) -> Wanted | Refusal:
     return Wanted(file=file, known=known, end=end, whole=False)
 
 
+# Keeps P14.
 def _first_look(spec: Spec, item: Wanted) -> Wanted | Refusal:
     """Check what a new file begins with: a CSV header must name the schema's columns."""
     try:
@@ -182,6 +183,7 @@ def cut(
         if start < end
     ]
     total = sum(end - start for _, start, end in spans)
+    # Keeps P10.
     if spec.source.select == "interval" and total > room:
         raise LimitError(
             f"pipeline {spec.name}: the interval holds {total} bytes in {len(spans)} ranges, and "
@@ -199,6 +201,7 @@ def cut(
     return taken, total - used
 
 
+# Keeps P6.
 def _stop(spec: Spec, item: Wanted, start: int, end: int, room: int, *, first: bool) -> int:
     if end - start <= room:
         return end

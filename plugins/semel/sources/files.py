@@ -50,6 +50,7 @@ class Refusal:
     detail: str
 
 
+    # Keeps P13.
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """An open source partition of the ledger."""
@@ -182,6 +183,7 @@ def recognise(
     are partitions whose own file was truncated or is gone; `inodes` are those of all listed files.
     """
     if by_inode is not None:
+        # Keeps P8.
         trouble = differs(file, by_inode)
         if trouble and _inode_of(by_inode.path) not in (None, (file.device, file.inode)):
             return _refusal(
@@ -205,8 +207,10 @@ def recognise(
                     file.path, "hard link", f"the same file is read as {by_inode.path!r} already"
                 )
         return by_inode
+    # Keeps P16.
     if by_path is not None and by_path.inode not in inodes:
         return replaced(file, by_path)
+    # Keeps P17.
     for copy in copies:
         if 0 < copy.tail_end <= file.size and not differs(file, copy):
             return _refusal(
@@ -306,6 +310,7 @@ def tail_hash(handle: int, end: int) -> str:
     return _hash(handle, start, end - start)
 
 
+# Keeps S6.
 def check_claims(claims: Iterable[Claim]) -> None:
     """Prove that each claimed range still lies in the file that was planned.
 

@@ -46,6 +46,7 @@ _ARROW = {
     _REPORTS: [("split", pa.int32()), ("report", pa.binary())],
     _WRITTEN: [("files", pa.binary())],
 }
+# Keeps S15.
 _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
@@ -280,6 +281,7 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
     return task
 
 
+# Keeps S14.
 def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
     """Nothing of a shuffle may be missing or doubled: it would lose or double records."""
     if sorted(found) != list(range(count)):

@@ -79,6 +79,7 @@ def classify(parts: list[SplitIds], known: Known) -> Verdict:
     old = known(new_h1, new_h2)
 
     # 3. Judge every copy, then put the verdicts back into source order.
+    # Keeps S8.
     judged = np.where(first, np.uint8(0), np.uint8(Reason.DUPLICATE_BATCH))
     if old.any():
         judged[old[np.cumsum(first) - 1]] = Reason.DUPLICATE_CATALOG

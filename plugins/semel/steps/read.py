@@ -146,6 +146,7 @@ class _Reader:
         if spec.dedup.scope is Scope.BUCKET:
             buckets = self._buckets(table, reason)
         hashed = hash_ids(table, spec.record_id, shards=self._job.shards, bucket=buckets)
+        # Keeps S7.
         reason[~hashed.valid] = ID_MISSING
         good = reason == 0
         h1, h2, shard = hashed.h1, hashed.h2, hashed.shard

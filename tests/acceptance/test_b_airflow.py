@@ -1,0 +1,153 @@
+"""Pipelines through Airflow, as users run them: triggered, cleared, killed, deleted."""
+
+import os
+import signal
+
+from airflow_rest import wait_for
+from fix_pipelines import events
+from fix_stack import SOURCES, Stack
+
+from semel import pipeline, reader
+
+KILLED_RECORDS = 200_000
+"""17 MB: staging them takes seconds, so that there is a middle to be killed in."""
+
+SPILL_POLL_SECONDS = 0.05
+"""The middle of a stage does not last: it is looked for more often than what stays."""
+
+
+def output(name: str) -> list[int]:
+    """The column n of a pipeline's output, sorted."""
+    sink = pipeline.find(name).sink_path()
+    return sorted(reader.dataset(sink).to_table(["n"])["n"].to_pylist())
+
+
+def states(stack: Stack, dag: str, run: str) -> dict[str, str | None]:
+    return {task: found.state for task, found in stack.airflow.tasks(dag, run).items()}
+
+
+def said_last(stack: Stack, dag: str, run: str, task: str) -> list[str]:
+    """The summary that ends a task's own part of its log."""
+    end = "::group::Post Execute"
+
+    def ended() -> list[str] | None:
+        log = stack.airflow.log(dag, run, task)  # It may lag behind the task's state.
+        return log[: log.index(end)] if end in log else None
+
+    said = wait_for(ended, f"the log of {dag} {run} {task}", 30)
+    return said[max(n for n, line in enumerate(said) if ": batch" in line) :]
+
+
+def test_a_broken_file_is_an_import_error(stack: Stack) -> None:
+    """A wrong YAML shows up in Airflow's list with file and line; other pipelines have DAGs."""
+    found = wait_for(stack.airflow.import_errors, "the import error")
+    assert list(found) == ["broken_pipelines.py"]
+    wrong = stack.pipelines / "wrong.yaml"
+    assert f"{wrong}:2: surce: is an unknown key" in found["broken_pipelines.py"]
+    assert stack.airflow.dags() >= {*SOURCES}
+
+
+def test_a_run_is_exact_and_says_so(stack: Stack) -> None:
+    """Through Airflow over Connect each record is in the output once; the log says what happened.
+
+    The finalized run, cleared, plans only what is new, as the next batch of its request. A run
+    that finds nothing new succeeds, and its other tasks are visibly skipped.
+    """
+    stack.write("shop/a.jsonl", [*events(0, 3000), *events(0, 100), b"{broken"])
+    run = stack.airflow.run("shop")
+    assert output("shop") == list(range(3000))
+    said = said_last(stack, "shop", run, "stage")
+    assert said[0].startswith("staged, not committed: batch")
+    assert "read 3,101 records" in said[1]
+    assert "malformed 1" in said[-3]
+    assert said[-1] == "next: commit"
+    assert said_last(stack, "shop", run, "finalize")[0].startswith("finalized: batch")
+
+    stack.write("shop/a.jsonl", events(2500, 3500), mode="ab")
+    stack.airflow.clear("shop", run)
+    stack.airflow.succeeded("shop", run)
+    assert output("shop") == list(range(3500))
+    batches = stack.query(
+        "SELECT ordinal, status FROM semel.batch WHERE request_key = %s ORDER BY ordinal",
+        f"airflow:shop:{run}",
+    )
+    assert batches == [(1, "finalized"), (2, "finalized")]
+
+    empty = stack.airflow.run("shop")
+    assert states(stack, "shop", empty) == {
+        "plan": "success", "stage": "skipped", "commit": "skipped", "finalize": "skipped"
+    }  # fmt: skip
+
+
+def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
+    """Fence and status of each attempt of a run's batch."""
+    return stack.query(
+        "SELECT fence, attempt.status FROM semel.attempt JOIN semel.batch USING (batch_id)"
+        " WHERE request_key = %s ORDER BY fence",
+        f"airflow:{dag}:{run}",
+    )
+
+
+def staged_to_the_middle(stack: Stack, name: str) -> str:
+    """Start a run of KILLED_RECORDS records, and wait until stage has begun to write."""
+    run = stack.airflow.trigger(name)
+    staging = pipeline.find(name).sink_path() / "_semel" / "staging"
+    wait_for(
+        lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill", poll=SPILL_POLL_SECONDS
+    )
+    assert attempts(stack, name, run) == [(1, "running")]
+    return run
+
+
+def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
+    """After SIGKILL of the stage task Airflow retries it; marked failed, it cancels its Spark
+    operation, and the run is cleared by hand. Both outputs are exact.
+    """
+    stack.write("many/a.jsonl", events(0, KILLED_RECORDS))
+    killed = staged_to_the_middle(stack, "killed")
+    ((driver,),) = stack.query(
+        "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
+        f"airflow:killed:{killed}",
+    )
+    os.kill(int(driver.rpartition(":")[2]), signal.SIGKILL)
+
+    # This is done while Airflow waits before the other's retry.
+    failed = staged_to_the_middle(stack, "failed")
+    stack.airflow.fail("failed", failed, "stage")
+    wait_for(lambda: attempts(stack, "failed", failed) == [(1, "lost")], "the end of the attempt")
+    assert stack.airflow.ended("failed", failed) == "failed"
+    stack.airflow.clear("failed", failed)
+
+    stack.airflow.succeeded("killed", killed)
+    stack.airflow.succeeded("failed", failed)
+    assert stack.airflow.tasks("killed", killed)["stage"].tries == 2
+    for name, run in (("killed", killed), ("failed", failed)):
+        assert attempts(stack, name, run) == [(1, "lost"), (2, "won")]
+        assert output(name) == list(range(KILLED_RECORDS))
+
+
+# Attacks P11, S16.
+def test_a_deleted_runs_records_arrive(stack: Stack) -> None:
+    """A run that planned and was then deleted loses nothing: a later run takes its records.
+
+    It fails at stage, without a retry, because more is quarantined than its limit allows.
+    """
+    source, short = {"path": "orphan/*.jsonl"}, {"orphan_after": "1 s"}
+    stack.spec("orphan", source=source, limits={"quarantine_ratio_max": 0.0, **short})
+    stack.write("orphan/a.jsonl", [*events(0, 500), b"{broken"])
+    gone = stack.airflow.trigger("orphan")
+    assert stack.airflow.ended("orphan", gone) == "failed"
+    assert stack.airflow.tasks("orphan", gone)["stage"].tries == 1
+    stack.airflow.delete("orphan", gone)
+    stack.spec("orphan", source=source, limits={"quarantine_ratio_max": 1.0, **short})
+    # The age of an orphan is the ledger's to tell.
+    wait_for(
+        lambda: stack.query(
+            "SELECT 1 FROM semel.batch WHERE request_key = %s"
+            " AND seen_at < clock_timestamp() - interval '1 second'",
+            f"airflow:orphan:{gone}",
+        ),
+        "the batch to be an orphan",
+    )
+    stack.airflow.run("orphan")
+    assert output("orphan") == list(range(500))

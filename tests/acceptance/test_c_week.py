@@ -1,0 +1,95 @@
+"""The demo as a user meets it: `semel demo`, again and again; and its weeks in other ways."""
+
+import json
+import subprocess
+import sys
+
+import psutil
+from airflow_rest import wait_for
+from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
+
+from semel import pipeline, reader
+from semel import stack as semel_stack
+
+
+def test_the_first_week_is_exact(stack: Stack) -> None:
+    """Week 1 lands and runs in Airflow: all numbers are the truth, the audit passes."""
+    code, answer, said = stack.call("demo")
+    assert (code, answer["ok"], answer["week"]) == (0, True, 1), said
+    assert answer["found"] == answer["truth"]
+    assert answer["found"]["records_read"] == 6284
+    assert answer["found"]["new"] == answer["found"]["rows_finalized"] == 6098
+    assert answer["audit"]["ok"]
+    assert answer["audit"]["totals"]["survivors"] == 6098
+    assert set(answer["seconds"]) == {"plan", "stage", "commit", "finalize", "all"}
+    assert len(list((stack.data / "flights").iterdir())) == 7
+
+
+def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
+    """Of a failed task the log's end is printed; the next call goes on with the same run.
+
+    Week 2 brings repeats of week 1, which the catalog knows.
+    """
+    run, airflow = "demo-week-02", stack.airflow
+    demo = stack.begin("demo")
+    wait_for(lambda: run in airflow.runs("flights"), "the run", COMMAND_SECONDS_MAX)
+    wait_for(lambda: airflow.tasks("flights", run)["stage"].state == "running", "its stage")
+    airflow.fail("flights", run, "stage")
+    out, err = demo.communicate(timeout=COMMAND_SECONDS_MAX)
+    assert (demo.returncode, out) == (1, "")
+    assert "end of the log of stage, try 1:" in err
+    assert f"run {run} of flights failed" in err
+
+    code, answer, said = stack.call("demo")
+    assert (code, answer["ok"], answer["week"]) == (0, True, 2), said
+    assert answer["found"] == answer["truth"]
+    assert answer["found"]["duplicates_against_the_catalog"] == 8
+    assert answer["audit"]["batches"] == 2
+    assert len(list((stack.data / "flights").iterdir())) == 14
+
+
+def test_every_way_gives_the_same_rows(stack: Stack) -> None:
+    """The weeks through Airflow, `semel run` and spark-submit: one set of rows, each row once.
+
+    A connection of type `spark` stages under spark-submit, and no log shows the ledger's password.
+    """
+    by_hand = stack.begin("run", "flights_by_hand")
+    submitted = _test_dag(stack, "flights_submitted", "local[2]")
+    code, _, said = answer_of(by_hand)
+    assert code == 0, said
+    assert submitted.returncode == 0, submitted.stdout[-4000:]
+    assert "Spark-Submit cmd: spark-submit --master local[2]" in submitted.stdout
+    assert semel_stack.ledger_dsn() not in submitted.stdout
+    assert submitted.stdout.count("staged, not committed: batch") == 1
+
+    tables = [reader.dataset(pipeline.find(name).sink_path()).to_table() for name in WEEKS]
+    rows = [{tuple(row.values()) for row in table.to_pylist()} for table in tables]
+    assert [table.num_rows for table in tables] == [6098 + 6109] * 3
+    assert len(rows[0]) == 6098 + 6109
+    assert rows[0] == rows[1] == rows[2]
+    accounts = stack.query(
+        "SELECT sum(records_read)::int, sum(survivors)::int, sum(quarantined)::int,"
+        " sum(duplicates_batch + duplicates_catalog)::int"
+        " FROM semel.attempt JOIN semel.batch USING (batch_id) JOIN semel.pipeline"
+        " USING (pipeline_id) WHERE attempt.status = 'won' AND name = ANY (%s) GROUP BY name",
+        list(WEEKS),
+    )
+    assert len(accounts) == 3 and len(set(accounts)) == 1, accounts
+
+
+def _test_dag(stack: Stack, dag: str, master: str) -> subprocess.CompletedProcess[str]:
+    """Run a DAG in a process of its own, with another `spark_default` than the stack has."""
+    stack.airflow.pause(dag)  # Otherwise the scheduler would take the run's tasks, over Connect.
+    scheduler = next(part for part in semel_stack.status().parts if part.name == "scheduler")
+    environment = psutil.Process(scheduler.pid).environ()
+    environment["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": master})
+    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return subprocess.run(
+        [sys.executable, "-m", "airflow", "dags", "test", dag],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMMAND_SECONDS_MAX,
+        cwd=stack.folder,
+    )

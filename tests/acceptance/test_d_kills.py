@@ -1,0 +1,63 @@
+"""SIGKILL of the stack's processes, and the end of the stack: the last tests, for it is gone then.
+"""
+
+import os
+import signal
+import time
+
+import psutil
+from fix_stack import PARTS, Stack
+
+from semel.stack import process
+
+RECOVERY_SECONDS = 120
+
+
+def test_every_part_comes_back_after_sigkill(stack: Stack) -> None:
+    """Each killed part is restarted and healthy, and nothing of the former one lives beside it."""
+    before = stack.records()
+    former = {name: [process.identify(pid) for pid in before[name].left()] for name in PARTS}
+    for name, record in before.items():
+        # Of two parts the leader is killed, of the others the main process.
+        victim = record.leader if name in ("spark", "scheduler") else record.main
+        os.kill(victim.pid, signal.SIGKILL)
+
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    code, state, _ = stack.call("status")
+    while code != 0 and time.monotonic() < deadline:
+        time.sleep(1)
+        code, state, _ = stack.call("status")
+    assert code == 0, state
+    after = stack.records()
+    assert not [name for name in PARTS if after[name].main == before[name].main]
+    alive = {n: [i for i in found if i and process.alive(i)] for n, found in former.items()}
+    assert not [name for name in PARTS if alive[name]], alive
+
+
+def test_down_leaves_no_process_after_a_killed_supervisor(stack: Stack) -> None:
+    """`semel down` ends everything, also when supervisor itself was killed, and status says so.
+
+    No process is left that has the stack's folder in its environment or command line.
+    """
+    running = stack.processes()
+    assert _named(stack)
+    os.kill(stack.supervisor(), signal.SIGKILL)
+    code, state, _ = stack.call("status")
+    assert code == 1 and {part["health"] for part in state["parts"]} == {"down"}
+    code, _, said = stack.call("down")
+    assert code == 0 and "a killed supervisor had left behind" in said
+    assert not [identity for identity in running if process.alive(identity)]
+    assert _named(stack) == []
+    assert stack.call("status")[0] == 1
+
+
+def _named(stack: Stack) -> list[str]:
+    """Command lines of other processes that name the stack's folder."""
+    found = []
+    for other in psutil.process_iter(["pid", "cmdline", "environ", "status"]):
+        about = other.info
+        words = [*(about["cmdline"] or ()), *(about["environ"] or {}).values()]
+        ours = about["pid"] == os.getpid() or about["status"] == psutil.STATUS_ZOMBIE
+        if not ours and any(str(stack.folder) in word for word in words):
+            found.append(" ".join(about["cmdline"] or ()))
+    return found
