@@ -35,10 +35,10 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     wait_for(lambda: run in airflow.runs("flights"), "the run", COMMAND_SECONDS_MAX)
     wait_for(lambda: airflow.tasks("flights", run)["stage"].state == "running", "its stage")
     airflow.fail("flights", run, "stage")
-    out, err = demo.communicate(timeout=COMMAND_SECONDS_MAX)
-    assert (demo.returncode, out) == (1, "")
-    assert "end of the log of stage, try 1:" in err
-    assert f"run {run} of flights failed" in err
+    code, answer, said = answer_of(demo)
+    assert code == 1
+    assert f"run {run} of flights failed" in answer["message"]
+    assert "end of the log of stage, try 1:" in said
 
     code, answer, said = stack.call("demo")
     assert (code, answer["ok"], answer["week"]) == (0, True, 2), said
