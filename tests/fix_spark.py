@@ -1,5 +1,6 @@
 """One Spark of the tests' own, in this process, started as semel needs it."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.local.dir", str(folder / "local"))
         .getOrCreate()
     )
+    # It still speaks when the interpreter ends, and pytest's streams are closed by then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     session.stop()
 
