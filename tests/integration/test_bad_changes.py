@@ -46,6 +46,7 @@ CHANGES = {
 """What befalls a file that was read (e0 to e9): why it is refused, and all ids once accepted."""
 
 
+# Attacks P8, P16, A3.
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changed_waits_for_a_word(bench: Workbench, ledger: Ledger, change) -> None:
     """Never guessed: refused with both fingerprints, until `accept` reads it as a new generation.
@@ -145,6 +146,7 @@ def test_a_rotated_file_under_two_names(bench: Workbench, ledger: Ledger) -> Non
     assert settled(spec).ids == ids(0, 20)
 
 
+# Attacks A4.
 def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> None:
     """`--same` on a file that does not begin with what was read would lose or double: refused."""
     spec = bench.spec()
@@ -157,6 +159,7 @@ def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> No
     assert refusals(ledger) == {"a.jsonl": "replaced"}
 
 
+# Attacks A4.
 def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: Ledger) -> None:
     """`--same` on a copy, while the file itself is there, under its own name or renamed: refused.
 
@@ -191,6 +194,7 @@ def test_rotation_by_rename_is_followed(bench: Workbench, ledger: Ledger) -> Non
     assert settled(spec).ids == ids(0, 20)
 
 
+# Attacks P17.
 def test_rotation_by_copytruncate_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
     """Refused are both; `--same` for the copy, a new generation for the cut file: exact."""
     spec = bench.spec(source={"path": "in/*"}, record_id=None)
@@ -238,6 +242,7 @@ BETWEEN = {
 }
 
 
+# Attacks S6.
 @pytest.mark.parametrize("when", ["before stage", "during stage"])
 @pytest.mark.parametrize("change", BETWEEN)
 def test_a_planned_file_that_changes_stops_its_batch(
@@ -298,6 +303,7 @@ def test_growth_between_plan_and_stage_is_the_next_batchs(
     assert (found.ids, found.counts.duplicates_catalog) == (ids(0, 24), 10)
 
 
+# Attacks S13.
 def test_an_edit_in_the_middle_is_seen_between_attempts(bench: Workbench, ledger: Ledger) -> None:
     """Head and tail do not show it; a second attempt of the batch that read other bytes is refused.
 
