@@ -98,6 +98,9 @@ def collect(answer: "Collected | None") -> str:
     if answer is None:
         return "nothing to do: this pipeline has planned no batch yet"
     done = [
+        _count(answer.batches_finalized, "open commit") + " finalized"
+        if answer.batches_finalized
+        else "",
         _count(answer.runs_retired, "id run") + " expired" if answer.runs_retired else "",
         _count(answer.runs_merged, "id run") + " merged" if answer.runs_merged else "",
         _count(answer.payloads_deleted, "payload") + " deleted" if answer.payloads_deleted else "",

@@ -79,6 +79,7 @@ def collect(
     Example: semel collect flights
     """
     from semel import pipeline as pipelines
+    from semel import summary
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
 
@@ -89,11 +90,7 @@ def collect(
 
     def render() -> None:
         for one in done:
-            print(
-                f"{one.pipeline}: {one.runs_merged} id runs merged, {one.runs_retired} retired, "
-                f"{one.segments_dropped} segments dropped, {one.folders_removed} folders removed "
-                f"({one.bytes_freed} bytes)"
-            )
+            print(summary.collect(one))
         if not done:
             print("there is nothing to collect")
 
