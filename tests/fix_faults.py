@@ -17,8 +17,12 @@ import pytest
 from fix_engine import LocalEngine
 
 from semel import faults, limits, merge, pipeline
+from semel.abandon import abandon
+from semel.accept import accept_columns, accept_file
+from semel.batch import BatchStatus
 from semel.collect import collect
 from semel.ledger import Ledger
+from semel.plan import find_batch
 from semel.run import run_batch
 
 WAIT_SECONDS = 30
@@ -54,13 +58,28 @@ def r2(ledger: Ledger, spec: pipeline.Spec) -> None:
     run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
 
 
+def abandoning(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Give up the planned batch of r1, unless it was given up already."""
+    found = find_batch(ledger, spec, "r1")
+    if found.status is BatchStatus.PLANNED:
+        abandon(ledger, found.batch_id, "given up by the test")
+
+
+def accepting(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Say that the refused file e.jsonl is the one that was read, and let columns be new."""
+    accept_file(ledger, spec, "e.jsonl", same=True)
+    accept_columns(ledger, spec)
+
+
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
     merge.merge_candidates.__kwdefaults__["live_max"] = 1
     collect(ledger, spec, say=quiet)
 
 
-SCRIPTS = {f.__name__: f for f in (contested, leased, r1, r2, collecting)}
+SCRIPTS = {
+    f.__name__: f for f in (contested, leased, r1, r2, abandoning, accepting, collecting)
+}
 
 
 @dataclass
@@ -104,11 +123,12 @@ class Children:
     folder: Path
     started: list[Child] = field(default_factory=list)
 
-    def start(self, script: str, armed: str = "") -> Child:
+    def start(self, script: str, armed: str = "", dsn: str | None = None) -> Child:
+        """Start a script with `point:kind` armed, on the ledger behind `dsn`."""
         folder = self.folder / f"child{len(self.started)}"
         folder.mkdir()
         environment = {k: v for k, v in os.environ.items() if k.startswith("SEMEL_")}
-        arguments = (script, armed, folder, self.dsn, self.spec_path, environment)
+        arguments = (script, armed, folder, dsn or self.dsn, self.spec_path, environment)
         process = self.context.Process(target=_main, args=arguments, daemon=True)
         process.start()
         self.started.append(Child(process=process, folder=folder))

@@ -1,7 +1,7 @@
 """A project folder of a test's own: data, pipelines, transforms, and helpers that write sources."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import yaml
 
 from semel import paths, pipeline
 from semel.pipeline import Spec
+from semel.steps import shard
 
 
 class Workbench:
@@ -57,13 +58,14 @@ class Workbench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench]:
     made = Workbench(tmp_path / "project")
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(made.data))
     monkeypatch.setenv("SEMEL_PIPELINES_DIR", str(made.pipelines))
     monkeypatch.setenv("SEMEL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(paths, "transforms_dir", lambda: made.transforms)
-    return made
+    yield made
+    shard.filters_in.cache_clear()
 
 
 Records = Callable[[int, int], list[dict]]

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from semel import faults
 from semel.errors import StateError
 from semel.ledger import Ledger, change, row, rows, transition
 
@@ -16,7 +17,10 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
         if found is None:
             raise StateError(f"there is no batch {batch_id}; see `semel batches`")
         rows(connection, "plan", "lock_pipeline", pipeline_id=found["pipeline_id"])
-        return release(connection, batch_id, reason)
+        released = release(connection, batch_id, reason)
+        faults.point("abandon.before_release")
+    faults.point("abandon.after_release")
+    return released
 
 
 # Keeps A2.

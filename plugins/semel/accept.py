@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from semel import faults
 from semel.batch import Pipeline
 from semel.errors import SourceError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
@@ -55,8 +56,12 @@ def accept_file(ledger: Ledger, spec: Spec, path: str, *, same: bool) -> Accepte
         there = known(connection, pipeline_id, [file])
         change(connection, "accept", "settle", pipeline_id=pipeline_id, path=path)
         if same:
-            return _go_on(connection, spec, file, there, listed)
-        return _begin(connection, pipeline_id, file)
+            accepted = _go_on(connection, spec, file, there, listed)
+        else:
+            accepted = _begin(connection, pipeline_id, file)
+        faults.point("accept.before_accept")
+    faults.point("accept.after_accept")
+    return accepted
 
 
 def _go_on(
@@ -157,3 +162,5 @@ def accept_columns(ledger: Ledger, spec: Spec) -> None:
             f"pipeline {spec.name} never planned a batch; run it first",
             pipeline_id=found["pipeline_id"] if found else -1,
         )
+        faults.point("accept.before_columns")
+    faults.point("accept.after_columns")

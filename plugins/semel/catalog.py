@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from semel import limits
+from semel import faults, limits
 from semel.errors import RetryableError, StateError
 from semel.ledger import Ledger, Row, query, row, rows
 
@@ -140,6 +140,7 @@ def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
         with ledger.transaction() as connection:
             statement = payload_query("delete_payload", segment["segment_id"])
             deleted += connection.execute(statement).rowcount
+            faults.point("collect.before_delete")
     return deleted
 
 
@@ -163,6 +164,7 @@ def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
             )
         rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
         connection.execute(payload_query("drop_payload", segment_id))
+        faults.point("collect.before_dropped")
 
 
 @cache

@@ -21,8 +21,9 @@ CHUNKS_PER_READ = 256
 FILTER_CACHE_BYTES = 4 << 30
 """Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""
 
-FILTERS_OPEN_MAX = 1_024
-"""Filters that one process keeps mapped; then it lets go of all and maps again what it needs."""
+FILTERS_OPEN_MAX = 256
+"""Filters that one process keeps mapped; then it lets go of all and maps again what it needs. Each
+holds a file descriptor, of which a process often has 1,024."""
 
 MERGE_IDS_AT_ONCE = 2 << 20
 """Ids that a merge holds in memory: about 100 MiB with the copies that sorting makes."""

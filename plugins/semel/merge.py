@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 import sqlalchemy as sa
 
-from semel import bloom, limits, sortedids
+from semel import bloom, faults, limits, sortedids
 from semel.catalog import Run, span_seconds
 from semel.errors import RetryableError
 from semel.ledger import Ledger, row, rows
@@ -103,7 +103,8 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
         sealed = {"id_run_id": id_run_id, "ids": encoder.ids, "checksum": checksum}
         merged = row(connection, "catalog", "seal_run", **sealed)
         _retire(connection, id_run_id, parts)
-        return Run.from_row(merged)
+        faults.point("collect.before_merged")
+    return Run.from_row(merged)
 
 
 def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 import xxhash
 from psycopg import errors as pg
 
-from semel import bloom, limits, sortedids
+from semel import bloom, faults, limits, sortedids
 from semel.catalog import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
@@ -171,7 +171,9 @@ def store_run(
                 )
             return Run.from_row(twin)
         write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
-        return Run.from_row(header)
+        faults.point("stage.before_store")
+    faults.point("stage.after_store")
+    return Run.from_row(header)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +226,9 @@ class FilterCache:
             index = _map(temporary, run)
             if index is None:
                 raise _corrupt(run, "its filter or directory does not match its checksum")
+            faults.point("cache.before_rename")
             temporary.rename(path)
+            faults.point("cache.after_rename")
             return index
         finally:
             temporary.unlink(missing_ok=True)

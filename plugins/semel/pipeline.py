@@ -6,6 +6,7 @@ depends on the machine (folders, transform modules) is checked by `load`.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +15,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from semel import ddl, paths, spec_yaml
 from semel.errors import SpecError, TerminalError
-from semel.spec_parts import GLOB, Dedup, FilesSink, FilesSource, Late, Limits, Model, Scope
-from semel.spec_parts import Text, twice
+from semel.spec_parts import GLOB, RESERVED_NAME, Dedup, FilesSink, FilesSource, Late, Limits
+from semel.spec_parts import Model, Scope, Text, twice
 from semel.spec_yaml import Problem, Problems
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ class Spec(Model):
     """Bounds beyond which a batch stops."""
     max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
     """DAG runs of this pipeline at the same time."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name == RESERVED_NAME:
+            raise ValueError(f"{name!r} is the name of the DAG that collects; choose another one")
+        return name
 
     @field_validator("schedule")
     @classmethod
@@ -182,7 +190,8 @@ class UnknownPipelineError(SpecError):
 def files() -> list[Path]:
     """The pipelines' YAML files, sorted by name."""
     folder = paths.pipelines_dir()
-    return sorted(p for ending in ("*.yaml", "*.yml") for p in folder.glob(ending) if p.is_file())
+    found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
+    return sorted(filter(os.path.isfile, found))
 
 
 def load(path: Path) -> Spec:
@@ -260,9 +269,14 @@ def find(name: str) -> Spec:
 def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong with a spec on this machine: its folders and its transforms' modules."""
     for at, transform in enumerate(spec.transforms):
-        module = paths.transforms_dir() / f"{transform.partition(':')[0]}.py"
-        if not module.is_file():
+        folder = paths.transforms_dir()
+        module = folder / f"{transform.partition(':')[0]}.py"
+        # os.path, because Path.is_file raises for a name that is too long.
+        if not os.path.isfile(module):
             yield ("transforms", at), f"{transform!r}: there is no file {module}"
+        elif not Path(os.path.realpath(module)).is_relative_to(os.path.realpath(folder)):
+            why = f"{transform!r}: {module} leads out of its folder; move the file itself there"
+            yield ("transforms", at), why
     try:
         source = spec.source_root()
     except TerminalError as error:
@@ -276,7 +290,7 @@ def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]
     if source is None:
         return
     declared = spec.source.path
-    if not GLOB.search(declared) and (source / spec.source_pattern()).is_dir():
+    if not GLOB.search(declared) and os.path.isdir(source / spec.source_pattern()):
         yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
     if sink.is_relative_to(source):
         yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"

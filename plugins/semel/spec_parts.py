@@ -27,6 +27,9 @@ from semel.spec_yaml import Problem, Problems
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""
 
+RESERVED_NAME = "semel_collect"
+"""The DAG that collects is called so; a pipeline's DAG of that name would take its place."""
+
 GLOB = re.compile(r"[*?\[]")
 """The characters that make a part of source.path a pattern."""
 
@@ -265,7 +268,7 @@ def _reads_dates(pattern: str) -> bool:
     sample = datetime(2013, 1, 1)
     try:
         return datetime.strptime(sample.strftime(pattern), pattern).replace(tzinfo=None) == sample
-    except ValueError:
+    except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
         return False
 
 

@@ -1,7 +1,8 @@
 """Reading a pipeline's YAML with the line of every key, and errors that say where they are."""
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Key = tuple[str | int, ...]
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_INT_BITS_MAX = 64  # Python cannot even print a number of some thousand digits.
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,15 @@ def key_of(key: Key) -> str:
     shown = ""
     for part in key:
         shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else str(part)
-    return shown or "(file)"
+    # A key that holds a newline must not look like two messages.
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in shown) or "(file)"
 
 
 def read(path: Path) -> Document:
     """The document of one file. SpecError with file and line when it is not a mapping in YAML."""
     text = _text(path)
     try:
-        _refuse_bombs(path, text)
+        _refuse_bombs(path, yaml.SafeLoader(text))
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -100,12 +103,12 @@ def read(path: Path) -> Document:
 
 
 def declared_name(path: Path) -> str:
-    """The name that a file declares, or its stem when the file cannot say."""
+    """The name that a file declares, or its stem when the file cannot say; it can be printed."""
     try:
         name = read(path).data.get("name")
     except SpecError:
-        return path.stem
-    return name if isinstance(name, str) else path.stem
+        name = None
+    return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
 
 
 def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:
@@ -156,9 +159,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(limits.SPEC_BYTES_MAX + 1)
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SpecError(f"{_shown(path)}: cannot be read: {error.strerror}") from error
     if len(raw) > limits.SPEC_BYTES_MAX:
-        raise SpecError(f"{path}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB")
+        raise SpecError(f"{_shown(path)}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -166,10 +169,10 @@ def _text(path: Path) -> str:
         raise SpecError(_placed(path, line, "(yaml)", "is not valid UTF-8")) from error
 
 
-def _refuse_bombs(path: Path, text: str) -> None:
+def _refuse_bombs(path: Path, loader: yaml.SafeLoader) -> None:
     """Refuse what makes a small file a large document, before anything recurses into it."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in _events(path, loader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
@@ -184,6 +187,15 @@ def _refuse_bombs(path: Path, text: str) -> None:
         if depth > limits.SPEC_DEPTH_MAX:
             why = f"nests deeper than {limits.SPEC_DEPTH_MAX}"
             raise SpecError(_placed(path, line, "(yaml)", why))
+
+
+def _events(path: Path, loader: yaml.SafeLoader) -> Iterator[yaml.Event]:
+    """What the scanner finds. It passes on what Python says of an escape or a version too large."""
+    try:
+        while loader.check_event():
+            yield loader.get_event()
+    except (ValueError, OverflowError) as error:
+        raise SpecError(_placed(path, loader.line + 1, "(yaml)", str(error))) from error
 
 
 class _Builder:
@@ -202,9 +214,13 @@ class _Builder:
             return [self.build(child, (*key, at)) for at, child in enumerate(node.value)]
         try:
             value = self.scalars.construct_object(node, deep=True)
-        except (yaml.constructor.ConstructorError, ValueError) as error:
+        except (yaml.constructor.ConstructorError, ValueError, OverflowError) as error:
             why = getattr(error, "problem", None) or str(error)
             self.problems.append(Problem(key, f"cannot be read: {why}"))
+            return None
+        if isinstance(value, int) and value.bit_length() > _INT_BITS_MAX:
+            why = f"cannot be read: a number of more than {_INT_BITS_MAX} bits"
+            self.problems.append(Problem(key, why))
             return None
         if isinstance(value, str) and _UNSTORABLE.search(value):
             why = "holds a NUL or half a surrogate pair, which the ledger cannot store"
@@ -219,6 +235,10 @@ class _Builder:
                 self.problems.append(Problem(key, f"line {line} has a key that is not text"))
                 continue
             name = key_node.value
+            if _UNSTORABLE.search(name):
+                why = f"line {line} has a key with a NUL or half a surrogate pair"
+                self.problems.append(Problem(key, why))
+                continue
             if name in built:
                 why = f"is there twice, first in line {self.lines[*key, name]}"
                 self.lines[*key, name] = line
@@ -230,4 +250,9 @@ class _Builder:
 
 
 def _placed(path: Path, line: int, key: str, why: str) -> str:
-    return f"{path}:{line}: {key}: {why}"
+    return f"{_shown(path)}:{line}: {key}: {why}"
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    """A path as text that can be printed, also when its name is not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -27,7 +27,9 @@ class Sealed(io.RawIOBase):
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
+        faults.point("storage.before_create")
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
+        faults.point("storage.after_create")
         self._hash = xxhash.xxh3_128()
         self.size = 0
 

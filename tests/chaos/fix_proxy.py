@@ -31,8 +31,8 @@ class Proxy:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def cut(self) -> None:
-        self._cut.set()
+    def cut(self, *, on: bool = True) -> None:
+        (self._cut.set if on else self._cut.clear)()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

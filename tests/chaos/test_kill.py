@@ -1,95 +1,207 @@
-"""A process dies at any fault point; the same requests, run again, make the output exact."""
+"""Death at every fault point, in three ways, in three companies: run again, the output is exact.
 
+A case is (point, kind, companion). Each dies twice at its point: the second time while the first is
+being repaired. `make test` runs each point with each kind, and with each companion; `make soak` all.
+"""
+
+import os
 import re
+import signal
+from itertools import product
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from fix_engine import LocalEngine
-from fix_faults import Children, quiet
+from fix_faults import Child, Children, quiet
 from fix_pipelines import Workbench, events
+from fix_proxy import Proxy
 from fix_scene import Scene, live_runs, payload_tables, staged_folders, time_passes
 
 from semel import faults
 from semel.errors import RetryableError
 from semel.ledger import Ledger
+from semel.plan import plan
 from semel.run import run_batch
 
-VERBS = tuple(p for p in faults.POINTS if not p.startswith("collect."))
-COLLECT = tuple(p for p in faults.POINTS if p.startswith("collect.")) + (
-    "storage.before_rmtree",
-    "storage.after_rmtree",
-)
+KINDS = ("raise", "exit", "kill")
+"""An exception that nobody foresaw; `os._exit`; SIGKILL from outside."""
+
+COMPANIONS = ("retried", "twin", "reply lost")
+"""Nobody; another attempt at the same time; and, at the first death, a lost reply to a COMMIT."""
+
 FLOOR = ("collect.before_floor", "collect.after_floor")
 LEASE = ("commit.before_lease", "commit.after_lease")
+IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
 TWIN_STANDS = "stage.after_sync"
 
 
-def test_every_point_is_killed() -> None:
-    """A fault point that nobody calls, nobody knows, or nobody kills at, is found here."""
-    package = Path(faults.__file__).parent
+def scripts(point: str) -> list[str]:
+    """Whose death at a point is tried."""
+    verb = point.partition(".")[0]
+    if verb in ("collect", "abandon", "accept"):
+        return [{"collect": "collecting", "abandon": "abandoning", "accept": "accepting"}[verb]]
+    first = "leased" if point in LEASE else "contested"
+    return [first, "collecting"] if point in IN_COLLECT else [first]
+
+
+def cases() -> list:
+    """All of them; those that `make test` leaves to `make soak` are marked."""
+    found = []
+    places = [(point, script) for point in faults.POINTS for script in scripts(point)]
+    for row, (point, script) in enumerate(places):
+        for (column, kind), (turn, companion) in product(enumerate(KINDS), enumerate(COMPANIONS)):
+            marks = () if (row + column) % 3 == turn else pytest.mark.soak
+            name = f"{script}-{point}-{kind}-{companion}"
+            found.append(pytest.param(script, point, kind, companion, id=name, marks=marks))
+    return found
+
+
+def test_every_point_is_called() -> None:
+    """A fault point that nobody calls, or nobody knows, is found here; each has its cases below."""
     called = [
         name
-        for path in package.rglob("*.py")
+        for path in Path(faults.__file__).parent.rglob("*.py")
         if path.name != "faults.py"
         for name in re.findall(r'faults\.point\("([^"]+)"\)', path.read_text(encoding="utf-8"))
     ]
     assert sorted(called) == sorted(faults.POINTS)
-    assert set(VERBS) | set(COLLECT) == set(faults.POINTS)
 
 
-# Attacks P1, F1, F6.
-@pytest.mark.parametrize("point", VERBS)
-def test_killed_and_killed_again_beside_a_twin(
-    scene: Scene, children: Children, point: str
+class Deaths:
+    """Starts a script and lets it die at a point."""
+
+    def __init__(self, children: Children, proxy: Proxy, script: str, point: str) -> None:
+        self.children, self.proxy = children, proxy
+        self.script, self.point = script, point
+
+    def dies(self, kind: str) -> bool:
+        """Whether it passed the point, and so died there. Else it must have ended well."""
+        if kind == "kill":
+            child = self.children.start(self.script, f"{self.point}:pause")
+            if child.reached(self.point):
+                os.kill(child.process.pid, signal.SIGKILL)
+                assert child.ended()[0] == -signal.SIGKILL
+                return True
+            assert child.ended() == (0, None)
+            return False
+        told = self.children.start(self.script, f"{self.point}:{kind}").ended()
+        died = {"raise": (1, "FaultError"), "exit": (faults.EXIT_CODE, None)}[kind]
+        assert told in (died, (0, None))
+        return told == died
+
+    def loses_a_reply(self) -> None:
+        """The next COMMIT after the point lands, and its reply is lost."""
+        dsn = sa.make_url(self.children.dsn).set(host="127.0.0.1", port=self.proxy.port)
+        child = self.children.start(
+            self.script, f"{self.point}:pause", dsn.render_as_string(hide_password=False)
+        )
+        child.paused(self.point)
+        self.proxy.cut()
+        (child.folder / self.point).unlink()
+        # A merge that failed is left for the next time; and after some points no COMMIT comes.
+        expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
+        assert child.ended() in [*expected, (0, None), (1, "OutcomeUnknownError")]
+        self.proxy.cut(on=False)
+
+
+@pytest.fixture
+def scenes(bench: Workbench, ledger: Ledger) -> "Scenes":
+    return Scenes(bench, ledger)
+
+
+class Scenes:
+    """What there is before each script."""
+
+    def __init__(self, bench: Workbench, ledger: Ledger) -> None:
+        self.bench, self.ledger = bench, ledger
+
+    def make(self, script: str, point: str) -> Scene:
+        changes = {}
+        if point in FLOOR:
+            changes["record_time"] = "at"
+            changes["dedup"] = {"shards": 2, "scope": "bucket", "horizon": "3650d"}
+        scene = Scene(self.bench, self.ledger, **changes)
+        if script == "abandoning":
+            plan(self.ledger, scene.spec, "r1")
+        elif script == "accepting":
+            self._replaced(scene)
+        elif script == "collecting":
+            self._garbage(scene)
+        return scene
+
+    def _replaced(self, scene: Scene) -> None:
+        """A file that was read, as a restore from a backup leaves it: the same bytes and more."""
+        path = scene.add("e.jsonl", events(105, 115))
+        scene.run("e1", "e2", "e3")
+        text = path.read_bytes()
+        path.with_name("copy").write_bytes(text)
+        path.with_name("copy").replace(path)
+        self.bench.write("in/e.jsonl", events(115, 120), mode="ab")
+        scene.run("e4")  # It is refused; with the others all read, nothing is left.
+
+    def _garbage(self, scene: Scene) -> None:
+        """Runs to merge and to drop, and the folder of an attempt that failed."""
+        time_passes(self.ledger, segments=True)
+        scene.run("r1", "r2")
+        scene.add("d.jsonl", events(110, 130))
+        with pytest.raises(RetryableError):
+            run_batch(
+                self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), say=quiet
+            )
+        time_passes(self.ledger, runs=True)
+        assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
+
+
+# Attacks P1, F1, F6, A2, G1, C11.
+@pytest.mark.parametrize(("script", "point", "kind", "companion"), cases())
+def test_killed_and_killed_again(
+    scenes: Scenes, children: Children, proxy: Proxy, script, point, kind, companion
 ) -> None:
-    """Death at a point; a twin starts; death at the point's next pass; recovery: exact.
+    """Death at a point, death at its next pass while that is repaired, then the same requests.
 
-    The twin then goes on where it stood: its attempt is lost, and it changes nothing.
+    A twin that stood still all the while goes on at the end: it is told so, and changes nothing.
     """
-    script = "leased" if point in LEASE else "contested"
-    assert children.start(script, f"{point}:exit").ended()[0] == faults.EXIT_CODE
-    twin = children.start("r1", f"{TWIN_STANDS}:pause")
-    stands = twin.reached(TWIN_STANDS)
-    # Not every point is passed again: then the recovery simply ends.
-    assert children.start(script, f"{point}:exit").ended()[0] in (0, faults.EXIT_CODE)
-    found = scene.finish("r1", "r2")
+    scene = scenes.make(script, point)
+    deaths = Deaths(children, proxy, script, point)
+    if companion == "reply lost":
+        deaths.loses_a_reply()
+    else:
+        assert deaths.dies(kind), f"{script} does not pass {point}"
+    twin = stands = None
+    if companion == "twin":
+        twin = children.start("r1", f"{TWIN_STANDS}:pause")
+        stands = twin.reached(TWIN_STANDS)
+    deaths.dies(kind)
+    if script == "collecting":
+        assert children.start(script).ended() == (0, None)
+        _only_garbage_went(scene, point, pinned=bool(stands))
+        scene.add("e.jsonl", events(60, 140))
+    elif script in ("abandoning", "accepting"):
+        assert children.start(script).ended() == (0, None)
+    found = scene.finish("r1", "r2", "r3", "r4")
+    if twin:
+        _goes_on(twin, stands=bool(stands))
+        assert scene.check() == found
+
+
+def _fails(_: object) -> None:
+    raise RetryableError("the engine failed")
+
+
+def _only_garbage_went(scene: Scene, point: str, *, pinned: bool) -> None:
+    """All garbage is gone, but for what an open attempt holds."""
+    tables, folders = payload_tables(scene.ledger), staged_folders(scene.spec)
+    if point in FLOOR:  # In scope bucket the bucket is still open, so its runs stay.
+        assert len(tables) == 2
+    elif not pinned:
+        assert len(tables) == 1 and max(live_runs(scene.ledger).values()) == 1
+    assert len(folders) == (1 if pinned else 0)
+
+
+def _goes_on(twin: Child, *, stands: bool) -> None:
     if stands:
         (twin.folder / TWIN_STANDS).unlink()
         assert twin.ended() == (1, "AttemptLostError")
     else:
         assert twin.ended() == (0, None)
-    assert scene.check() == found
-
-
-# Attacks G1.
-@pytest.mark.parametrize("point", COLLECT)
-def test_collect_killed(
-    bench: Workbench, ledger: Ledger, children: Children, point: str
-) -> None:
-    """Death of collect at a point, then collect again: only garbage is gone, all of it."""
-    changes = {}
-    if point in FLOOR:
-        changes["record_time"] = "at"
-        changes["dedup"] = {"shards": 2, "scope": "bucket", "horizon": "3650d"}
-    scene = Scene(bench, ledger, **changes)
-    time_passes(ledger, segments=True)
-    scene.run("r1", "r2")
-    scene.add("d.jsonl", events(110, 130))
-    with pytest.raises(RetryableError):
-        run_batch(ledger, scene.spec, "r3", LocalEngine(before_write=_fails), say=quiet)
-    time_passes(ledger, runs=True)
-    assert len(payload_tables(ledger)) == 2 and staged_folders(scene.spec)
-
-    assert children.start("collecting", f"{point}:exit").ended()[0] == faults.EXIT_CODE
-    assert children.start("collecting").ended() == (0, None)
-    # In scope bucket the bucket is still open, so its runs stay, however old they are.
-    assert len(payload_tables(ledger)) == (2 if point in FLOOR else 1)
-    assert staged_folders(scene.spec) == []
-    if point not in FLOOR:
-        assert max(live_runs(ledger).values()) == 1
-    scene.add("e.jsonl", events(60, 140))
-    scene.finish("r3", "r4")
-
-
-def _fails(_: object) -> None:
-    raise RetryableError("the engine failed")
