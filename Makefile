@@ -20,9 +20,16 @@ help: ## Show this list
 demo: venv ## Start the local stack, land a week of flights, run it through Airflow, prove it
 	@.venv/bin/semel demo
 
+# What shares a stack or a Spark stays in one process; fast tests come first.
+PYTEST = .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
+
 .PHONY: test
-test: venv ## Run all tests: tidy, unit, integration, acceptance, chaos
-	@.venv/bin/python -m pytest
+test: venv ## Run all tests: tidy, unit, model, integration, acceptance, chaos, controls
+	@$(PYTEST)
+
+.PHONY: soak
+soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECONDS=600 of random steps
+	@$(PYTEST) -m soak
 
 .PHONY: up
 up: venv ## Start the local stack: Postgres, Spark, Airflow

@@ -77,9 +77,7 @@ def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     collect(ledger, spec, say=quiet)
 
 
-SCRIPTS = {
-    f.__name__: f for f in (contested, leased, r1, r2, abandoning, accepting, collecting)
-}
+SCRIPTS = {f.__name__: f for f in (contested, leased, r1, r2, abandoning, accepting, collecting)}
 
 
 @dataclass

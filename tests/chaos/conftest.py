@@ -9,19 +9,7 @@ import pytest
 import sqlalchemy as sa
 from fix_faults import children, forks  # noqa: F401
 from fix_proxy import ledger_behind, proxy  # noqa: F401
-from fix_scene import scene  # noqa: F401
-
-_EMPTY = """
-DO $$
-DECLARE segment text;
-BEGIN
-    FOR segment IN SELECT tablename FROM pg_tables
-                   WHERE schemaname = 'semel' AND tablename LIKE 'ids\\_%' LOOP
-        EXECUTE 'DROP TABLE semel.' || segment;
-    END LOOP;
-END $$;
-TRUNCATE semel.pipeline RESTART IDENTITY CASCADE;
-"""
+from fix_scene import EMPTY, scene  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -40,5 +28,5 @@ def ledger_dsn(shared_dsn: str) -> str:
     """An empty ledger."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
         connection.execute("SET lock_timeout = '20s'")
-        connection.execute(_EMPTY)
+        connection.execute(EMPTY)
     return shared_dsn

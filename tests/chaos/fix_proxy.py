@@ -1,10 +1,11 @@
-"""A proxy before Postgres that can let a COMMIT through and cut its reply."""
+"""A proxy before Postgres that can cut a COMMIT, or let it through and cut its reply."""
 
 import contextlib
 import select
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import sqlalchemy as sa
@@ -17,22 +18,23 @@ _COMMIT = b"COMMIT\0"
 class Proxy:
     """Forwards every connection to the server until told to cut.
 
-    `cut()`: the next COMMIT that any client sends reaches the server, whose reply is waited for and
-    thrown away; then that connection is closed on both sides.
+    `cut("reply")`: the next COMMIT that any client sends reaches the server, whose reply is waited
+    for and thrown away; then that connection is closed on both sides. `cut("request")`: it does not
+    reach the server. `cut(None)` takes it back.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._server = host, port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._cut = threading.Event()
+        self._what: str | None = None
         self.cuts = 0
         self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def cut(self, *, on: bool = True) -> None:
-        (self._cut.set if on else self._cut.clear)()
+    def cut(self, what: Literal["reply", "request"] | None) -> None:
+        self._what = what
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -62,10 +64,13 @@ class Proxy:
                     data = side.recv(1 << 16)
                     if not data:
                         return
-                    (server if side is client else client).sendall(data)
-                    if side is client and _COMMIT in data and self._cut.is_set():
-                        self._cut.clear()
-                        server.recv(1 << 16)  # It has committed once it answers.
+                    cut = self._what if side is client and _COMMIT in data else None
+                    if cut != "request":
+                        (server if side is client else client).sendall(data)
+                    if cut:
+                        self._what = None
+                        if cut == "reply":
+                            server.recv(1 << 16)  # It has committed once it answers.
                         self.cuts += 1
                         return
 

@@ -1,7 +1,7 @@
 """Death at every fault point, in three ways, in three companies: run again, the output is exact.
 
 A case is (point, kind, companion). Each dies twice at its point: the second time while the first is
-being repaired. `make test` runs each point with each kind, and with each companion; `make soak` all.
+being repaired. `make test` runs each point with each kind and each companion; `make soak` the rest.
 """
 
 import os
@@ -97,12 +97,12 @@ class Deaths:
             self.script, f"{self.point}:pause", dsn.render_as_string(hide_password=False)
         )
         child.paused(self.point)
-        self.proxy.cut()
+        self.proxy.cut("reply")
         (child.folder / self.point).unlink()
         # A merge that failed is left for the next time; and after some points no COMMIT comes.
         expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
         assert child.ended() in [*expected, (0, None), (1, "OutcomeUnknownError")]
-        self.proxy.cut(on=False)
+        self.proxy.cut(None)
 
 
 @pytest.fixture
@@ -146,9 +146,7 @@ class Scenes:
         scene.run("r1", "r2")
         scene.add("d.jsonl", events(110, 130))
         with pytest.raises(RetryableError):
-            run_batch(
-                self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), say=quiet
-            )
+            run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), say=quiet)
         time_passes(self.ledger, runs=True)
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 

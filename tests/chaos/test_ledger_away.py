@@ -1,15 +1,20 @@
 """Postgres is away, goes away, or its reply to a COMMIT is lost: a clear error, and exact after."""
 
+import contextlib
 import socket
+from collections.abc import Iterator
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from fix_engine import LocalEngine
 from fix_faults import collecting, quiet
+from fix_pipelines import Workbench
+from fix_postgres import restart, server
 from fix_proxy import Proxy
-from fix_scene import Scene, sql
+from fix_scene import EMPTY, Scene, sql
 
-from semel import faults, merge
+from semel import faults, merge, paths
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import OutcomeUnknownError, RetryableError, UnavailableError
@@ -23,10 +28,12 @@ IN_TRANSACTION = (
     "plan.before_register",
     "plan.before_write",
     "stage.before_begin",
+    "stage.before_store",
     "stage.before_seal",
     "commit.before_win",
     "finalize.before_finalized",
     "collect.before_retire",
+    "collect.before_delete",
 )
 BETWEEN = (
     "plan.before_lock",
@@ -93,13 +100,47 @@ def test_connections_end_at_a_point(scene: Scene, point: str) -> None:
 
 
 # Attacks C11.
+@pytest.mark.parametrize("what", ["reply", "request"])
 @pytest.mark.parametrize("point", IN_TRANSACTION)
-def test_reply_to_the_commit_is_lost(
-    scene: Scene, proxy: Proxy, ledger_behind: Ledger, point: str
+def test_a_commit_is_cut(
+    scene: Scene, proxy: Proxy, ledger_behind: Ledger, point: str, what: str
 ) -> None:
-    """The transaction landed and nobody was told: OutcomeUnknownError, and the rerun is exact."""
-    with faults.armed(point, proxy.cut), pytest.raises(OutcomeUnknownError):
+    """It landed and nobody was told, or it never arrived: OutcomeUnknownError, then it is exact."""
+    with faults.armed(point, lambda: proxy.cut(what)), pytest.raises(OutcomeUnknownError):
         run_and_collect(ledger_behind, scene)
     assert proxy.cuts == 1
     run_and_collect(ledger_behind, scene)
     scene.finish("r1", "r2")
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[str]:
+    """A server that may crash: its files are as durable as a user's."""
+    with server() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+        yield dsn
+
+
+RESTARTS = ("plan.before_write", "stage.before_store", "commit.before_win", "finalize.after_mark")
+
+
+# Attacks C10.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point in RESTARTS else pytest.mark.soak)
+        for point in (*IN_TRANSACTION, *BETWEEN, "finalize.after_mark")
+    ],
+)
+def test_postgres_crashes_in_the_middle(crashing: str, bench: Workbench, point: str) -> None:
+    """The server dies and comes back: a RetryableError or none, and the same request is exact."""
+    with psycopg.connect(crashing, autocommit=True) as connection:
+        connection.execute(EMPTY)
+    with Ledger(crashing) as ledger:
+        scene = Scene(bench, ledger)
+        with faults.armed(point, lambda: restart(crashing)) as fault:
+            with contextlib.suppress(RetryableError):
+                run_and_collect(ledger, scene)
+        assert fault.hit
+        scene.finish("r1", "r2")

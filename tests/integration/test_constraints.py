@@ -37,6 +37,15 @@ def test_a_claim_is_bounded(bench: Workbench, ledger: Ledger, span: str) -> None
     refused(ledger, CLAIM.format(span=span), "claim_bounded|claim_disjoint")
 
 
+# Attacks P3.
+@pytest.mark.parametrize("span", ["'[0,1)'::int8range", "span", "'[3,2000)'::int8range"])
+def test_a_position_is_claimed_once(bench: Workbench, ledger: Ledger, span: str) -> None:
+    """A claim that overlaps with another one of its source partition is refused."""
+    bench.write("in/a.jsonl", events(0, 5))
+    run_batch(ledger, bench.spec(), "r1", LocalEngine(), say=quiet)
+    refused(ledger, CLAIM.format(span=span), "claim_disjoint")
+
+
 # Attacks S12.
 def test_an_attempt_that_lost_a_record_cannot_be_staged(bench: Workbench, ledger: Ledger) -> None:
     """Read is the sum of what became of the records, or the attempt stays unstaged."""

@@ -1,0 +1,48 @@
+"""Negative controls: with one guard taken out, the tests that are named for it turn red.
+
+A test that passes with and without its guard proves nothing. Each case runs pytest in a process
+whose semel lacks one guard (guards.py), and requires failed tests there, not broken ones.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guards import GUARDS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PROTOCOL = ROOT / "docs" / "protocol.md"
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
+    """Each of the guard's tests fails without it."""
+    environment = {
+        **os.environ,
+        "SEMEL_TEST_WITHOUT": name,
+        "SEMEL_TEST_POSTGRES_DSN": postgres,
+        "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE))),
+    }
+    options = ["-q", "-p", "without", "-p", "no:cacheprovider", "--tb=line", "-m", ""]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *GUARDS[name].tests],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    red = set(re.findall(r"^FAILED ([^\[\s]+)", done.stdout, re.MULTILINE))
+    assert red == {test.partition("[")[0] for test in GUARDS[name].tests}, done.stdout
+    assert not re.search(r"^ERROR ", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_document_has_the_table() -> None:
+    """docs/protocol.md lists each guard, its rules, and the tests that notice its absence."""
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([A-Z0-9 ]+) \| (.*`tests/.*) \|$", PROTOCOL.read_text(), re.M
+    )
+    found = {name: (rules, tests) for name, rules, tests in rows}
+    wanted = {g.name: (g.rules, ", ".join(f"`{t}`" for t in g.tests)) for g in GUARDS.values()}
+    assert found == wanted
