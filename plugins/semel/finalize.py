@@ -31,6 +31,9 @@ from semel.storage import (
 
 _ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
 
+Inode = tuple[int, int, int]
+"""Device, number and time of the last change (ns) of a file, under whichever name."""
+
 
 class State(StrEnum):
     """What is under a name: nothing, the file that the manifest describes, or another one."""
@@ -136,8 +139,9 @@ def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
     file systems that log each folder apart.
     """
     folders = {Path(f.final_path).parent for f in files}
+    seen: dict[Inode, str] = {}
     for _ in range(_ROUNDS_MAX):
-        acts = [(file, *_look(file)) for file in files]
+        acts = [(f, _state(f, f.staged_path, seen), _state(f, f.final_path, seen)) for f in files]
         faults.point("finalize.after_look")
         broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
         # Keeps F4.
@@ -169,16 +173,17 @@ def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
         sync_folder(folder)
 
 
-def _look(file: ManifestFile) -> tuple[State, State]:
-    return _state(file, file.staged_path), _state(file, file.final_path)
-
-
 # Keeps F2.
-def _state(file: ManifestFile, path: str) -> State:
+def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
+    """What is under a name. `seen`: checksums that this call found; a link is no other file."""
     try:
-        if os.lstat(path).st_size != file.bytes:
+        found = os.lstat(path)
+        if found.st_size != file.bytes:
             return State.WRONG
-        return State.RIGHT if checksum(path) == file.checksum else State.WRONG
+        inode = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        if inode not in seen:
+            seen[inode] = checksum(path)
+        return State.RIGHT if seen[inode] == file.checksum else State.WRONG
     except (FileNotFoundError, NotADirectoryError):
         return State.ABSENT
 

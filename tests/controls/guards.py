@@ -208,7 +208,7 @@ def existence_is_truth() -> None:
 
     def exists(_: Callable) -> Callable:
         right, absent = finalize.State.RIGHT, finalize.State.ABSENT
-        return lambda file, path: right if os.path.lexists(path) else absent
+        return lambda file, path, seen: right if os.path.lexists(path) else absent
 
     patch("finalize", "_state", exists)
 
