@@ -199,7 +199,7 @@ class FilterCache:
         self.folder = folder
         self.bytes_max = bytes_max
         self._open: dict[str, Index] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, ledger: Ledger, run: Run) -> Index:
         """The run's index. CorruptionError names the run and what is wrong with it."""

@@ -215,6 +215,8 @@ class FilesSink(Model):
     def _partition_by(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if name := twice(names):
             raise ValueError(f"names {name!r} twice")
+        if name := next((name for name in names if name[0] in "._"), None):
+            raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
         return names
 
 

@@ -172,10 +172,6 @@ def _begin(
 ) -> tuple[Attempt, StageJob]:
     with ledger.transaction() as connection:
         lock(connection, pipeline)
-        segment = None
-        if not spec.by_position:
-            horizon = int(spec.dedup.horizon.total_seconds())
-            segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
         pinned = snapshot(connection, pipeline.pipeline_id)
         begun = row(
             connection,
@@ -192,6 +188,11 @@ def _begin(
                 "this again to see what became of it"
             )
         change(connection, "stage", "sign_of_life", batch_id=batch.batch_id)
+        segment = None
+        if not spec.by_position:
+            # After the attempt: it began before its segment's span ends, so collect counts it.
+            horizon = int(spec.dedup.horizon.total_seconds())
+            segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
         faults.point("stage.before_begin")
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)

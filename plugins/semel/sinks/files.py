@@ -114,7 +114,9 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:
     """A column's values as they stand in folder names: escaped, null as Hive writes it."""
     encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
+    values = (quote(value, safe="") for value in encoded.dictionary.to_pylist())
+    # A text that reads like null's folder is escaped, so that it is not taken for null.
     names = pa.array(
-        [quote(value, safe="") for value in encoded.dictionary.to_pylist()], pa.string()
+        [v.replace("_", "%5F", 1) if v == NULL_FOLDER else v for v in values], pa.string()
     )
     return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)

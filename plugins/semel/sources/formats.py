@@ -1,7 +1,9 @@
 """The declared format of a source's files, and the header of one of them."""
 
 import gzip
+import zlib
 
+from semel.errors import SourceError
 from semel.pipeline import Spec
 from semel.sources.csv import Csv, read_header
 from semel.sources.jsonl import JsonLines
@@ -30,5 +32,10 @@ def header_of(spec: Spec, path: str) -> list[str] | None:
     if not isinstance(form, Csv):
         return None
     opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
-        return read_header(file, form, spec.arrow_schema())[0]
+    try:
+        with opener(path, "rb") as file:
+            return read_header(file, form, spec.arrow_schema())[0]
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceError(
+            f"{path!r}: the compressed stream is damaged ({error}); replace the file"
+        ) from error

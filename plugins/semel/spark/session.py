@@ -27,6 +27,13 @@ SETTINGS = {
 }
 """What Spark is started with. The first two: a lost executor fails the attempt, see SparkEngine."""
 
+LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+"""With these a driver whose executors are in its own process is seen by no other machine."""
+
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
 
@@ -85,7 +92,8 @@ def _classic(master: str) -> SparkSession:
     """A session whose driver is this process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
     builder = SparkSession.builder.appName("semel").config("spark.ui.showConsoleProgress", "false")
-    for key, value in SETTINGS.items():
+    own = LOOPBACK if master.startswith("local") else {}
+    for key, value in {**SETTINGS, **own}.items():
         builder = builder.config(key, value)
     if master != SUBMITTED:
         builder = builder.master(master)

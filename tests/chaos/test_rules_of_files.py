@@ -1,0 +1,225 @@
+"""Rules of files and of collect that no kill, twin or lost reply would show broken."""
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import fix_engine
+import pyarrow.dataset as ds
+import pytest
+from fix_account import settled
+from fix_disk import Disk
+from fix_engine import LocalEngine
+from fix_faults import quiet
+from fix_pipelines import Workbench, events
+from fix_scene import Scene, sql, staged_folders
+from look import manifest, statements, status
+from steps import committed, finalized, staged
+
+from semel import faults, merge
+from semel import ledger as ledger_module
+from semel.catalog import snapshot
+from semel.collect import collect
+from semel.commit import commit
+from semel.errors import RetryableError, TerminalError, UnavailableError
+from semel.faults import FaultError
+from semel.ledger import Ledger
+from semel.payload import FilterCache
+from semel.plan import plan
+from semel.run import run_batch
+from semel.stage import stage
+
+
+# Attacks S10, F5, F6, F8.
+def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files last before their task reports them, their names before `staged`; final names before
+    the marker, the marker before `finalized`, and the staged names until that has committed.
+    """
+    disk = Disk(bench.folder, monkeypatch)
+    spec = bench.spec(sink={"partition_by": ["n"], "position_columns": True})
+    bench.write("in/a.jsonl", [*events(0, 3), *events(0, 1), b"{bad"])
+    seen: list[str] = []
+
+    def reported(step: Callable) -> Callable:
+        def call(*arguments: object, **options: object) -> object:
+            done = step(*arguments, **options)
+            for file in getattr(done, "report", done).files:
+                assert disk.holds(file.path) and not disk.is_open(file.path)
+                seen.append("reported")
+            return done
+
+        return call
+
+    for step in ("read", "decide"):
+        monkeypatch.setattr(fix_engine, step, reported(getattr(fix_engine, step)))
+
+    def sealing(_: object, text: str, values: dict) -> None:
+        if text.startswith("INSERT INTO semel.manifest_file"):
+            seen.append("sealed")
+            assert len(values["staged_paths"]) == 5 and all(map(disk.keeps, values["staged_paths"]))
+
+    with statements(sealing):
+        batch_id = plan(ledger, spec, "r1").batch.batch_id
+        stage(ledger, spec, batch_id, LocalEngine(), quiet)
+    commit(ledger, spec, batch_id, lambda: None, quiet)
+    names = manifest(ledger, batch_id)
+    marker = spec.sink_path() / "_semel" / "markers" / f"b{batch_id:08d}.json"
+
+    def marking() -> None:
+        seen.append("marked")
+        assert not marker.exists() and all(disk.keeps(final) for _, final in names)
+
+    def finishing() -> None:
+        seen.append("finished")
+        assert disk.keeps(marker) and all(disk.keeps(a) for pair in names for a in pair)
+
+    def removing() -> None:
+        seen.append("removed")
+        assert status(ledger, batch_id) == "finalized"
+        assert all(path.exists() for path, _ in names)
+
+    with (
+        faults.armed("storage.before_publish", marking),
+        faults.armed("finalize.before_finalized", finishing),
+        faults.armed("storage.before_rmtree", removing),
+    ):
+        run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    assert [*dict.fromkeys(seen)] == ["reported", "sealed", "marked", "finished", "removed"]
+    assert not staged_folders(spec)
+    assert settled(spec).counts.survivors == 3
+
+
+# Attacks F8.
+@pytest.mark.parametrize(
+    "point", ["storage.after_link", "finalize.after_rename", "finalize.before_finalized"]
+)
+def test_a_crash_may_forget_the_final_names(scene: Scene, point: str) -> None:
+    """Until the batch is finalized a new finalize makes names that a crash lost."""
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+    with faults.armed(point, lambda: _fault(point)), pytest.raises(FaultError):
+        finalized(scene, batch_id)
+    for _, final in manifest(scene.ledger, batch_id):
+        final.unlink(missing_ok=True)
+    finalized(scene, batch_id)
+    scene.finish("r1", "r2")
+
+
+def _fault(point: str) -> None:
+    raise FaultError(point)
+
+
+# Attacks G2.
+@pytest.mark.parametrize("by", ["age", "merge"])
+def test_id_runs_are_retired_under_the_pipelines_lock(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
+) -> None:
+    """While another holds the lock, neither age nor a merge retires a run."""
+    scene.run("r1", "r2")
+    monkeypatch.setitem(ledger_module._SETTINGS, "lock_timeout", "100ms")
+    if by == "age":
+        sql(scene.ledger, "UPDATE semel.id_run SET expires_at = now()")
+    with scene.ledger.transaction() as connection:
+        live = snapshot(connection, 1).runs
+    [group, *_] = merge.merge_candidates(live, horizon_seconds=30 * 86_400, live_max=1)
+    with Ledger(scene.ledger.dsn) as other, other.transaction() as connection:
+        connection.exec_driver_sql("SELECT FROM semel.pipeline FOR NO KEY UPDATE")
+        with pytest.raises(RetryableError, match="no lock"):
+            if by == "age":
+                collect(scene.ledger, scene.spec, quiet)
+            else:
+                merge.merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
+        assert snapshot(connection, 1).runs == live
+
+
+# Attacks G8.
+def test_what_committed_and_was_left_is_finalized_by_collect(scene: Scene) -> None:
+    """Not before `orphan_after`, and then without anybody else; the records are there once."""
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+    assert collect(scene.ledger, scene.spec, quiet).batches_finalized == 0
+    assert status(scene.ledger, batch_id) == "committed"
+    sql(scene.ledger, "UPDATE semel.batch SET committed_at = now() - interval '61 minutes'")
+    assert collect(scene.ledger, scene.spec, quiet).batches_finalized == 1
+    assert status(scene.ledger, batch_id) == "finalized"
+    scene.finish("r2")
+
+
+# Attacks L2.
+def test_only_output_lies_beside_semels_own_folder(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every moment of a batch's life a reader of Hive-style folders sees committed output alone.
+
+    In the end it sees the rows that the markers list, and no others.
+    """
+    spec = bench.spec(sink={"partition_by": ["n"]})
+    sink = spec.sink_path()
+    text = (
+        "SELECT final_path FROM semel.manifest_file JOIN semel.attempt USING (attempt_id) "
+        "WHERE kind = 'data' AND status = 'won'"
+    )
+    passed = []
+
+    def look(point: str) -> None:
+        passed.append(point)
+        there = {p for p in sink.rglob("*") if sink / "_semel" not in (p, *p.parents)}
+        if there:
+            output = {Path(r["final_path"]) for r in sql(ledger, text)}
+            assert there <= output | {path.parent for path in output}, point
+
+    monkeypatch.setattr(faults, "point", look)
+    bench.write("in/a.jsonl", [*events(0, 4), *events(0, 2), b"{bad"])
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    bench.write("in/b.jsonl", events(2, 6))
+    with suppress(RetryableError):
+        run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), say=quiet)
+    collect(ledger, spec, quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+    assert {"stage.after_seal", "finalize.after_rename", "collect.after_remove"} <= {*passed}
+    rows = ds.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
+    assert sorted(r["id"] for r in rows) == settled(spec).ids == [e["id"] for e in events(0, 6)]
+
+
+def _fails(_: object) -> None:
+    raise RetryableError("the engine failed")
+
+
+# Attacks L3.
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EPERM, UnavailableError),
+        (errno.EXDEV, RetryableError),
+        (errno.EMLINK, RetryableError),
+    ],
+)
+def test_a_sink_without_hard_links_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int, told: type[Exception]
+) -> None:
+    """Staged names lie below the sink; where none can be linked, finalize fails and copies nothing.
+
+    Stage finds out before any work, and with links all goes on.
+    """
+    batch_id = staged(scene, "r1")
+    committed(scene, batch_id)
+    names = manifest(scene.ledger, batch_id)
+    own = scene.spec.sink_path() / "_semel" / "staging"
+    assert names and all(path.is_relative_to(own) for path, _ in names)
+
+    def no_links(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", no_links)
+        with pytest.raises(told, match=os.strerror(number)):
+            finalized(scene, batch_id)
+        with pytest.raises(TerminalError, match="does not take hard links"):
+            staged(scene, "r2")
+    assert status(scene.ledger, batch_id) == "committed"
+    assert all(path.exists() and not final.exists() for path, final in names)
+    scene.finish("r1", "r2")

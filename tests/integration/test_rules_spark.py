@@ -1,0 +1,125 @@
+"""Rules that Spark could break: parts of a shuffle lost or doubled, a stage that is run again."""
+
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from fix_account import ids, quiet, settled
+from fix_pipelines import Workbench, events
+from pyspark.sql import SparkSession
+
+from semel.errors import RetryableError, TerminalError
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.spark import engine as engine_module
+from semel.spark import session as session_module
+from semel.spark.engine import SparkEngine
+from semel.spark.session import SETTINGS
+from semel.stack import spark_server
+
+ONE_TRY = ("spark.stage.maxConsecutiveAttempts", "spark.stage.maxAttempts")
+
+
+# Attacks S15.
+@pytest.mark.parametrize("key", ONE_TRY)
+@pytest.mark.parametrize("value", ["4", None])
+def test_a_spark_that_runs_a_stage_again_is_refused(
+    spark: object, key: str, value: str | None
+) -> None:
+    """A session of such a Spark gets no engine, and the error says what to set."""
+
+    def get(asked: str, default: object = None) -> object:
+        return value if asked == key else spark.conf.get(asked, default)
+
+    with pytest.raises(TerminalError, match=f"{key}={value}; semel needs {key}=1"):
+        SparkEngine(SimpleNamespace(conf=SimpleNamespace(get=get)))
+    SparkEngine(spark)
+
+
+# Attacks S15.
+def test_semels_own_sparks_run_nothing_again() -> None:
+    """What semel starts by itself, and what the stack starts, has the settings."""
+    for settings in (SETTINGS, spark_server.CONF):
+        assert {settings.get(key) for key in ONE_TRY} == {"1"}
+
+
+@pytest.mark.parametrize("master", ["local[*]", "local[2]"])
+def test_a_driver_of_ones_own_is_on_loopback(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """`semel run --master local` opens no port that another machine reaches, and no web page."""
+    given: dict[str, str] = {}
+
+    def started(builder: SparkSession.Builder) -> SimpleNamespace:
+        given.update(builder._options)
+        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", started)
+    session_module._classic(master)
+    assert given["spark.master"] == master
+    assert given.get("spark.ui.enabled") == "false"
+    assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == "127.0.0.1"
+
+
+JOB = SimpleNamespace(attempt_id=1, shards=2, splits=(None, None), spec=None)
+"""All that a task reads of its job before it looks whether its part of the shuffle is whole."""
+
+
+# Attacks S14.
+@pytest.mark.parametrize("splits", [[0], [0, 0], [0, 1, 1], [0, 1, 2], [1]])
+def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
+    """A part of the shuffle that is missing, doubled or foreign fails the task that gets it."""
+    rows = [_row(engine_module._READ, 0, split, b"", b"") for split in splits]
+    with pytest.raises(RetryableError, match=r"each split below 2 once.*run stage again"):
+        list(engine_module._classify(JOB)(iter(rows)))
+
+
+# Attacks S14.
+@pytest.mark.parametrize("shards", [[0], [0, 0], [0, 1, 1], [0, 1, 2]])
+def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
+    """The same behind classify: no drops of a shard may be missing or come twice."""
+    rows = [_row(engine_module._CLASSIFIED, 0, shard, b"", b"{}") for shard in shards]
+    with pytest.raises(RetryableError, match=r"each shard below 2 once.*run stage again"):
+        list(engine_module._write(JOB, True)(iter(rows)))
+
+
+# Attacks S14.
+def test_a_split_has_one_outcome() -> None:
+    """A split that was read twice, with two outcomes of which each shard got another, fails."""
+    rows = [_row(engine_module._CLASSIFIED, 0, n, b"", b'{"n": %d}' % n) for n in (0, 1)]
+    with pytest.raises(RetryableError, match="split 0 was read twice with two outcomes"):
+        list(engine_module._write(JOB, True)(iter(rows)))
+
+
+def _row(kind: str, *values: object) -> pa.RecordBatch:
+    return engine_module._one(kind, *values)
+
+
+# Attacks S14.
+@pytest.mark.parametrize("times", [0, 2])
+def test_the_driver_needs_each_report_once(
+    bench: Workbench,
+    ledger: Ledger,
+    spark_engine: SparkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+) -> None:
+    """Reports that are lost or doubled on their way to the driver stage nothing; the rerun does."""
+    spec = bench.spec(record_id=None)
+    bench.write("in/a.jsonl", events(0, 5))
+    real = engine_module._read_only
+
+    def again(job, write):  # noqa: ANN001, ANN202 - as _read_only
+        task = real(job, write)
+
+        def tasks(batches):  # noqa: ANN001, ANN202 - as the task
+            for batch in task(batches):
+                yield from [batch] * times
+
+        return tasks
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, "_read_only", again)
+        with pytest.raises(RetryableError, match="each split below 1 once"):
+            run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    assert settled(spec).ids == []
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    assert settled(spec).ids == ids(0, 5)

@@ -1,0 +1,329 @@
+"""Ids: what an attempt consults, what a commit compares, and what collect merges and forgets.
+
+Two batches share ids with each other and with what was committed before. Their attempts read the
+id runs that they pinned one by one; drivers compare, lock and win. A driver may die at every step
+and begin again, also while its earlier attempt goes on as a zombie. What collect does at the same
+time stands in model_collect, which makes the model whole.
+
+What it leaves away: Bloom filters and shards (a run is the set of its ids), the files of an attempt
+and its abandonment (model_batch), the lease. All ids are of one bucket: once that is below the
+floor every record of a new attempt is late.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from model_search import Model, swap
+
+TWICE = "an id is in the output twice"
+LOST = "a record is in no output, and nothing accounts for it"
+GONE = "ids that an open attempt needs are gone"
+ALARM = "an attempt is refused though nothing is damaged"
+
+BATCHES = ("A", "B")
+WANTED = (0b011, 0b101)  # A holds ids 0 and 1, B ids 0 and 2.
+BEFORE = 0b010  # Committed before as place 1: id 1.
+
+IDLE, PINNED, LISTED, COMPARED, LOCKED, CHECKED = range(6)
+
+
+class Run(NamedTuple):
+    """`seq` is 0 until it is published. `asked`: the attempts that began before it was retired."""
+
+    ids: int
+    seq: int = 0
+    retired: bool = False
+    asked: int = 0
+    there: bool = True
+
+
+class Attempt(NamedTuple):
+    """`pinned`: runs that it has yet to ask. `rows`: what it keeps; `ids`: what it registers."""
+
+    batch: int
+    status: str  # running, staged, won, lost
+    seq: int
+    floor: int
+    pinned: int
+    rows: int
+    ids: int
+    segment: int = 0  # 0 the one that may be dropped, 1 the one after it.
+    copies: int = 0  # Without a pinned list: how many tasks have read.
+
+
+class Driver(NamedTuple):
+    """`seq` and `runs`: what it read: the place compared so far, and runs as bits."""
+
+    at: int = IDLE
+    attempt: int = -1
+    seq: int = 0
+    runs: int = 0
+    floor: int = 0
+    segment: int = 0
+
+
+class Catalog(NamedTuple):
+    """Runs: those of the attempts by their number, then the one from before, then merged ones."""
+
+    runs: tuple[Run | None, ...]
+    attempts: tuple[Attempt, ...] = ()
+    drivers: tuple[Driver, ...] = (Driver(),) * len(BATCHES)
+    seq: int = 1
+    lock: int = -1
+    merging: int = 0  # Runs that a merge has read, as bits.
+    half_merged: int = 0  # Parts whose merged run is to follow in a transaction of its own.
+    old: bool = False  # The bucket's horizon is over.
+    floor: int = 0
+    closed: int = -1  # The segment's span is over: the attempts that began before, as bits.
+    dropped: bool = False
+    gone: bool = False
+    alarm: bool = False
+
+
+class StageAndCommit(Model):
+    """What attempts and drivers do. `attempts_max`: after so many there are no new ones."""
+
+    GUARDS = {
+        "pipeline lock": "nobody takes the pipeline's lock",
+        "pinned list": "each task asks the runs that are live when it starts",
+        "same ids": "a second task may register other ids than the first",
+        "compare": "commit does not compare with newer runs",
+        "sequence check": "commit does not look whether others committed since it compared",
+        "merged seq_max": "a merged run counts as old as its oldest part",
+        "merge is one transaction": "a merge retires its parts before its run is there",
+        "payload is kept": "collect deletes what is retired, whoever pinned it",
+        "missing is an error": "a run that is missing counts as `no ids`",
+        "floor before retirement": "runs are retired before the gc floor is raised",
+        "floor at commit": "commit does not look at the gc floor",
+        "drop asks for attempts": "a segment is dropped though an open attempt may ask it",
+        "attempt before segment": "an attempt's segment is chosen before the attempt is inserted",
+    }
+
+    def __init__(
+        self, without: tuple[str, ...] = (), scope: str = "merge", attempts_max: int = 3
+    ) -> None:
+        super().__init__(without)
+        if scope not in ("merge", "floor", "drop", "new"):
+            raise ValueError(f"no scope {scope!r}")
+        self.attempts_max, self.scope = attempts_max, scope
+        self.lock = self.keeps("pipeline lock")
+        self.pins = self.keeps("pinned list")
+        self.same_ids = self.keeps("same ids")
+        self.compares = self.keeps("compare")
+        self.sequence = self.keeps("sequence check")
+        self.seq_max = self.keeps("merged seq_max")
+        self.one_merge = self.keeps("merge is one transaction")
+        self.payload = self.keeps("payload is kept")
+        self.errors = self.keeps("missing is an error")
+        self.floor_first = self.keeps("floor before retirement")
+        self.floor_commit = self.keeps("floor at commit")
+        self.drop_asks = self.keeps("drop asks for attempts")
+        self.attempt_first = self.keeps("attempt before segment")
+
+    def start(self) -> Catalog:
+        return Catalog(runs=(None,) * self.attempts_max + (Run(BEFORE, seq=1),))
+
+    def damages(self, s: Catalog) -> Iterator[str]:
+        owned, twice = BEFORE, 0
+        won = [a for a in s.attempts if a.status == "won"]
+        for attempt in won:
+            twice |= owned & attempt.rows
+            owned |= attempt.rows
+        if twice:
+            yield TWICE
+        if any(a.floor == 0 and WANTED[a.batch] & ~owned for a in won):
+            yield LOST
+        if s.gone:
+            yield GONE
+        if s.alarm:
+            yield ALARM
+
+    def ended(self, s: Catalog) -> bool:
+        spent = len(s.attempts) == self.attempts_max
+        for batch in range(len(BATCHES)):
+            states = {a.status for a in s.attempts if a.batch == batch}
+            if "won" not in states and not (spent and states <= {"lost"}):
+                return False
+        return True
+
+    def steps(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
+        for k in range(len(BATCHES)):
+            yield from self._driver(s, k)
+        for i, attempt in enumerate(s.attempts):
+            if attempt.status == "running":
+                yield from self._attempt(s, i, attempt)
+
+    # What stage does.
+
+    def _attempt(self, s: Catalog, i: int, a: Attempt) -> Iterator[tuple[str, Catalog]]:
+        name = f"Attempt {i + 1} ({BATCHES[a.batch]})"
+
+        def now(changed: Attempt, **more: object) -> Catalog:
+            return s._replace(attempts=swap(s.attempts, i, changed), **more)
+
+        if self.pins and a.pinned:
+            r = (a.pinned & -a.pinned).bit_length() - 1
+            run, rest = s.runs[r], a.pinned & (a.pinned - 1)
+            if run.there:
+                left = a.rows & ~run.ids
+                words = f"{name} asks run {self._name(r)} and keeps {shown(left)}."
+                yield words, now(a._replace(pinned=rest, rows=left, ids=left))
+            elif self.errors:
+                words = f"{name} finds no payload of run {self._name(r)}: an error."
+                yield words, now(a._replace(status="lost"), gone=True)
+            else:
+                words = f"{name} finds no payload of run {self._name(r)}: `no ids`."
+                yield words, now(a._replace(pinned=rest))
+            return
+        if not self.pins and a.copies < 2 and a.floor == 0:
+            yield from self._copies(s, name, a, now)
+            return
+        if a.ids and s.dropped and a.segment == 0:
+            words = f"{name} finds no table for its ids: an error."
+            yield words, now(a._replace(status="lost"), gone=True)
+            return
+        stored = swap(s.runs, i, Run(a.ids)) if a.ids else s.runs
+        yield f"{name} stores {shown(a.ids)} and is staged.", now(
+            a._replace(status="staged"), runs=stored
+        )
+
+    def _copies(self, s: Catalog, name: str, a: Attempt, now: object) -> Iterator:
+        """Without a pinned list a task and its speculative copy may see different runs."""
+        left = WANTED[a.batch] & ~self._held(s)
+        if a.copies == 0:
+            words = f"{name}: a task reads which runs are live, and keeps {shown(left)}."
+            yield words, now(a._replace(copies=1, rows=left, ids=left))
+        elif left != a.rows and self.same_ids:
+            words = f"{name}: a copy of the task stored other ids: an error."
+            yield words, now(a._replace(status="lost"), alarm=True)
+        else:
+            words = f"{name}: a copy of it reads the same, and stores {shown(left)} first."
+            yield words, now(a._replace(copies=2, ids=left))
+
+    def _held(self, s: Catalog) -> int:
+        held = 0
+        for run in s.runs:
+            if run and run.seq and not run.retired:
+                held |= run.ids
+        return held
+
+    # What a driver does: begin attempts, and commit what is staged.
+
+    def _driver(self, s: Catalog, k: int) -> Iterator[tuple[str, Catalog]]:
+        me, name = s.drivers[k], f"{BATCHES[k]}'s driver"
+        mine = [i for i, a in enumerate(s.attempts) if a.batch == k]
+
+        def now(driver: Driver, **changes: object) -> Catalog:
+            return s._replace(drivers=swap(s.drivers, k, driver), **changes)
+
+        lock = -1 if s.lock == k else s.lock
+        may = s.lock < 0 or not self.lock
+        if me.at == IDLE:
+            if any(s.attempts[i].status == "won" for i in mine):
+                return
+            staged = [i for i in mine if s.attempts[i].status == "staged"]
+            if staged:
+                i = staged[-1]
+                yield self._list(s, k, Driver(LISTED, i, s.attempts[i].seq), now, {})
+            elif len(s.attempts) < self.attempts_max and may:
+                live = self._live(s, 0) if s.floor == 0 else 0
+                pins = Driver(PINNED, -1, s.seq, live, s.floor, int(s.closed >= 0))
+                words = f"{name} reads that the runs {self._names(live)} are live."
+                yield words, now(pins, lock=k if self.lock else -1)
+            return
+        yield f"{name} dies.", now(Driver(), lock=lock)
+        if me.at == PINNED:
+            if len(s.attempts) < self.attempts_max:
+                yield self._begin(s, k, now, lock)
+        elif me.at == LISTED:
+            yield from self._compare(s, k, me, now)
+        elif me.at == COMPARED:
+            if may:
+                words = f"{name} takes the lock."
+                yield words, now(me._replace(at=LOCKED), lock=k if self.lock else -1)
+        elif me.at == LOCKED:
+            yield self._check(s, k, me, now, lock)
+        elif me.at == CHECKED:
+            yield self._win(s, k, me, now, lock)
+
+    def _begin(self, s: Catalog, k: int, now: object, lock: int) -> tuple[str, Catalog]:
+        me = s.drivers[k]
+        rows = WANTED[k] if me.floor == 0 else 0
+        segment = int(s.closed >= 0) if self.attempt_first else me.segment
+        made = Attempt(k, "running", me.seq, me.floor, me.runs, rows, rows, segment)
+        words = f"{BATCHES[k]}'s driver inserts attempt {len(s.attempts) + 1} with that list."
+        return words, now(Driver(), lock=lock, attempts=(*s.attempts, made))
+
+    def _list(
+        self, s: Catalog, k: int, me: Driver, now: object, changes: dict
+    ) -> tuple[str, Catalog]:
+        newer = self._live(s, me.seq) if self.compares else 0
+        words = f"{BATCHES[k]}'s driver will compare attempt {me.attempt + 1} with the runs "
+        words += f"{self._names(newer)}, newer than commit {me.seq}; the last commit is {s.seq}."
+        return words, now(Driver(LISTED, me.attempt, s.seq, newer), **changes)
+
+    def _compare(self, s: Catalog, k: int, me: Driver, now: object) -> Iterator:
+        name, attempt = f"{BATCHES[k]}'s driver", s.attempts[me.attempt]
+        if attempt.status != "staged":
+            yield f"{name} finds its attempt ended.", now(Driver())
+            return
+        newer = [run for r, run in enumerate(s.runs) if me.runs >> r & 1]
+        if any(not run.there for run in newer):
+            yield f"{name} finds a newer run without payload.", now(Driver(), gone=True)
+        elif any(run.ids & attempt.ids for run in newer):
+            attempts = swap(s.attempts, me.attempt, attempt._replace(status="lost"))
+            words = f"{name} finds a common id: attempt {me.attempt + 1} is lost."
+            yield words, now(Driver(), attempts=attempts)
+        else:
+            yield f"{name} finds no common id.", now(Driver(COMPARED, me.attempt, me.seq))
+
+    def _check(self, s: Catalog, k: int, me: Driver, now: object, lock: int) -> tuple[str, Catalog]:
+        name, attempt = f"{BATCHES[k]}'s driver", s.attempts[me.attempt]
+        won = any(a.status == "won" and a.batch == k for a in s.attempts)
+        if attempt.status != "staged" or won:
+            return f"{name} finds its attempt ended.", now(Driver(), lock=lock)
+        if s.seq != me.seq and self.sequence:
+            return self._list(s, k, me, now, {"lock": lock})
+        if attempt.floor < s.floor and self.floor_commit:
+            attempts = swap(s.attempts, me.attempt, attempt._replace(status="lost"))
+            words = f"{name} finds the bucket below the floor: attempt {me.attempt + 1} is lost."
+            return words, now(Driver(), lock=lock, attempts=attempts)
+        return f"{name} finds nothing against it.", now(me._replace(at=CHECKED))
+
+    def _win(self, s: Catalog, k: int, me: Driver, now: object, lock: int) -> tuple[str, Catalog]:
+        name = f"{BATCHES[k]}'s driver"
+        if s.seq != me.seq and self.sequence:  # The sequence is moved from the compared place only.
+            return f"{name} cannot take its place.", now(Driver(), lock=lock)
+        attempts = tuple(
+            a._replace(status="won" if i == me.attempt else "lost") if a.batch == k else a
+            for i, a in enumerate(s.attempts)
+        )
+        runs = s.runs
+        if run := runs[me.attempt]:
+            runs = swap(runs, me.attempt, run._replace(seq=s.seq + 1))
+        words = f"Attempt {me.attempt + 1} ({BATCHES[k]}) wins as commit {s.seq + 1}."
+        return words, now(Driver(), lock=lock, attempts=attempts, runs=runs, seq=s.seq + 1)
+
+    # Words.
+
+    def _live(self, s: Catalog, newer_than: int) -> int:
+        """Runs that are visible and hold a commit after a place, as bits."""
+        live = 0
+        for r, run in enumerate(s.runs):
+            if run and run.seq > newer_than and not run.retired:
+                live |= 1 << r
+        return live
+
+    def _name(self, r: int) -> str:
+        if r < self.attempts_max:
+            return str(r + 1)
+        return "0" if r == self.attempts_max else "M"
+
+    def _names(self, bits: int) -> str:
+        names = (self._name(r) for r in range(self.attempts_max + 2) if bits >> r & 1)
+        return "{" + ", ".join(sorted(names)) + "}"
+
+
+def shown(ids: int) -> str:
+    """Ids as a set of their numbers."""
+    return "{" + ", ".join(str(n) for n in range(3) if ids >> n & 1) + "}"

@@ -1,0 +1,157 @@
+"""The guards of the protocol: what goes wrong without each, and which test attacks the real one.
+
+A guard alone is often not needed, for another one stands behind it: then a row takes both out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import model_batch as batch
+import model_catalog as catalog
+import model_claims as claims
+import model_finalize as final
+from model_collect import CatalogModel
+from model_search import Model
+
+TWINS = "chaos/test_twins.py::"
+ORDERS = "chaos/test_interleavings.py::"
+RULES = "chaos/test_rules.py::"
+FILES = "chaos/test_rules_of_files.py::"
+PLAYED = "chaos/test_counterexamples.py::"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """One model at one size. `states_min`: fewer would mean that it lost a part of the protocol."""
+
+    model: Callable[..., Model]
+    options: dict[str, object]
+    states_min: int
+    soak: bool = False
+
+    def without(self, *guards: str) -> Model:
+        return self.model(guards, **self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """Guards that are taken out together, the damage that follows, and the tests that replay it."""
+
+    without: tuple[str, ...]
+    scope: str
+    damage: str
+    rules: str
+    tests: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(self.without)
+
+
+def _scope(model: type[Model], states_min: int, *, soak: bool = False, **options: object) -> Scope:
+    return Scope(model=model, options=options, states_min=states_min, soak=soak)
+
+
+SCOPES = {
+    "claims": _scope(claims.ClaimsModel, 70_000),
+    "batch": _scope(batch.BatchModel, 10_000),
+    "catalog": _scope(CatalogModel, 7_000, scope="merge"),
+    "floor": _scope(CatalogModel, 40_000, scope="floor"),
+    "drop": _scope(CatalogModel, 5_000, scope="drop", attempts_max=2),
+    "new segment": _scope(CatalogModel, 5_000, scope="new", attempts_max=2),
+    "finalize": _scope(final.FinalizeModel, 2_000),
+    "larger batch": _scope(batch.BatchModel, 200_000, soak=True, attempts_max=3),
+    "larger catalog": _scope(CatalogModel, 80_000, soak=True, scope="merge", attempts_max=4),
+    "larger drop": _scope(CatalogModel, 70_000, soak=True, scope="drop"),
+    "larger new segment": _scope(CatalogModel, 90_000, soak=True, scope="new"),
+    "larger finalize": _scope(final.FinalizeModel, 3_000, soak=True, outages_max=2),
+}
+
+
+def _guard(without: str, scope: str, damage: str, rules: str, *tests: str) -> Guard:
+    names = tuple(without.split(" + "))
+    return Guard(without=names, scope=scope, damage=damage, rules=rules, tests=tests)
+
+
+_PLAN = TWINS + "test_plan_twice_at_once"
+_WRITING = PLAYED + "test_a_planner_waits_for_one_that_writes"
+_BESIDE = TWINS + "test_collect_beside_an_open_attempt"
+_COPY = PLAYED + "test_a_copy_of_a_task_sees_what_the_first_saw"
+_POWER = FILES + "test_what_is_said_to_be_there_outlasts_a_loss_of_power"
+
+GUARDS = (
+    # plan
+    _guard("pipeline lock", "claims", claims.REFUSED, "P2", _WRITING),
+    _guard("pipeline lock + exclusion constraint", "claims", claims.CLAIMED_TWICE, "P3", _WRITING),
+    _guard("re-read under the lock", "claims", claims.REFUSED, "P2", _PLAN),
+    _guard("re-read under the lock + exclusion constraint + request key", "claims",
+           claims.CLAIMED_TWICE, "P2, P3", _PLAN),
+    _guard("re-read under the lock + exclusion constraint + request key", "claims",
+           claims.TWO_BATCHES, "P5", _PLAN),
+    _guard("plan is written down", "claims", claims.UNREAD, "P1",
+           PLAYED + "test_a_retry_reads_what_was_planned"),
+    # attempts
+    _guard("pipeline lock", "batch", batch.OPEN, "S1", PLAYED + "test_stage_and_abandon"),
+    _guard("pipeline lock", "batch", batch.REFUSED, "S1", PLAYED + "test_two_attempts_begin"),
+    _guard("abandon takes the lock", "batch", batch.OPEN, "A2", PLAYED + "test_stage_and_abandon"),
+    _guard("states are expected", "batch", batch.TAKEN_TWICE, "C7, A1",
+           ORDERS + "test_commit_and_abandon"),
+    _guard("states are expected", "batch", batch.REFUSED, "C7",
+           ORDERS + "test_two_commits_of_one_batch"),
+    _guard("states are expected + one winner in the database", "batch", batch.WON_TWICE, "C7",
+           ORDERS + "test_two_commits_of_one_batch"),
+    _guard("siblings are lost at once", "batch", batch.OPEN, "C7",
+           TWINS + "test_two_attempts_of_one_batch"),
+    _guard("ids only while running", "batch", batch.ZOMBIE_IDS, "S9",
+           TWINS + "test_zombie_attempt_is_told",
+           "integration/test_catalog.py::test_a_lost_attempt_stores_nothing"),
+    _guard("input digest", "batch", batch.OTHER_BYTES, "S13",
+           PLAYED + "test_twins_that_read_other_bytes"),
+    _guard("digest under the lock", "batch", batch.OTHER_BYTES, "S13",
+           PLAYED + "test_twins_that_read_other_bytes"),
+    _guard("unknown stays unknown", "batch", batch.NO_FILES, "C11",
+           PLAYED + "test_a_commit_on_its_way_keeps_its_files",
+           "chaos/test_ledger_away.py::test_a_commit_is_cut"),
+    _guard("folders of the lost", "batch", batch.NO_FILES, "G6",
+           PLAYED + "test_a_commit_on_its_way_keeps_its_files", _BESIDE),
+    # ids
+    _guard("pipeline lock", "catalog", catalog.GONE, "S2, G2",
+           PLAYED + "test_an_attempt_begins_beside_collect"),
+    _guard("pinned list", "catalog", catalog.ALARM, "S3", _COPY),
+    _guard("pinned list + same ids", "catalog", catalog.TWICE, "S3, S9", _COPY,
+           "integration/test_catalog.py::test_a_twin_with_other_ids_is_an_error"),
+    _guard("compare", "catalog", catalog.TWICE, "C2",
+           TWINS + "test_common_ids_committed_in_both_orders"),
+    _guard("sequence check", "catalog", catalog.TWICE, "C4", ORDERS + "test_two_commits", _BESIDE),
+    _guard("merged seq_max", "catalog", catalog.TWICE, "C2", ORDERS + "test_commit_and_merge"),
+    _guard("merge is one transaction", "catalog", catalog.TWICE, "G3",
+           PLAYED + "test_an_attempt_begins_beside_collect"),
+    _guard("payload is kept", "catalog", catalog.GONE, "G4", ORDERS + "test_commit_and_merge",
+           _BESIDE),
+    _guard("payload is kept + missing is an error", "catalog", catalog.TWICE, "G4, S3",
+           "integration/test_catalog.py::test_damage_is_an_error_and_never_no_ids"),
+    _guard("floor before retirement", "floor", catalog.TWICE, "G1",
+           PLAYED + "test_a_late_copy_beside_a_retirement"),
+    _guard("floor at commit", "floor", catalog.TWICE, "C5",
+           RULES + "test_a_bucket_that_was_collected_takes_no_commit"),
+    _guard("drop asks for attempts", "drop", catalog.GONE, "G5", ORDERS + "test_commit_and_drop"),
+    _guard("attempt before segment", "new segment", catalog.GONE, "G5",
+           PLAYED + "test_a_span_ends_while_an_attempt_begins"),
+    # names
+    _guard("checksums decide", "finalize", final.NOT_WHOLE, "F2",
+           "integration/test_bad_disks.py::test_finalize_of_damaged_files_is_loud"),
+    _guard("names are never replaced", "finalize", final.REPLACED, "F3",
+           PLAYED + "test_a_name_is_taken_before_the_link"),
+    _guard("look again", "finalize", final.NOT_WHOLE, "F9",
+           PLAYED + "test_a_name_is_taken_before_the_link"),
+    _guard("files before the marker", "finalize", final.NOT_WHOLE, "F5", _POWER),
+    _guard("folders are fsynced", "finalize", final.NOT_WHOLE, "F5", _POWER),
+    _guard("marker is whole", "finalize", final.HALF_MARKER, "F6",
+           "chaos/test_kill.py::test_killed_and_killed_again"),
+    _guard("marker before finalized", "finalize", final.UNMARKED, "F5, F6", _POWER),
+    _guard("staged names stay", "finalize", final.NOWHERE, "F8",
+           FILES + "test_a_crash_may_forget_the_final_names"),
+    _guard("folder goes last", "finalize", final.NOWHERE, "G6",
+           ORDERS + "test_replay_of_a_committed_run_and_collect"),
+)  # fmt: skip
+"""Every guard of every model, with each damage that it prevents."""

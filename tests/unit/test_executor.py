@@ -1,0 +1,112 @@
+"""Workers of the executor that are killed, in the processes that Airflow would fork."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from airflow.executors.base_executor import BaseExecutor
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.state import TaskInstanceState
+
+from semel.airflow.executor import PACKET_BYTES_MAX, Packets, SturdyLocalExecutor
+
+WAIT_SECONDS = 20
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[SturdyLocalExecutor]:
+    """Two workers. A task of theirs sleeps as long as its name says."""
+
+    def run(workload: SimpleNamespace, **_others: object) -> int:
+        time.sleep(float(workload.display_name))
+        return 0
+
+    monkeypatch.setattr(BaseExecutor, "run_workload", staticmethod(run))
+    made = SturdyLocalExecutor(parallelism=2)
+    made.start()
+    yield made
+    for process in made.workers.values():
+        process.kill()
+        process.join()
+    made.activity_queue.close()
+    made.result_queue.close()
+
+
+def begin(executor: SturdyLocalExecutor, name: str, seconds: float) -> TaskInstanceKey:
+    """Hand a task to the executor as its scheduler would."""
+    key = TaskInstanceKey("dag", name, "run", 1, -1)
+    task = SimpleNamespace(
+        key=key,
+        running_state=None,
+        success_state=TaskInstanceState.SUCCESS,
+        failure_state=TaskInstanceState.FAILED,
+        display_name=str(seconds),
+    )
+    executor.queued_tasks[key] = task
+    executor.running.add(key)
+    executor._process_workloads([task])
+    return key
+
+
+def until(executor: SturdyLocalExecutor, come: Callable[[], bool]) -> None:
+    """Do what the scheduler's heartbeat does until `come` is true."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not come():
+        assert time.monotonic() < deadline, (executor.event_buffer, executor.taken)
+        executor.sync()
+        time.sleep(0.02)
+
+
+def state(executor: SturdyLocalExecutor, key: TaskInstanceKey) -> str | None:
+    return executor.event_buffer.get(key, (None, None))[0]
+
+
+def test_tasks_start_after_waiting_workers_were_killed(executor: SturdyLocalExecutor) -> None:
+    """SIGKILL of each worker that waits for work leaves nothing locked: tasks go on starting."""
+    former = set(executor.workers)
+    for pid in former:
+        until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
+        os.kill(pid, signal.SIGKILL)
+        until(executor, lambda pid=pid: pid not in executor.workers)
+        key = begin(executor, f"after-{pid}", 0)
+        until(executor, lambda key=key: state(executor, key) == TaskInstanceState.SUCCESS)
+    until(executor, lambda: len(executor.workers) == 2 and not former & set(executor.workers))
+
+
+def test_the_task_of_a_killed_worker_has_failed(executor: SturdyLocalExecutor) -> None:
+    """It is said at once, so that the scheduler retries it; another worker's task is unharmed."""
+    doomed, other = begin(executor, "doomed", 60), begin(executor, "other", 0.5)
+    until(executor, lambda: doomed in executor.taken.values())
+    [worker] = [pid for pid, key in executor.taken.items() if key == doomed]
+    os.kill(worker, signal.SIGKILL)
+    until(executor, lambda: state(executor, doomed) == TaskInstanceState.FAILED)
+    until(executor, lambda: state(executor, other) == TaskInstanceState.SUCCESS)
+    assert not executor.running and not executor.taken
+
+
+def test_a_task_that_dies_as_it_is_received_has_failed(executor: SturdyLocalExecutor) -> None:
+    """A worker that is killed before it can say what it took does not keep the task waiting."""
+    for pid in executor.workers:
+        until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
+        os.kill(pid, signal.SIGSTOP)
+    doomed = begin(executor, "doomed", 0)
+    Packets.get(executor.activity_queue)
+    for pid in executor.workers:
+        os.kill(pid, signal.SIGKILL)
+    until(executor, lambda: state(executor, doomed) == TaskInstanceState.FAILED)
+
+
+def test_a_message_is_whole_or_refused() -> None:
+    """A message that is too long is an error for its sender, and never cut for its reader."""
+    queue = Packets()
+    with pytest.raises(ValueError, match="bytes"):
+        queue.put(b"x" * PACKET_BYTES_MAX)
+    assert queue.empty()
+    queue.put(b"x" * (PACKET_BYTES_MAX - 100))
+    assert not queue.empty()
+    assert queue.get() == b"x" * (PACKET_BYTES_MAX - 100)
+    queue.close()

@@ -1,0 +1,140 @@
+"""Names that nobody would give: of source files, and of the folders that values make in a sink."""
+
+import os
+import shutil
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+from fix_hostile import NAMES, SUFFIX
+from fix_pipelines import Workbench
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from semel import limits
+from semel.errors import LimitError
+from semel.pipeline import Spec
+from semel.sinks.files import NULL_FOLDER, PartWriter
+from semel.sources.files import list_files
+
+FEW = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=40,
+    # What an example leaves in the folder it removes itself.
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+@pytest.fixture
+def spec(bench: Workbench) -> Spec:
+    return bench.spec()
+
+
+@FEW
+@given(names=st.lists(NAMES, max_size=8, unique=True))
+def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -> None:
+    """A file's name is its own: it is listed as it is, unless it is hidden or not UTF-8.
+
+    A name that is not UTF-8 is refused, and shown in a way that the ledger can hold.
+    """
+    folder = spec.source_root()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name in names:
+        Path(folder, os.fsdecode(name + SUFFIX)).write_bytes(b"{}\n")
+    listed, refused = list_files(spec)
+    shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
+    assert {os.fsencode(file.path) for file in listed} == {
+        os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)
+    }
+    assert [item.reason for item in refused] == ["name"] * sum(not _is_text(n) for n in shown)
+    for item in refused:
+        assert "\0" not in (item.path + item.detail).encode("utf-8").decode()
+        assert Path(item.path).parent == folder
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        return bool(name.decode("utf-8") or True)
+    except UnicodeDecodeError:
+        return False
+
+
+def folders(tmp_path: Path, schema: pa.Schema, rows: list[dict]) -> dict[str, int]:
+    """The folders that the rows are written for, each with the number of its rows."""
+    keys = tuple(schema.names[1:])
+    writer = PartWriter(str(tmp_path), format="parquet", partition_by=keys, tag="t")
+    writer.write(pa.Table.from_pylist(rows, schema))
+    return {file.folder: file.records for file in writer.close()}
+
+
+TEXTS = st.one_of(
+    st.none(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["", ".", "..", "/", "../..", "a/b", "a=b", "%2F", "%", "\0", "\n", "~", "-", "_semel",
+         "\\", "C:\\x", "é", "e\u0301", "\U0001f600", "\u202e", "A", "a", " ", "null", "None"]
+    ),
+)  # fmt: skip
+
+
+@FEW
+@given(
+    name=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8),
+    values=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6),
+)
+@example(name="..", values=[("..", "/")])
+def test_values_name_folders_and_are_had_back(
+    tmp_path: Path, name: str, values: list[tuple[str | None, str | None]]
+) -> None:
+    """No value leads out of the sink, two folders are two values, and each is had back from one.
+
+    All names are plain ASCII of a length that file systems take.
+    """
+    schema = pa.schema([("id", pa.int64()), (name, pa.string()), (f"{name}2", pa.string())])
+    rows = [{"id": 1, name: one, f"{name}2": two} for one, two in values]
+    try:
+        found = folders(tmp_path, schema, rows)
+    except LimitError:
+        assert max(len((v or "").encode()) for pair in values for v in pair) * 3 > 100
+        return
+    back = {}
+    for folder, count in found.items():
+        parts = folder.split("/")
+        assert len(parts) == 2 and not {".", ".."} & {*parts} and folder.isascii()
+        assert (tmp_path / folder).resolve().is_relative_to(tmp_path)
+        assert all(len(part) <= limits.FILE_NAME_BYTES_MAX for part in parts)
+        keys, texts = zip(*(part.split("=") for part in parts), strict=True)
+        assert [unquote(key) for key in keys] == [name, f"{name}2"]
+        back[tuple(None if t == NULL_FOLDER else unquote(t) for t in texts)] = count
+    assert back == {pair: values.count(pair) for pair in values}
+
+
+def test_the_word_for_null_is_a_text_too(tmp_path: Path) -> None:
+    """A value that reads like the folder of null is not taken for null."""
+    schema = pa.schema([("id", pa.int64()), ("place", pa.string())])
+    rows = [{"id": 1, "place": None}, {"id": 2, "place": NULL_FOLDER}]
+    assert len(folders(tmp_path, schema, rows)) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "names"),
+    [
+        (pa.bool_(), [True, False, None], ["true", "false", NULL_FOLDER]),
+        (pa.int64(), [-1, 0], ["-1", "0"]),
+        (pa.date32(), [date(2013, 1, 31)], ["2013-01-31"]),
+        (pa.decimal128(6, 2), [Decimal("-0.10")], ["-0.10"]),
+        (pa.timestamp("us"), [datetime(2013, 1, 31, 5)], ["2013-01-31%2005%3A00%3A00.000000"]),
+    ],
+)
+def test_other_values_as_folders(
+    tmp_path: Path, kind: pa.DataType, values: list, names: list[str]
+) -> None:
+    """Numbers, days, times and flags have one text each."""
+    schema = pa.schema([("id", pa.int64()), ("x", kind)])
+    found = folders(tmp_path, schema, [{"id": 1, "x": value} for value in values])
+    assert sorted(found) == sorted(f"x={name}" for name in names)
