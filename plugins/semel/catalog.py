@@ -138,6 +138,8 @@ def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
     deleted = 0
     for segment in ledger.rows("catalog", "live_segments", pipeline_id=pipeline_id):
         with ledger.transaction() as connection:
+            # Two collectors would delete the same rows in different orders.
+            rows(connection, "catalog", "lock_segment", segment_id=segment["segment_id"])
             statement = payload_query("delete_payload", segment["segment_id"])
             deleted += connection.execute(statement).rowcount
             faults.point("collect.before_delete")

@@ -69,6 +69,8 @@ def commit(
                 f"batch {batch_id} was abandoned; its records are free for a later plan, run that"
             )
         if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
+            # Not beside another holder: that one would win, and this attempt be lost too.
+            _wait_for_lease(ledger, batch, say)
             _take_lease(ledger, batch, say)
         if found is None:
             say(f"batch {batch_id} has no staged attempt: staging it")

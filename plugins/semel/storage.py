@@ -112,7 +112,7 @@ def link_new(source: Path, target: Path) -> None:
     faults.point("storage.after_link")
 
 
-# Keeps F6.
+# Keeps L3.
 def check_links(source: Path, target: Path) -> None:
     """Prove that files of one folder can be given names in another. TerminalError otherwise."""
     probe = source / f".link-{os.urandom(4).hex()}"

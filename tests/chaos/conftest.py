@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from fix_faults import children, forks  # noqa: F401
 from fix_proxy import ledger_behind, proxy  # noqa: F401
 from fix_scene import EMPTY, scene  # noqa: F401
+from machine_seed import SEED
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,8 @@ def ledger_dsn(shared_dsn: str) -> str:
         connection.execute("SET lock_timeout = '20s'")
         connection.execute(EMPTY)
     return shared_dsn
+
+
+def pytest_report_header() -> str:
+    """What the random tests of this run are decided by."""
+    return f"semel: SEMEL_SEED={SEED}"

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -46,8 +46,7 @@ def want(
     by_inode = {(k.device, k.inode): k for k in known}
     by_path = {k.path: k for k in known}
     inodes = {file.inode for file in listed}
-    sizes = {file.path: file.size for file in listed}
-    heads = _heads(k for k in known if sizes.get(k.path, 0) < k.tail_end)
+    heads = _heads(_cut_or_gone(listed, known))
     wanted, refused = [], []
     for file in listed:
         there = by_path.get(file.path)
@@ -81,6 +80,19 @@ def _each_path_once(
         else:
             kept.append(item)
     return kept
+
+
+def _cut_or_gone(listed: list[ListedFile], known: list[Known]) -> Iterator[Known]:
+    """Partitions that no listed file holds any more, also where a cut one has grown again."""
+    by_inode = {(file.device, file.inode): file for file in listed}
+    by_path = {file.path: file for file in listed}
+    for k in known:
+        file = by_inode.get((k.device, k.inode)) or by_path.get(k.path)
+        try:
+            if k.tail_end and (file is None or files.differs(file, k)):
+                yield k
+        except FileNotFoundError:
+            yield k
 
 
 def _heads(cut_or_gone: Iterable[Known]) -> dict[int, dict[str, list[Known]]]:

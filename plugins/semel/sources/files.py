@@ -50,7 +50,6 @@ class Refusal:
     detail: str
 
 
-    # Keeps P13.
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """An open source partition of the ledger."""
@@ -119,6 +118,7 @@ def _closed_folders(root: Path, parts: list[str]) -> list[Refusal]:
     return refused
 
 
+# Keeps P13.
 def _look(
     spec: Spec, root: Path, path: str, window: tuple[datetime, datetime] | None
 ) -> ListedFile | Refusal | None:

@@ -1,0 +1,362 @@
+"""The world of the state machine: two pipelines over one source, on one ledger, and their verbs.
+
+`live` takes what arrives, `hours` takes files by the hour in their names and has scope `bucket`.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import sqlalchemy as sa
+from fix_engine import LocalEngine
+from fix_faults import quiet
+from fix_pipelines import Workbench
+from machine_clock import Clock, Killed, Mortal
+from machine_files import File, Files
+from machine_output import Output
+
+from semel import commit as commit_module
+from semel import faults, limits, merge
+from semel.abandon import abandon
+from semel.accept import accept_file
+from semel.collect import collect
+from semel.commit import commit
+from semel.errors import CorruptionError, SemelError, SourceError, StateError
+from semel.finalize import finalize
+from semel.pipeline import Spec, load
+from semel.plan import Plan, plan
+from semel.run import run_batch
+from semel.spec_parts import Limits
+from semel.stage import stage
+from semel.steps import shard
+
+Interval = tuple[datetime, datetime]
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+ORPHAN = timedelta(minutes=30)
+TOLD = 3
+"""How a process of `doomed` ends that was told an error."""
+_ROUNDS_MAX = 12
+_NEW = 9  # The pick of no request that is there.
+_BATCHES = """
+SELECT b.batch_id, b.status FROM semel.batch AS b JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE p.name = :name ORDER BY b.batch_id
+"""
+_REFUSALS = """
+SELECT r.path, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE p.name = :name ORDER BY r.path
+"""
+_PARTITIONS = """
+SELECT p.name, s.path FROM semel.source_partition AS s JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE s.inode = :inode AND s.retired_at IS NULL
+"""
+
+
+def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Small limits, so that merges, splits and leases happen with a few records."""
+    patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    patch.setattr(limits, "SPLIT_BYTES", 500)
+    patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
+    # Who waits for a lease sees it end: its holder stands still below us, or is dead.
+    waits = SimpleNamespace(sleep=lambda _: clock.advance(timedelta(minutes=5)))
+    patch.setattr(commit_module, "time", waits)
+
+
+@dataclass
+class Arena:
+    """What the examples of one test share. `steps` and `seen` say what they did."""
+
+    folder: Path
+    ledger: Mortal
+    clock: Clock
+    patch: pytest.MonkeyPatch
+    forks: BaseContext | None = None
+    examples: int = 0
+    steps: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def note(self, what: str, times: int = 1) -> None:
+        self.seen[what] = self.seen.get(what, 0) + times
+
+
+class World:
+    """One example: its source, its pipelines and what the model knows of them."""
+
+    def __init__(self, arena: Arena) -> None:
+        arena.examples += 1
+        self.arena, self.ledger, self.clock = arena, arena.ledger, arena.clock
+        self.clock.begin()
+        folder = arena.folder / f"example{arena.examples}"
+        bench = Workbench(folder)
+        arena.patch.setenv("SEMEL_DATA_ROOTS", str(bench.data))
+        arena.patch.setenv("SEMEL_CACHE_DIR", str(folder / "cache"))
+        shard.filters_in.cache_clear()
+        self.files = Files(bench.data / "in", folder / "attic")
+        self.declared = bench.pipelines
+        self.specs = {spec.name: spec for spec in _declare(bench)}
+        self.outputs = {n: Output(spec, self.files.states) for n, spec in self.specs.items()}
+        self.requests: dict[str, list[tuple[str, Interval | None]]] = {n: [] for n in self.specs}
+        self._made = 0
+        self.moved = False
+        """Whether a file is not where it was: a batch that was planned before may be refused."""
+        self.refused: set[tuple[str, str]] = set()
+        """Files that a plan must refuse, until somebody accepts them."""
+
+    def request(self, name: str, pick: int, hours: int = 1) -> tuple[str, Interval | None]:
+        """One of the last requests that were not deleted, or a new one."""
+        kept = self.requests[name][-3:]
+        if pick < len(kept):
+            return kept[pick]
+        self._made += 1
+        first = DAY + timedelta(hours=9 + pick % 3)
+        window = (first, first + timedelta(hours=hours)) if name == "hours" else None
+        self.requests[name].append((f"r{self._made}", window))
+        return self.requests[name][-1]
+
+    def batch(self, name: str, pick: int) -> int | None:
+        """One of the last batches."""
+        found = [r["batch_id"] for r in self.sql(_BATCHES, name=name)][-4:]
+        return found[-1 - pick % len(found)] if found else None
+
+    def feed(self, which: int, new: int = 2) -> None:
+        """New records, and those that came last once more."""
+        lines = self.files.records(self.clock.now(), new, range(3))
+        self.files.append(self.files.pick(which), lines)
+
+    def sql(self, text: str, **values: object) -> list[sa.RowMapping]:
+        with self.ledger.engine.connect() as connection:
+            return list(connection.execute(sa.text(text), values).mappings())
+
+    def act(self, name: str, verb: str, pick: int, hours: int = 1) -> None:
+        """Call a verb, or all of a run."""
+        spec = self.specs[name]
+        if verb == "collect":
+            done = collect(self.ledger, spec, quiet)
+            if done is not None:
+                self.arena.note("runs merged", done.runs_merged)
+                self.arena.note("runs expired", done.runs_retired)
+                self.arena.note("segments dropped", done.segments_dropped)
+                self.arena.note("finalized by collect", done.batches_finalized)
+        elif verb == "plan":
+            request, interval = self.request(name, pick, hours)
+            self._planned(name, plan(self.ledger, spec, request, interval), interval)
+        elif verb == "run":
+            request, interval = self.request(name, pick, hours)
+            ran = run_batch(self.ledger, spec, request, LocalEngine(), interval, quiet)
+            self._planned(name, ran.plan, interval)
+            if ran.committed is not None:
+                self.arena.note("attempts lost to a rival", ran.committed.losses)
+        else:
+            self.on(name, verb, self.batch(name, pick))
+
+    def on(self, name: str, verb: str, batch_id: int | None) -> None:
+        """Call a verb on a batch. StateError when it is in another state."""
+        if batch_id is None:
+            return
+        spec = self.specs[name]
+        if verb == "stage":
+            stage(self.ledger, spec, batch_id, LocalEngine(), quiet)
+        elif verb == "commit":
+
+            def restage() -> None:
+                stage(self.ledger, spec, batch_id, LocalEngine(), quiet)
+
+            done = commit(self.ledger, spec, batch_id, restage, quiet)
+            self.arena.note("attempts lost to a rival", done.losses)
+        elif verb == "finalize":
+            finalize(self.ledger, spec, batch_id)
+        else:
+            abandon(self.ledger, batch_id, "given up by the machine")
+
+    def calm(self, call: Callable[[], None], *, any_state: bool = False) -> None:
+        """Undisturbed, a verb succeeds; only files that moved, and the wrong state, may stop it."""
+        expected = (StateError,) if any_state else ()
+        expected += (SourceError,) if self.moved else ()
+        try:
+            call()
+        except expected as error:
+            self.arena.note(f"told {type(error).__name__}")
+
+    def disturbed(
+        self, point: str, nth: int, call: Callable[[], None], action: Callable[[], None]
+    ) -> None:
+        """A verb in whose middle something happens: it may end with any error but corruption."""
+        with faults.armed(point, action, nth) as fault:
+            try:
+                call()
+            except CorruptionError:
+                raise
+            except (SemelError, faults.FaultError, Killed) as error:
+                self.arena.note(f"ended by {type(error).__name__}")
+            finally:
+                self.ledger.dead = False
+        self.arena.note("points passed" if fault.hit else "points not passed")
+
+    def die(self) -> None:
+        """The process is killed: nothing that it does from here on reaches the ledger."""
+        self.ledger.dead = True
+        raise Killed
+
+    def kill_a_process(self, name: str, place: tuple[str, str, int], pick: int) -> None:
+        """A verb in a process of its own, which ends at a point."""
+        verb, point, nth = place
+        environment = {k: v for k, v in os.environ.items() if k.startswith("SEMEL_")}
+        path, request = self.declared / f"{name}.yaml", self.request(name, pick)
+        arguments = (self.ledger.dsn, environment, path, verb, request, (point, nth))
+        process = self.arena.forks.Process(target=doomed, args=arguments)
+        process.start()
+        process.join(60)
+        ended = process.exitcode
+        if ended is None:
+            process.kill()
+            process.join()
+        process.close()
+        known = (0, TOLD, faults.EXIT_CODE)
+        assert ended in known, f"a process that was to end at {place} ended with {ended}"
+        self.arena.note(f"processes that ended with {ended}")
+
+    def meanwhile(self, name: str, acts: tuple[str, ...], pick: int) -> None:
+        """What others do while somebody stands still."""
+        for verb in acts:
+            if verb == "orphan":
+                self.clock.advance(ORPHAN + timedelta(minutes=1))
+            if verb == "rival":
+                self.feed(pick, new=1)
+            try:
+                if verb in ("rival", "orphan"):
+                    self.act(name, "run", _NEW)
+                else:
+                    self.act(name, verb, pick if verb in ("run", "plan") else 0)
+            except CorruptionError:
+                raise
+            except SemelError as error:
+                self.arena.note(f"meanwhile {type(error).__name__}")
+
+    def spoil(self, file: File, change: Callable[[], None], *, cut: bool) -> None:
+        """Cut or replace a file. Whoever read of it must not go on by himself."""
+        inode = file.path.stat().st_ino
+        for row in self.sql(_PARTITIONS, inode=inode):
+            self.refused.add((row["name"], str(file.path) if cut else row["path"]))
+        self.moved = True
+        change()
+
+    def untouched(self, file: File) -> bool:
+        """Whether nobody waits for a word on this file."""
+        return all(path != str(file.path) for _, path in self.refused)
+
+    def accept(self, name: str, pick: int, *, same: bool) -> None:
+        """A person's word on a refused file."""
+        found = self.sql(_REFUSALS, name=name)
+        if not found:
+            return
+        path, reason = found[pick % len(found)].values()
+        same = same and reason in ("copy", "replaced")
+        try:
+            accept_file(self.ledger, self.specs[name], path, same=same)
+        except SourceError:
+            assert same, path
+            return
+        self.arena.note(f"accepted {reason}{' as the same' if same else ''}")
+        self.refused.discard((name, path))
+        if same:  # The partition has moved here, and the file that was cut is nobody's.
+            self.refused.discard((name, f"{path[:-8]}00.jsonl"))
+
+    def look(self) -> None:
+        for output in self.outputs.values():
+            output.look()
+
+    def finish(self) -> None:
+        """Do what an operator and a scheduler would, until nothing is left; then all is exact."""
+        for number in range(_ROUNDS_MAX):
+            left = [self._finish(name, f"last{number}") for name in self.specs]
+            self.look()
+            if not any(left):
+                break
+        else:
+            raise AssertionError(f"not finished after {_ROUNDS_MAX} rounds")
+        for name, output in self.outputs.items():
+            output.complete(self.files.all)
+            for what, count in output.counts.items():
+                self.arena.note(f"{name}: {what}", count)
+
+    def _finish(self, name: str, request: str) -> bool:
+        spec = self.specs[name].model_copy(update={"limits": Limits(quarantine_ratio_max=1.0)})
+        interval = (DAY, DAY + timedelta(days=1)) if name == "hours" else None
+        planned = plan(self.ledger, spec, request, interval)
+        self._planned(name, planned, interval)
+        for row in self.sql(_BATCHES, name=name):
+            if row["status"] in ("planned", "committed"):
+                self._finish_batch(name, row["batch_id"])
+        for row in self.sql(_REFUSALS, name=name):
+            accept_file(self.ledger, spec, row["path"], same=False)
+            self.refused.discard((name, row["path"]))
+        return planned.batch is not None or bool(planned.refusals)
+
+    def _finish_batch(self, name: str, batch_id: int) -> None:
+        try:
+            for verb in ("stage", "commit", "finalize"):
+                self.on(name, verb, batch_id)
+        except SourceError:
+            assert self.moved
+            self.on(name, "abandon", batch_id)
+
+    def _planned(self, name: str, planned: Plan, interval: Interval | None) -> None:
+        if planned.batch is not None and not planned.created:
+            return
+        told = {refusal.path for refusal in planned.refusals}
+        for path in (path for whose, path in self.refused if whose == name):
+            hour = DAY + timedelta(hours=int(Path(path).name[11:13]))
+            if interval is None or interval[0] <= hour < interval[1]:
+                assert path in told, f"{name}: {path} is not what it was, and was not refused"
+        self.arena.note("files refused", len(told))
+        self.arena.note("orphans taken over", len(planned.taken_over))
+
+
+def _declare(bench: Workbench) -> list[Spec]:
+    common = {"quarantine_ratio_max": 1.0, "orphan_after": "30m"}
+    live = bench.spec(
+        "live",
+        dedup={"shards": 2, "horizon": "4h"},
+        sink={"position_columns": True},
+        limits={**common, "bytes_per_batch_max": 900},
+    )
+    hours = bench.spec(
+        "hours",
+        source={"select": "interval", "interval_from": "%Y-%m-%d-%H-%M.jsonl"},
+        record_time="at",
+        dedup={"scope": "bucket", "shards": 1, "horizon": "8h"},
+        sink={"format": "jsonl", "position_columns": True},
+        limits=common,
+    )
+    return [live, hours]
+
+
+def doomed(
+    dsn: str,
+    environment: dict[str, str],
+    path: Path,
+    verb: str,
+    request: tuple[str, Interval | None],
+    place: tuple[str, int],
+) -> None:
+    """In a process of its own: a run or a collect that ends at a point as SIGKILL would end it."""
+    os.environ.update(environment)
+    tune(pytest.MonkeyPatch(), Clock(dsn))
+    point, nth = place
+    faults.arm(point, lambda: os._exit(faults.EXIT_CODE), nth)
+    spec, key, interval = load(path), *request
+    try:
+        with Mortal(dsn) as ledger:
+            if verb == "collect":
+                collect(ledger, spec, quiet)
+            else:
+                run_batch(ledger, spec, key, LocalEngine(), interval, quiet)
+    except CorruptionError:
+        raise
+    except SemelError:
+        os._exit(TOLD)
+    os._exit(0)

@@ -1,0 +1,213 @@
+"""Is what readers see right at this moment? From markers and files alone, batch after batch.
+
+The model: of the ids that a pipeline read, by the order of its commits, the first copy of each is
+in the output, and another only a horizon later. In scope `bucket` it never comes again: what is so
+late that its bucket was collected is a dead letter.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from machine_files import File
+
+from semel.pipeline import Spec
+from semel.storage import checksum
+
+Position = tuple[int, int]
+Key = tuple[int | None, str]
+_BAD = {"malformed", "id_missing", "type_mismatch", "encoding"}
+
+
+@dataclass
+class Listed:
+    """What the files of one marker hold, by position."""
+
+    survivors: dict[Position, tuple[str, int]] = field(default_factory=dict)
+    duplicates: dict[Position, str] = field(default_factory=dict)
+    letters: dict[Position, str] = field(default_factory=dict)
+    positions: Counter[Position] = field(default_factory=Counter)
+
+
+class Output:
+    """The output of one pipeline, as a reader of whole batches sees it grow."""
+
+    def __init__(self, spec: Spec, states: dict[tuple[int, str], bytes]) -> None:
+        self.sink = spec.sink_path()
+        self.by_bucket = spec.dedup.scope == "bucket"
+        self.horizon = spec.dedup.horizon
+        self.states = states
+        self.visible: dict[Path, tuple[tuple[int, int, int], str | None]] = {}
+        self.survivors: dict[Key, list[tuple[int, datetime]]] = defaultdict(list)
+        self.spans: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
+        self.counts: Counter[str] = Counter()
+        self._batches: dict[int, tuple[datetime, set[Key]]] = {}
+        self._settled = 0
+
+    def look(self) -> None:
+        """What was visible is as it was, and what became visible is right."""
+        for path, (known, _) in self.visible.items():
+            assert _status(path) == known, f"{path} was visible, and is changed or gone"
+        folder = self.sink / "_semel" / "markers"
+        names = os.listdir(folder) if folder.is_dir() else []
+        for name in sorted(names):
+            if not name.startswith(".") and folder / name not in self.visible:
+                self._take(folder / name)
+        while self._settled + 1 in self._batches:
+            self._settle(self._settled + 1)
+
+    def complete(self, files: list[File]) -> None:
+        """At the end: every line of every file has been read, whole and in one partition."""
+        assert self._settled == len(self._batches), f"commits {sorted(self._batches)}"
+        for spans in self.spans.values():
+            spans.sort()
+        for file in files:
+            whole = [p for p, spans in self.spans.items() if _covers(spans, file)]
+            assert whole or not file.end, f"{file.path} was not read up to {file.end}"
+        for path, (_, digest) in self.visible.items():
+            assert digest is None or checksum(path) == digest, path
+        own = self.sink / "_semel"
+        for path in self.sink.rglob("*"):
+            hidden = path.is_relative_to(own / "staging") or path.name.startswith(".")
+            assert path.is_dir() or hidden or path in self.visible, f"{path} is in no marker"
+
+    def _take(self, path: Path) -> None:
+        marker = json.loads(path.read_text())
+        self.visible[path] = _status(path), None
+        listed, counts = Listed(), Counter()
+        for file in marker["files"]:
+            counts[file["kind"]] += self._read(listed, file)
+        _assert_sum(path, marker["counts"], counts)
+        self.counts += Counter(marker["counts"])
+        lines = self._claimed(marker["claims"])
+        assert listed.positions == Counter(lines.keys()), f"{path}: a record is missing or twice"
+        self._judge(path, marker, lines, listed)
+
+    def _read(self, listed: Listed, file: dict[str, Any]) -> int:
+        path = self.sink / file["path"]
+        assert path not in self.visible, f"{path} is in two markers"
+        assert path.stat().st_size == file["bytes"] and checksum(path) == file["checksum"], path
+        self.visible[path] = _status(path), file["checksum"]
+        if path.suffix == ".jsonl":
+            rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+        else:
+            rows = pq.ParquetFile(path).read().to_pylist()
+        for row in rows:
+            if file["kind"] == "data":
+                at = row["_semel_source"], row["_semel_offset"]
+                listed.survivors[at] = row["id"], row["n"]
+            else:
+                at = row["source_partition_id"], row["offset"]
+                kept = listed.duplicates if file["kind"] == "decisions" else listed.letters
+                kept[at] = row["reason"]
+            listed.positions[at] += 1
+        assert len(rows) == file["records"], path
+        return len(rows)
+
+    def _claimed(self, claims: list[dict[str, Any]]) -> dict[Position, bytes]:
+        """The lines of a batch's claims, in source order."""
+        lines: dict[Position, bytes] = {}
+        for claim in sorted(claims, key=lambda claim: claim["ordinal"]):
+            start, end, partition = claim["start"], claim["end"], claim["source_partition_id"]
+            state = self.states.get((end, claim["tail_hash"]))
+            assert state is not None, f"no file ever had these bytes: {claim}"
+            for other_start, other_end, other in self.spans[partition]:
+                apart = end <= other_start or other_end <= start
+                assert apart, f"partition {partition}: {start} to {end} is claimed twice"
+                one = state.startswith(other) or other.startswith(state)
+                assert one, f"partition {partition} is of two files"
+            self.spans[partition].append((start, end, state))
+            for line in state[start:end].splitlines(keepends=True):
+                if line.strip():
+                    lines[partition, start] = line
+                start += len(line)
+        return lines
+
+    def _judge(
+        self, path: Path, marker: dict[str, Any], lines: dict[Position, bytes], listed: Listed
+    ) -> None:
+        """Each record is where the model has it. Causes that are not visible yet come later."""
+        now, seq = datetime.fromisoformat(marker["batch_time"]), marker["commit_seq"]
+        seconds = marker["bucket_seconds"]
+        floor = (now - self.horizon).timestamp() // seconds
+        first: dict[Key, str] = {}
+        causes: set[Key] = set()
+        for at, line in lines.items():
+            record = _parsed(line)
+            reason = listed.letters.get(at)
+            if record is None:
+                assert reason in _BAD, f"{path}: {line!r} at {at} is {reason}"
+                continue
+            bucket = None
+            if self.by_bucket:
+                bucket = int(datetime.fromisoformat(record["at"]).timestamp() // seconds)
+            if reason == "late" and self.by_bucket and bucket < floor:
+                continue
+            assert reason is None, f"{path}: {line!r} at {at} is {reason}"
+            key = bucket, record["id"]
+            found = listed.duplicates.get(at, "survivor")
+            if found == "survivor":
+                assert listed.survivors[at] == (record["id"], record["n"]), f"{path}: {at}"
+                self._survives(key, seq, now, path)
+            if key not in first:
+                assert found != "duplicate_in_batch", f"{path}: {key} has no copy before {at}"
+                first[key] = found
+                if found != "survivor":
+                    causes.add(key)
+                continue
+            told = {"survivor": "duplicate_in_batch"}.get(first[key], first[key])
+            assert found == told, f"{path}: {key} at {at} is {found}, and should be {told}"
+        assert seq not in self._batches, f"{path}: commit {seq} is another batch's"
+        self._batches[seq] = now, causes
+
+    def _survives(self, key: Key, seq: int, now: datetime, path: Path) -> None:
+        for other, then in self.survivors[key]:
+            far = not self.by_bucket and abs(now - then) >= self.horizon
+            assert far, f"{path}: {key} is in commits {other} and {seq}, {now - then} apart"
+        self.survivors[key].append((seq, now))
+
+    def _settle(self, seq: int) -> None:
+        """With all commits before this one in sight: nothing was dropped without a cause."""
+        now, causes = self._batches[seq]
+        before = self._batches.get(seq - 1, (datetime.min.replace(tzinfo=UTC), ()))[0]
+        assert before < now, f"commit {seq} is of {now}, and the one before of {before}"
+        for key in causes:
+            held = any(other < seq for other, _ in self.survivors[key])
+            assert held, f"{key} was dropped in commit {seq}, and no earlier one has it: lost"
+        self._settled = seq
+
+
+def _status(path: Path) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record["id"], str) else None
+
+
+def _covers(spans: list[tuple[int, int, bytes]], file: File) -> bool:
+    ends = [0, *(end for _, end, _ in spans)]
+    state = spans[-1][2] if spans else b""
+    whole = [start for start, _, _ in spans] == ends[:-1]
+    return whole and state == file.data[: file.end]
+
+
+def _assert_sum(path: Path, counts: dict[str, int], files: Counter[str]) -> None:
+    duplicates = counts["duplicates_batch"] + counts["duplicates_catalog"]
+    assert counts["survivors"] == counts["rows_written"] == files["data"], path
+    assert duplicates == files["decisions"], path
+    assert counts["quarantined"] + counts["late"] == files["dead_letters"], path
+    assert counts["records_read"] == sum(files.values()), path

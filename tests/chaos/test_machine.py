@@ -1,0 +1,333 @@
+"""A state machine: any verb at any time, broken anywhere, and the output is right at each step.
+
+Real verbs, real Postgres, real files; the engine is LocalEngine. What it does not cover: Spark
+(no shuffle, no retries, no speculation, no transforms), true concurrency (who is held up stands
+below who goes on, in one process; test_interleavings and test_twins have threads), what a machine
+forgets that loses power, and a killed process's own temporary files (in `make soak` a process is
+really killed).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import pytest
+from fix_engine import LocalEngine
+from fix_faults import quiet
+from fix_pipelines import Workbench, events
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from machine import Arena, World, tune
+from machine_clock import Clock, Mortal, clocked
+from machine_files import BAD
+from machine_seed import SEED
+
+from semel import faults
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+
+EXAMPLES, STEPS = 20, 50  # of each of the SHARES, so that two cores have something to do
+SHARES = 2
+EXAMPLES_A_ROUND = 5  # of a soak: a round is a minute at most
+
+POINTS = {
+    verb: [p for p in faults.POINTS if p.startswith(prefixes)]
+    for verb, prefixes in {
+        "run": ("plan.", "stage.", "commit.", "finalize.", "storage.", "cache."),
+        "collect": ("collect.", "storage.before_rm", "storage.after_rm", "cache.", "finalize."),
+        "abandon": ("abandon.",),
+        "plan": ("plan.",),
+        "stage": ("stage.", "storage."),
+        "commit": ("commit.", "stage."),
+        "finalize": ("finalize.", "storage."),
+    }.items()
+}
+IN_TRANSACTION = {
+    "plan.before_register", "plan.before_write", "stage.before_begin", "stage.before_store",
+    "stage.before_seal", "commit.before_win", "finalize.before_finalized",
+    "collect.before_floor", "collect.before_retire", "collect.before_merged",
+    "collect.before_delete", "collect.before_dropped", "abandon.before_release",
+    "cache.before_rename", "cache.after_rename",
+}  # fmt: skip
+"""Points at which locks are held: who stands still there keeps all others from going on."""
+
+Place = tuple[str, str, int]
+"""A verb, a point that it passes, and which pass."""
+
+
+def places(*verbs: str, held: bool = False) -> st.SearchStrategy[Place]:
+    """Where to break a verb; `held`: where others can go on while it stands still."""
+    found = [(v, p) for v in verbs for p in POINTS[v] if not (held and p in IN_TRANSACTION)]
+    files = [(v, p, n) for v, p in found if p.startswith("storage.") for n in (1, 3)]
+    own = [(v, p, 1) for v, p in found if not p.startswith("storage.")]
+    return st.sampled_from(own) | st.sampled_from(own) | st.sampled_from(files or own)
+
+
+PIPELINES = st.sampled_from(("live", "live", "hours"))
+PICK = st.integers(0, 4)
+WHICH = st.integers(0, 7)
+AGAIN = st.lists(st.integers(0, 12), max_size=3)
+MINUTES = (10, 31, 70, 250, 500)  # nothing, orphans, a span, a horizon, the other's horizon
+VERBS = ("plan", "stage", "commit", "finalize")
+ACTS = st.sampled_from((
+    ("rival",), ("rival", "collect"), ("orphan",), ("orphan", "collect"), ("abandon",),
+    ("abandon", "collect"), ("collect",), ("run",), ("plan",), ("commit",), ("rival", "rival"),
+))  # fmt: skip
+"""What others do while somebody stands still."""
+BEFORE = {
+    "collect": ("run",),
+    "abandon": ("plan",),
+    "stage": ("plan",),
+    "commit": ("plan", "stage"),
+    "finalize": ("plan", "stage", "commit"),
+}
+"""What gives a verb something to do."""
+
+
+class Machine(RuleBasedStateMachine):
+    """See the module. Rules do something each time, so that few steps are wasted."""
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__()
+        self.arena = arena
+        self.world = World(arena)
+
+    @rule(which=WHICH, new=st.integers(1, 4), again=AGAIN, torn=st.booleans())
+    def append(self, which: int, new: int, again: list[int], torn: bool) -> None:
+        """A producer goes on; the last line may be torn, and is finished the next time."""
+        files = self.world.files
+        lines = files.records(self.world.clock.now(), new, again)
+        files.append(files.pick(which), lines, torn=torn)
+
+    @rule(which=WHICH, again=st.lists(st.integers(0, 40), min_size=2, max_size=6))
+    def redeliver(self, which: int, again: list[int]) -> None:
+        """A producer sends the same records again, to this or another file."""
+        files = self.world.files
+        files.append(files.pick(which), files.records(self.world.clock.now(), 0, again))
+
+    @rule(which=WHICH, bad=st.lists(st.sampled_from(BAD), min_size=1, max_size=2))
+    def write_bad_lines(self, which: int, bad: list[bytes]) -> None:
+        files = self.world.files
+        files.append(files.pick(which), [*bad, *files.records(self.world.clock.now(), 1)])
+
+    @precondition(lambda self: self.world.files.all)
+    @rule(which=st.integers(0, 2), how=st.sampled_from(("rename", "rename", "cut", "replace")))
+    def rotate_or_replace(self, which: int, how: str) -> None:
+        """logrotate, its copytruncate, or another file under the same name."""
+        world, files = self.world, self.world.files
+        file = files.pick(which)
+        if not file.end or not world.untouched(file) or len(files.all) > 9:
+            return
+        if how == "rename":
+            world.moved = True
+            files.rotate(file)
+        elif how == "cut":
+            world.spoil(file, lambda: files.copy_and_cut(file), cut=True)
+        else:
+            lines = files.records(world.clock.now(), 2, [0, 3])
+            world.spoil(file, lambda: files.replace(file, lines), cut=False)
+        self.arena.note(f"files: {how}")
+
+    @rule(name=PIPELINES, pick=PICK, same=st.booleans())
+    def accept(self, name: str, pick: int, same: bool) -> None:
+        self.world.accept(name, pick, same=same)
+
+    @rule(name=PIPELINES, pick=PICK)
+    def run(self, name: str, pick: int) -> None:
+        """A run of a request: a new one, or one that stopped somewhere (cleared, retried)."""
+        self.world.calm(lambda: self.world.act(name, "run", pick))
+
+    @rule(pick=PICK, hours=st.integers(1, 3))
+    def backfill(self, pick: int, hours: int) -> None:
+        self.world.calm(lambda: self.world.act("hours", "run", pick, hours))
+
+    @rule(name=PIPELINES, pick=PICK, verbs=st.integers(1, 3))
+    def leave_halfway(self, name: str, pick: int, verbs: int) -> None:
+        """A run that stops between two verbs."""
+        world = self.world
+        world.calm(lambda: world.act(name, "plan", pick))
+        for verb in VERBS[1:verbs]:
+            world.calm(lambda verb=verb: world.act(name, verb, 0), any_state=True)
+
+    @rule(name=PIPELINES, pick=PICK, first=st.integers(1, 3))
+    def clear(self, name: str, pick: int, first: int) -> None:
+        """The tasks of a run again, from any verb on; finalize again among them."""
+        world = self.world
+        batch_id = world.batch(name, pick)
+        for verb in VERBS[first:]:
+            world.calm(lambda verb=verb: world.on(name, verb, batch_id), any_state=True)
+
+    @rule(name=PIPELINES, pick=PICK)
+    def abandon(self, name: str, pick: int) -> None:
+        self.world.calm(lambda: self.world.act(name, "abandon", pick), any_state=True)
+
+    @rule(name=PIPELINES, pick=PICK)
+    def delete_run(self, name: str, pick: int) -> None:
+        """Nobody comes back to this request; what it left is an orphan."""
+        requests = self.world.requests[name]
+        if requests:
+            requests.pop(-1 - pick % len(requests))
+            self.arena.note("runs deleted")
+
+    @rule(name=PIPELINES)
+    def collect(self, name: str) -> None:
+        self.world.calm(lambda: self.world.act(name, "collect", 0))
+
+    @rule(minutes=st.sampled_from(MINUTES))
+    def advance(self, minutes: int) -> None:
+        self.world.clock.advance(timedelta(minutes=minutes))
+
+    @rule(name=PIPELINES, at=places("run", "run", "collect", "abandon"), pick=PICK)
+    def crash(self, name: str, at: Place, pick: int) -> None:
+        """An error that nobody foresaw, at a point: the process cleans up behind it."""
+
+        def fail() -> None:
+            raise faults.FaultError(at[1])
+
+        self._broken(name, at, pick, fail)
+
+    @rule(name=PIPELINES, at=places("run", "run", "collect", "abandon"), pick=PICK)
+    def kill(self, name: str, at: Place, pick: int) -> None:
+        """The end of the process at a point."""
+        self._broken(name, at, pick, self.world.die)
+
+    @rule(name=PIPELINES, at=places("stage", held=True), pick=PICK, acts=ACTS)
+    def zombie(self, name: str, at: Place, pick: int, acts: tuple[str, ...]) -> None:
+        """An attempt stands still while its batch goes on, or is given up; then it goes on too."""
+        self._broken(name, at, pick, lambda: self.world.meanwhile(name, acts, pick))
+
+    @rule(
+        name=PIPELINES,
+        at=places("run", "plan", "commit", "finalize", "collect", held=True),
+        pick=PICK,
+        acts=ACTS,
+    )
+    def hold(self, name: str, at: Place, pick: int, acts: tuple[str, ...]) -> None:
+        """Any verb stands still at a point while others go on: a twin, a rival, collect."""
+        self._broken(name, at, pick, lambda: self.world.meanwhile(name, acts, pick))
+
+    def _broken(self, name: str, at: Place, pick: int, action: Callable[[], None]) -> None:
+        verb, point, nth = at
+        world = self.world
+        world.feed(pick)
+        for step in BEFORE.get(verb, ()):
+            world.calm(lambda step=step: world.act(name, step, pick), any_state=True)
+        # The batch that was just made, or the same request.
+        target = pick if verb in ("run", "plan") else 0
+        world.disturbed(point, nth, lambda: world.act(name, verb, target), action)
+
+    @invariant()
+    def what_readers_see_is_right(self) -> None:
+        self.arena.steps += 1
+        self.world.look()
+
+    def teardown(self) -> None:
+        if sys.exc_info()[0] is None:
+            self.world.finish()
+
+
+class SoakMachine(Machine):
+    """The same, and processes that are really killed."""
+
+    @rule(name=PIPELINES, at=places("run", "run", "collect"), pick=PICK)
+    def kill_a_process(self, name: str, at: Place, pick: int) -> None:
+        self.world.feed(pick)
+        self.world.kill_a_process(name, at, pick)
+
+
+@pytest.fixture(scope="session")
+def machine_dsn(postgres: str, template: str) -> Iterator[str]:
+    with clocked(postgres, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def arena(
+    machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Arena]:
+    clock = Clock(machine_dsn)
+    tune(monkeypatch, clock)
+    with Mortal(machine_dsn) as ledger:
+        yield Arena(folder=tmp_path, ledger=ledger, clock=clock, patch=monkeypatch)
+    clock.close()
+
+
+def explore(arena: Arena, number: int, machine: type[Machine], examples: int) -> None:
+    """Run the examples that a seed decides. A failure says how to see it again."""
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        # Shrinking takes minutes: only for who looks at one seed.
+        phases=[Phase.generate, *([Phase.shrink] if os.environ.get("SEMEL_SHRINK") else [])],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    try:
+        run_state_machine_as_test(seed(number)(lambda: machine(arena)), settings=how)
+    except BaseException as error:
+        test = "-m soak -k for_long" if machine is SoakMachine else "-k 'any_time and 0'"
+        error.add_note(
+            f"After {arena.steps} steps of seed {number}. Again, and shorter: SEMEL_SHRINK=1 "
+            f"SEMEL_SEED={number} python -m pytest tests/chaos/test_machine.py {test}"
+        )
+        raise
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_any_verb_at_any_time(arena: Arena, share: int) -> None:
+    """Readers never see a record twice, wrong or gone; at the end each is there or accounted for.
+
+    Whatever happens, in whatever order, after each step.
+    """
+    explore(arena, SEED + share, Machine, EXAMPLES)
+    print(f"{arena.steps} steps:", dict(sorted(arena.seen.items())))
+    assert arena.steps >= EXAMPLES * STEPS and arena.seen["points passed"]
+
+
+# Attacks P17.
+def test_a_copy_is_refused_also_when_its_original_has_grown_again(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """copytruncate: what was read is not read again from the copy, however fast the producer is."""
+    original = bench.write("in/a.jsonl", events(0, 5))
+    spec = bench.spec(record_id=None, dedup=None)
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    copy = original.with_name("a.1.jsonl")
+    copy.write_bytes(original.read_bytes())
+    original.write_bytes(b"")
+    bench.write("in/a.jsonl", events(100, 110))
+    planned = plan(ledger, spec, "r2")
+    assert {Path(refusal.path) for refusal in planned.refusals} == {original, copy}
+    assert planned.batch is None
+
+
+@pytest.mark.soak
+def test_any_verb_at_any_time_for_long(
+    arena: Arena, forks: BaseContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same for SEMEL_SOAK_SECONDS, with a new seed each round, and with processes killed."""
+    arena.forks = forks
+    end = time.monotonic() + float(os.environ.get("SEMEL_SOAK_SECONDS", "600"))
+    number = SEED
+    while time.monotonic() < end:
+        with capsys.disabled():
+            print(f"\nseed {number}, {arena.steps} steps so far", end="", flush=True)
+        explore(arena, number, SoakMachine, EXAMPLES_A_ROUND)
+        number += 1
+    with capsys.disabled():
+        print(f"\n{arena.steps} steps:", dict(sorted(arena.seen.items())))
+    assert arena.steps
