@@ -48,6 +48,10 @@ _ARROW = {
 }
 # Keeps S15.
 _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
+# Adaptive execution makes each shuffle a job of its own, and Spark counts the tries of a stage
+# within one job. So what is lost with an executor between two jobs is computed again, in part.
+# Keeps S15.
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -66,6 +70,7 @@ class SparkEngine:
     def __init__(self, session: SparkSession) -> None:
         """TerminalError when the session's Spark would mix two tries of a stage in one attempt."""
         self.session = session
+        session.conf.set(_ADAPTIVE, "false")
         for key, value in _REQUIRED.items():
             found = session.conf.get(key, None)
             if found != value:
@@ -142,6 +147,8 @@ def translated(error: PySparkException) -> SemelError:
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
     shown = _cause(text) or type(error).__name__
+    if "maximum allowable number of times" in text:
+        shown = "an executor died, and a stage is never run again in part"
     return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
 
 

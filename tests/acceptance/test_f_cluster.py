@@ -1,0 +1,259 @@
+"""Spark's own faults, on a standalone cluster of two workers: executors and Python workers die,
+tasks run twice, drivers come back. Whatever happens, the output is exact.
+
+Each case harms what stands at a fault point, lets the driver run its request until it is done, and
+asks the audit, which reads files alone.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from fix_cluster import Cluster, Driver, _cluster, cluster, executor_of, wait_for  # noqa: F401
+from fix_pipelines import Workbench, events
+
+from semel.audit import audit
+from semel.collect import collect
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.reader import dataset
+
+BAD_LINE = b"{not json"
+WHILE_WRITING = "storage.before_fsync"
+WRITTEN = "storage.after_fsync"
+IN_CLASSIFY = "stage.before_store"
+CLASSIFIED = "stage.after_store"
+IN_READ = "storage.after_create"
+"""Of a split with a bad line: its dead letters are the first file that is written."""
+
+RANDOM = """
+from pyspark.sql import functions as F
+
+def random(frame):
+    frame = frame.select("id", "n", F.uuid().alias("tag"), F.rand().alias("chance"))
+    return frame.repartition(3, "tag").select("id", "n", "tag", "chance")
+"""
+
+MIXED = """
+import os, time, uuid
+from pathlib import Path
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+def text(function):
+    return F.udf(function, "string").asNondeterministic()
+
+def tag(_):
+    return uuid.uuid4().hex
+
+def same(id):
+    return id
+
+def seen(id):
+    Path(f"{folder}/seen-{TaskContext.get().partitionId()}").touch()
+    return id
+
+def slow(id):
+    if not Path("{folder}/held").exists():
+        Path("{folder}/held").write_text(str(os.getpid()))
+    end = time.monotonic() + 60
+    while not Path("{folder}/go").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return id
+
+def mixed(frame):
+    left = frame.select("id", "n", text(tag)("id").alias("tag")).repartition(8, "tag")
+    left = left.groupBy("tag").agg(F.max("id").alias("id"), F.max("n").alias("n"))
+    left = left.select(text(seen)("id").alias("id"), "n")
+    right = frame.select("id").repartition(3, "id").select(text(same)("id").alias("id"))
+    right = right.repartition(1).select(text(slow)("id").alias("other"))
+    joined = left.join(right.hint("shuffle_hash"), F.col("id") == F.col("other"))
+    return joined.select("id", "n")
+"""
+"""Records go to random places of a shuffle, then wait for the other side of a join."""
+
+
+class Scene:
+    """A pipeline of some splits and shards, with repeats; and what a test asks of its outcome."""
+
+    def __init__(self, cluster: Cluster, bench: Workbench, ledger: Ledger) -> None:
+        self.cluster, self.bench, self.ledger = cluster, bench, ledger
+        self.records = 0
+
+    def declare(self, **changes: object) -> Spec:
+        self.spec = self.bench.spec(**{"dedup": {"shards": 4}, **changes})
+        return self.spec
+
+    def add(self, records: list) -> None:
+        self.bench.write("in/a.jsonl", records, "ab")
+
+    def start(self, hold: str = "", **options: object) -> Driver:
+        return self.cluster.start(self.bench, self.ledger, "r1", hold=hold, **options)
+
+    def attempts(self) -> list[str]:
+        """The states of the attempts, by fence."""
+        with self.ledger.engine.connect() as connection:
+            query = "SELECT status::text FROM semel.attempt ORDER BY attempt_id"
+            return [row.status for row in connection.exec_driver_sql(query)]
+
+    def rows(self) -> list[dict]:
+        return dataset(self.spec.sink_path()).to_table().to_pylist()
+
+    def assert_exact(self, ids: int) -> None:
+        """The audit finds nothing, and the ids up to this one are there, each once."""
+        verdict = audit(self.spec)
+        assert verdict.ok, verdict
+        assert sorted(row["n"] for row in self.rows()) == list(range(ids))
+
+
+@pytest.fixture
+def scene(cluster: Cluster, bench: Workbench, ledger: Ledger) -> Iterator[Scene]:  # noqa: F811
+    made = Scene(cluster, bench, ledger)
+    made.declare()
+    made.add([*events(0, 200), *events(50, 60)])
+    return made
+
+
+# Attacks S15.
+def test_an_executor_dies_in_write(scene: Scene) -> None:
+    """What it had classified is lost with it: the attempt is lost, and the next one wins."""
+    driver = scene.start(hold=WRITTEN)
+    os.kill(executor_of(driver.held()).pid, signal.SIGKILL)
+    *failed, last = driver.ended()
+    assert last == "done" and len(failed) == 1
+    assert failed[0].startswith("RetryableError: the Spark job failed"), failed
+    assert scene.attempts() == ["lost", "won"]
+    scene.assert_exact(200)
+
+
+# Attacks S14.
+def test_a_slow_task_and_its_copy(scene: Scene) -> None:
+    """Both write their file whole; the manifest has one of them, and the attempt wins."""
+    driver = scene.start(hold=WRITTEN)
+    held = driver.held()
+    split = driver.tries()[0].rpartition("-")[0]
+    assert driver.ended() == ["done"]
+    assert {f"{split}-0", f"{split}-1"} <= set(driver.tries()), "no copy ran"
+    driver.release()
+    held.wait(30)
+    assert scene.attempts() == ["won"]
+    scene.assert_exact(200)
+
+
+# Attacks S10.
+def test_a_python_worker_dies_while_it_writes(scene: Scene) -> None:
+    """Its task runs again within the attempt; the half of a file is in no manifest."""
+    driver = scene.start(hold=WHILE_WRITING)
+    driver.held().kill()
+    assert driver.ended() == ["done"]
+    assert scene.attempts() == ["won"]
+    scene.assert_exact(200)
+
+
+# Attacks S9, S15.
+@pytest.mark.soak
+@pytest.mark.parametrize("point", [IN_READ, IN_CLASSIFY, CLASSIFIED])
+def test_an_executor_dies_before_write(scene: Scene, point: str) -> None:
+    """In read and in classify: whatever Spark runs again, the attempt wins whole or is lost."""
+    if point == IN_READ:
+        scene.add([BAD_LINE])
+    driver = scene.start(hold=point)
+    os.kill(executor_of(driver.held()).pid, signal.SIGKILL)
+    *failed, last = driver.ended()
+    assert last == "done"
+    assert scene.attempts() == ["lost"] * len(failed) + ["won"]
+    scene.assert_exact(200)
+
+
+# Attacks S9.
+@pytest.mark.soak
+@pytest.mark.parametrize("point", [IN_READ, CLASSIFIED])
+def test_a_copy_in_read_and_in_classify(scene: Scene, point: str) -> None:
+    """A copy reads the same, and finds the id run that the slow task has stored."""
+    if point == IN_READ:
+        scene.add([BAD_LINE])
+    driver = scene.start(hold=point)
+    driver.held()
+    task = driver.tries()[0].rpartition("-")[0]
+    assert driver.ended() == ["done"]
+    assert {f"{task}-0", f"{task}-1"} <= set(driver.tries()), "no copy ran"
+    assert scene.attempts() == ["won"]
+    scene.assert_exact(200)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["worker", "executor", "none"])
+def test_random_values_of_a_task_that_runs_again(scene: Scene, victim: str) -> None:
+    """rand() and uuid() in a transform: the output is what one attempt wrote, each id once."""
+    (scene.bench.transforms / "random_transform.py").write_text(RANDOM)
+    scene.declare(transforms=["random_transform:random"])
+    # Decisions would be the first files, and they are written before the transforms run.
+    (scene.bench.data / "in/a.jsonl").unlink()
+    scene.add(events(0, 200))
+    driver = scene.start(hold=WRITTEN)
+    worker = driver.held()
+    if victim != "none":
+        (worker if victim == "worker" else executor_of(worker)).kill()
+    *failed, last = driver.ended()
+    assert last == "done" and len(failed) == (victim == "executor"), failed
+    assert scene.attempts() == ["lost"] * len(failed) + ["won"]
+    scene.assert_exact(200)
+    assert len({row["tag"] for row in scene.rows()}) == 200
+
+
+# Attacks S15.
+@pytest.mark.soak
+def test_an_executor_dies_between_two_shuffles(scene: Scene) -> None:
+    """Random records of a shuffle that was half lost are never mixed with a second computation."""
+    folder = scene.bench.folder / "transform"
+    folder.mkdir()
+    text = MIXED.replace("{folder}", str(folder))
+    (scene.bench.transforms / "mix_transform.py").write_text(text)
+    scene.declare(transforms=["mix_transform:mixed"])
+    driver = scene.start()
+    wait_for((folder / "held").exists, "the slow side")
+    wait_for(lambda: len(list(folder.glob("seen-*"))) == 8, "the random side")
+    time.sleep(2)  # Its last task has begun; Spark does not show when it has ended.
+    slow = executor_of(psutil.Process(int((folder / "held").read_text())))
+    [other] = [each for each in scene.cluster.executors() if each.pid != slow.pid]
+    other.kill()
+    time.sleep(5)  # Spark has heard of it, which no file shows either.
+    (folder / "go").touch()
+    assert driver.ended()[-1] == "done"
+    scene.assert_exact(200)
+
+
+# Attacks S1, C7.
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["stage.after_folders", "stage.after_job"])
+def test_a_driver_goes_on_after_it_was_given_up(scene: Scene, point: str) -> None:
+    """Stopped before or after its job, while another wins and collect cleans up: no change."""
+    zombie = scene.start(armed=f"{point}:pause", runs_max=1)
+    stands = zombie.folder / point
+    wait_for(stands.exists, point)
+    os.kill(zombie.process.pid, signal.SIGSTOP)
+    assert scene.start().ended() == ["done"]
+    collect(scene.ledger, scene.spec)
+    scene.assert_exact(200)
+    before = scene.rows()
+    stands.unlink()
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    [outcome] = zombie.ended()
+    assert outcome.startswith("AttemptLostError"), outcome
+    assert scene.attempts() == ["lost", "won"]
+    assert scene.rows() == before
+    scene.assert_exact(200)
+
+
+# Attacks S9, S14.
+@pytest.mark.soak
+def test_the_plan_of_an_attempt_is_sent_twice(scene: Scene) -> None:
+    """The second finds the id runs of the first and writes files of its own; one set of them wins.
+    """
+    driver = scene.start(twice=True)
+    assert driver.ended() == ["done"]
+    assert scene.attempts() == ["won"]
+    scene.assert_exact(200)
