@@ -31,6 +31,10 @@ test: venv ## Run all tests: tidy, unit, model, integration, acceptance, chaos, 
 soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECONDS=600 of random steps
 	@$(PYTEST) -m soak
 
+.PHONY: chaos
+chaos: venv ## Kill the live stack KILLS=30 times at random (SEED=n), and prove its output exact
+	@.venv/bin/python tests/fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: up
 up: venv ## Start the local stack: Postgres, Spark, Airflow
 	@.venv/bin/semel up

@@ -109,6 +109,8 @@ def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
         assert dag["max_active_runs"] == 3
         assert dag["catchup"] is False
         assert all(task["retries"] == 3 for task in tasks(dag).values())
+        # When slots are short, what has begun is ended first.
+        assert all(task["weight_rule"] == "upstream" for task in tasks(dag).values())
         assert "| digest | `" in dag["doc_md"] and "Clicks of the shop." in dag["doc_md"]
 
 

@@ -4,15 +4,18 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.executor_loader import ExecutorLoader
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.state import TaskInstanceState
 
 from semel.airflow.executor import PACKET_BYTES_MAX, Packets, SturdyLocalExecutor
+from semel.stack import airflow_server
 
 WAIT_SECONDS = 20
 
@@ -63,6 +66,16 @@ def until(executor: SturdyLocalExecutor, come: Callable[[], bool]) -> None:
 
 def state(executor: SturdyLocalExecutor, key: TaskInstanceKey) -> str | None:
     return executor.event_buffer.get(key, (None, None))[0]
+
+
+def test_the_stack_runs_this_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow loads it by the name that the local stack gives."""
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW__CORE__EXECUTOR", raising=False)
+    named = airflow_server.environment(1, "database", "ledger", "sc://h:1/")
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", named["AIRFLOW__CORE__EXECUTOR"])
+    loaded, _source = ExecutorLoader.import_default_executor_cls()
+    assert loaded is SturdyLocalExecutor
 
 
 def test_tasks_start_after_waiting_workers_were_killed(executor: SturdyLocalExecutor) -> None:

@@ -36,8 +36,10 @@ DEFAULT_ARGS = {
     "retry_delay": timedelta(seconds=10),
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
+    "weight_rule": "upstream",
 }
-"""Retries are safe: every verb may run again, and twice at once."""
+"""Retries are safe: every verb may run again, and twice at once. When slots are short, the run that
+is furthest goes first: Airflow's default would plan and stage new batches before it commits any."""
 
 
 def pipeline_dags() -> dict[str, DAG]:

@@ -56,7 +56,8 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
     ours = {
         "AIRFLOW_HOME": home,
         DATABASE_VARIABLE: database,
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        # Airflow's own stops for ever when a worker that waits for work is killed.
+        "AIRFLOW__CORE__EXECUTOR": "semel.airflow.executor.SturdyLocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(paths.home() / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(paths.home() / "plugins"),
@@ -75,6 +76,8 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(layout.folder("log", "airflow")),
         # A four-task run takes 6 s with the default of one second, and 1.6 s so.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        # What a killed scheduler had queued is found after half a minute, not after five.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # A new pipeline's file shows up as a DAG within ten seconds.
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "8",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "8",
