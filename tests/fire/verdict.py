@@ -1,0 +1,100 @@
+"""Is the output exact? Judged three times: by counting ids, by the audit, by the chaos checker."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from checker import assert_exact
+
+from semel.audit import audit
+from semel.manifest import Kind
+from semel.pipeline import Spec
+from semel.reader import markers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one pipeline's records."""
+
+    pipeline: str
+    batches: int
+    records: int
+    """Records in the output."""
+    read: int
+    duplicates: int
+    dead_letters: int
+    lost: int
+    """Valid ids of the source that are not in the output."""
+    twice: int
+    """Rows of the output whose id was there already, or that no source has."""
+    broken: tuple[str, ...]
+    """What the judges say; empty when all find it exact."""
+
+    @property
+    def exact(self) -> bool:
+        return not (self.lost or self.twice or self.broken)
+
+
+def sources(spec: Spec) -> list[Path]:
+    """The source files of a pipeline."""
+    return sorted(spec.source_root().glob(spec.source_pattern()))
+
+
+def unread_bytes(spec: Spec) -> int:
+    """Bytes of the source that no finalized batch has read."""
+    sizes = sum(path.stat().st_size for path in sources(spec))
+    claims = [claim for marker in markers(spec.sink_path()) for claim in marker.claims]
+    return sizes - sum(claim.end - claim.start for claim in claims)
+
+
+def judge(spec: Spec) -> Verdict:
+    """Hold the sink against the source files. The ledger and the producer have no say."""
+    found, there = markers(spec.sink_path()), _output_ids(spec)
+    wanted = {record_id for path in sources(spec) for record_id in _ids(path)}
+    broken: list[str] = []
+    proof = audit(spec)
+    for check in proof.checks:
+        if not check.ok:
+            broken.append(f"audit: {check.name}: {check.broken} broken: {check.offenders[:1]}")
+    try:
+        assert_exact(spec, sources(spec))
+    except AssertionError as error:
+        broken.append(f"checker: {str(error)[:2000]}")
+    totals = proof.totals
+    return Verdict(
+        pipeline=spec.name,
+        batches=len(found),
+        records=there.total(),
+        read=totals.records_read,
+        duplicates=totals.duplicates_batch + totals.duplicates_catalog,
+        dead_letters=totals.quarantined + totals.late,
+        lost=len(wanted - there.keys()),
+        twice=sum(count - (record_id in wanted) for record_id, count in there.items()),
+        broken=tuple(broken),
+    )
+
+
+def _output_ids(spec: Spec) -> Counter[str]:
+    """How often each id is in the files that the markers list."""
+    sink, found = spec.sink_path(), Counter()
+    for marker in markers(sink):
+        for file in marker.of_kind(Kind.DATA):
+            data = pa.BufferReader((sink / file.path).read_bytes())
+            found.update(pq.read_table(data, columns=["id"])["id"].to_pylist())
+    return found
+
+
+def _ids(path: Path) -> list[str]:
+    """The ids of a file's valid records."""
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record.get("id"):
+            found.append(record["id"])
+    return found
