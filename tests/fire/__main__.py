@@ -31,11 +31,14 @@ from producer import BACKFILL_WINDOWS
 from report import Outcome, show
 from verdict import judge, unread_bytes
 
+from semel.errors import SemelError
+
 KILLS = 30
 BACKFILL_DAYS_AGO = 3
 FIRST_BATCH_SECONDS_MAX = 420
 DRAIN_SECONDS_MAX = 1200
 RETRY_DRAIN_SECONDS = 90
+MEND_SECONDS_MAX = 180
 ENDING_SECONDS_MAX = 120
 
 
@@ -53,7 +56,7 @@ def main() -> int:
     )
     try:
         _burn(stack, arguments, outcome)
-    except (TimeoutError, *AWAY) as error:
+    except (TimeoutError, SemelError, subprocess.SubprocessError, *AWAY) as error:
         outcome.broken.append(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         outcome.broken.append("interrupted")
@@ -99,7 +102,6 @@ def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> 
             outcome.seconds = time.monotonic() - began
             _end(producer)
         # 3.
-        backfills.cancel()
         _drain(stack, killer, watcher)
         outcome.runs = stack.runs()
         outcome.watched = _end(watcher)
@@ -131,34 +133,29 @@ class Backfills:
         except AWAY as error:
             _say(f"backfill: later, for {error}")
 
-    def cancel(self) -> None:
-        """End the one that is under way: what it has not read is read by the last runs."""
-        try:
-            _number, going = self.stack.backfills()
-            if going is not None:
-                self.stack.airflow.call("PUT", f"/api/v2/backfills/{going}/cancel")
-        except AWAY as error:
-            _say(f"the backfill is not cancelled: {error}")
-
     def _begin(self, number: int) -> datetime:
         return self.past + number * timedelta(seconds=WINDOW_SECONDS * BACKFILL_WINDOWS)
 
 
 def _drain(stack: LiveStack, killer: Killer, watcher: subprocess.Popen[str]) -> None:
-    """Run both pipelines until nothing is unread, and each run of a killed task has ended."""
+    """Run both pipelines until nothing is unread; give the runs of killed tasks time to end."""
     _say("no more kills: letting the rest run dry")
-    deadline, asked = time.monotonic() + DRAIN_SECONDS_MAX, 0.0
-    while left := {name: n for name, s in stack.specs.items() if (n := unread_bytes(s))}:
-        if time.monotonic() > deadline:
+    deadline, asked, dry = time.monotonic() + DRAIN_SECONDS_MAX, 0.0, 0.0
+    while True:
+        left = {name: n for name, spec in stack.specs.items() if (n := unread_bytes(spec))}
+        now = time.monotonic()
+        dry = dry or (0.0 if left else now)
+        if not left and (not killer.waiting() or now > dry + MEND_SECONDS_MAX):
+            return
+        if now > deadline:
             raise TimeoutError(f"after {DRAIN_SECONDS_MAX} s there are unread bytes: {left}")
-        if time.monotonic() > asked + RETRY_DRAIN_SECONDS:
-            asked = time.monotonic()
+        if left and now > asked + RETRY_DRAIN_SECONDS:
+            asked = now
             _say(f"unread bytes: {left}")
             _trigger(stack, list(left))
         _still(watcher)
         killer.measure()
         time.sleep(3)
-    killer.measure()
 
 
 def _trigger(stack: LiveStack, names: list[str]) -> None:

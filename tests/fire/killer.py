@@ -33,6 +33,9 @@ WEIGHTS = {
 PAUSE_SECONDS = (1.0, 8.0)
 """Between two kills."""
 
+PYTHONS_AT_WORK = 6
+"""Of Spark's Python processes so many are drawn from."""
+
 VICTIM_SECONDS = 10.0
 """How long a victim of a kind is waited for before another kind is drawn."""
 
@@ -95,7 +98,9 @@ class Killer:
 
     def measure(self) -> None:
         """See which runs have ended by now, and whether batches are finalized again."""
-        waiting = [kill for kill in self.done if kill.seconds is None]
+        waiting = self.waiting()
+        if not waiting:
+            return
         try:
             ended = {(r.dag, r.run): r.ended for r in self.stack.runs() if r.ended}
         except AWAY:
@@ -106,6 +111,10 @@ class Killer:
                 kill.seconds = (datetime.now(UTC) - kill.at).total_seconds()
             elif kill.run in ended and ended[kill.run] > kill.at:
                 kill.seconds = (ended[kill.run] - kill.at).total_seconds()
+
+    def waiting(self) -> list[Kill]:
+        """Kills whose damage is not mended yet."""
+        return [kill for kill in self.done if kill.seconds is None]
 
     def markers(self) -> int:
         """How many batches are finalized."""
@@ -142,8 +151,10 @@ class Killer:
         return [task for worker in self._workers() for task in children(worker)]
 
     def _pythons(self) -> list[psutil.Process]:
+        # Those of ended sessions stay for a minute; the newest ones are at work.
         daemons = _named(self._below("spark"), "pyspark.daemon")
-        return daemons + [worker for daemon in daemons for worker in children(daemon)]
+        found = daemons + [worker for daemon in daemons for worker in children(daemon)]
+        return sorted(found, key=lambda python: python.pid)[-PYTHONS_AT_WORK:]
 
     def _run_of(self, victim: psutil.Process) -> tuple[str, str] | None:
         pids = {victim.pid, *(child.pid for child in children(victim))}

@@ -155,7 +155,7 @@ def translated(error: PySparkException) -> SemelError:
 def _cause(text: str) -> str:
     """The line of a trace that says what went wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b", line)]
+    causes = [line for line in lines if re.match(r"^\(?[\w.]*(Error|Exception)\b", line)]
     causes = (
         causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
     )
