@@ -70,16 +70,15 @@ class SparkEngine:
     def __init__(self, session: SparkSession) -> None:
         """TerminalError when the session's Spark would mix two tries of a stage in one attempt."""
         self.session = session
-        session.conf.set(_ADAPTIVE, "false")
         for key, value in _REQUIRED.items():
             found = session.conf.get(key, None)
             if found != value:
                 raise TerminalError(
                     f"this Spark was started with {key}={found}; semel needs {key}={value}, so "
-                    "that "
-                    "a lost executor fails the attempt in place of mixing two outcomes of a "
+                    "that a lost executor fails the attempt in place of mixing two outcomes of a "
                     "transform"
                 )
+        session.conf.set(_ADAPTIVE, "false")
 
     def run(self, job: StageJob) -> Outcome:
         """Run a job. RetryableError: Spark failed; errors that tasks raised keep their class."""
