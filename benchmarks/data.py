@@ -1,5 +1,12 @@
-"""Input for the benchmarks: JSON Lines records of about 160 bytes, made by columns, seed fixed."""
+"""Input for the benchmarks: JSON Lines records of 160 bytes (or 2 kB), made by columns.
 
+A record is a function of its number, so a repeat is the same record. Files are made once and kept
+in a folder of this user below the system's temporary folder (SEMEL_BENCH_DATA names another).
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,47 +21,140 @@ SCHEMA = {
     "country": "string",
     "ua": "string",
 }
+DDL = ", ".join(f"`{name}` {kind}" for name, kind in SCHEMA.items())
+
+_VERSION = 1  # Files of another version of this module are not used.
 _AGENTS = [
     "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)",
     "curl/8.9.1",
     "okhttp/4.12.0 (Android 15; arm64)",
 ]
-_CHUNK = 500_000
+_START_US = 1_767_225_600_000_000  # 2026-01-01
+_STEP_US = 21_600  # 4 million records a day
+_PIECES, _PIECE_CHARS, _PIECES_EACH = 4_096, 460, 4
 
 
-def write_records(
-    path: Path, records: int, *, repeats: float, seed: int = 1, first: int = 0
-) -> int:
-    """Write `records` lines, of which the share `repeats` repeat an earlier one. Returns new ids.
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a file holds. New records are numbered from `first`; `repeats` is the share of others.
 
-    `first` shifts the ids, so that two files of one seed share none.
+    Repeats are of earlier records of the same file, or of the numbers in `known`. `ordered`: ids
+    that begin with the time, as ULIDs do, in place of random ones. `wide`: 2 kB in place of 160 B.
     """
-    random = np.random.default_rng(seed + first)
-    new = records - int(records * repeats)
-    number = np.concatenate([np.arange(new), random.integers(0, new, records - new)])
-    random.shuffle(number)
+
+    records: int
+    repeats: float = 0.02
+    ordered: bool = False
+    wide: bool = False
+    first: int = 0
+    known: tuple[int, int] | None = None
+
+    @property
+    def new(self) -> int:
+        """How many records are no repeats."""
+        return self.records - int(self.records * self.repeats)
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        known = f"-of-{self.known[0]}-{self.known[1]}" if self.known else ""
+        kind = ("ordered" if self.ordered else "random") + ("-wide" if self.wide else "")
+        return f"{self.records}-{kind}-from-{self.first}-repeats-{self.repeats}{known}.jsonl"
+
+
+def made(shape: Shape) -> Path:
+    """The file of a shape, made now if it is not there yet."""
+    path = _cache() / shape.name
+    if not path.exists():
+        part = path.with_suffix(f".{os.getpid()}.part")
+        numbers = _numbers(shape)
+        step = 50_000 if shape.wide else 500_000
+        with part.open("wb") as file:
+            for start in range(0, shape.records, step):
+                _frame(numbers[start : start + step], shape).write_ndjson(file)
+        part.rename(path)
+    return path
+
+
+def landed(shape: Shape, path: Path) -> Path:
+    """The file of a shape under another name, where a pipeline or a peer reads it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        for start in range(0, records, _CHUNK):
-            _frame(number[start : start + _CHUNK] + first).write_ndjson(file)
-    return new
+    os.link(made(shape), path)
+    return path
 
 
-def _frame(number: np.ndarray) -> pl.DataFrame:
-    # A record is a function of its number, so that a repeat is the same record.
-    mixed = (number.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    micros = 1_767_225_600_000_000 + (mixed >> np.uint64(8)).astype(np.int64) % 86_400_000_000
+def ids_of(numbers: np.ndarray, *, ordered: bool = False) -> pl.Series:
+    """The ids of some records: 20 characters each."""
+    mixed = _mixed(numbers)
+    if ordered:
+        text = pl.Series(_micros(numbers)).cast(pl.String)
+        return text + pl.Series(mixed % np.uint64(10_000)).cast(pl.String).str.zfill(4)
+    return pl.Series(mixed).cast(pl.String).str.zfill(20)
+
+
+def seconds_of(numbers: np.ndarray) -> np.ndarray:
+    """The `ts` of some records, in whole seconds since 1970."""
+    return _micros(numbers) // 1_000_000
+
+
+def _cache() -> Path:
+    named = os.environ.get("SEMEL_BENCH_DATA")
+    folder = Path(named or Path(tempfile.gettempdir()) / f"semel-bench-data-{os.getuid()}")
+    folder = folder / f"v{_VERSION}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.parent.stat().st_uid != os.getuid():
+        raise SystemExit(f"{folder.parent} belongs to another user; name one in SEMEL_BENCH_DATA")
+    return folder
+
+
+def _numbers(shape: Shape) -> np.ndarray:
+    random = np.random.default_rng([shape.first, shape.records])
+    repeated = np.zeros(shape.records, dtype=bool)
+    repeated[1 : 1 + shape.records - shape.new] = True
+    random.shuffle(repeated[1:])
+    before = np.cumsum(~repeated)
+    numbers = shape.first + before - 1
+    count = shape.records - shape.new
+    if shape.known is None:
+        numbers[repeated] = shape.first + (random.random(count) * before[repeated]).astype(np.int64)
+    else:
+        numbers[repeated] = random.integers(*shape.known, count)
+    return numbers
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    # Times an odd constant: no two numbers give the same.
+    return (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def _micros(numbers: np.ndarray) -> np.ndarray:
+    return _START_US + numbers.astype(np.int64) * _STEP_US
+
+
+def _frame(numbers: np.ndarray, shape: Shape) -> pl.DataFrame:
+    mixed = _mixed(numbers)
+    time = pl.Series(_micros(numbers)).cast(pl.Datetime("us"))
+    agent = _pick(_AGENTS, mixed >> np.uint64(9))
     return pl.DataFrame(
         {
-            "id": mixed,
+            "id": ids_of(numbers, ordered=shape.ordered),
             "user": (mixed >> np.uint64(20)) % np.uint64(1_000_000),
-            "ts": pl.Series(micros).cast(pl.Datetime("us")).dt.strftime("%Y-%m-%dT%H:%M:%S.%6fZ"),
+            "ts": time.dt.strftime("%Y-%m-%dT%H:%M:%S.%6fZ"),
             "amount": ((mixed >> np.uint64(12)) % np.uint64(100_000)).astype(float) / 100,
             "kind": _pick(["view", "click", "order", "refund"], mixed >> np.uint64(4)),
             "country": _pick(["DE", "FR", "IT", "ES", "PL"], mixed >> np.uint64(6)),
-            "ua": _pick(_AGENTS, mixed >> np.uint64(9)),
+            "ua": _widened(agent, mixed) if shape.wide else agent,
         }
-    ).with_columns(pl.col("id").cast(pl.String).str.zfill(20))
+    )
+
+
+def _widened(agent: pl.Series, mixed: np.ndarray) -> pl.Series:
+    """Text that neither a dictionary nor a compressor makes small at once: pieces of hex digits."""
+    random = np.random.default_rng(1)
+    pieces = [random.bytes(_PIECE_CHARS // 2).hex() for _ in range(_PIECES)]
+    for at in range(_PIECES_EACH):
+        agent = agent + _pick(pieces, mixed >> np.uint64(12 * at + 3))
+    return agent
 
 
 def _pick(values: list[str], at: np.ndarray) -> pl.Series:

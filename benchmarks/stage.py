@@ -1,169 +1,265 @@
-"""A batch of semel beside Spark's own pass-through, on the same file, in one run, both warm.
+"""B1: whole batches of semel beside Spark's own pass-through and other ways of dropping repeats.
 
-    python benchmarks/stage.py [--records 4000000] [--runs 5]
+    python benchmarks/stage.py                      # 4 million records, all peers
+    python benchmarks/stage.py --no-slow-peers      # without dropDuplicates, streaming, row per id
+    python benchmarks/stage.py --records 20000 --runs 1
 
 The pass-through is `spark.read.schema(...).json(...).write.parquet(...)`: it reads and writes, and
-promises nothing. semel's figure is the whole of plan, stage, commit and finalize. The first run of
-each is thrown away; the ratios are of medians. The last line is one JSON object.
+promises nothing. semel's figure is the whole of plan, stage, commit and finalize. Structured
+Streaming reads the same records in eight files, one a batch, beside eight batches of semel.
 """
 
-import argparse
-import json
 import os
 import shutil
-import statistics
-import sys
-import tempfile
-import time
+from argparse import Namespace
 from collections.abc import Callable
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+import harness
+import peers
+import pyarrow.parquet as pq
+from data import Shape, landed
+from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians
+from pyspark.sql import SparkSession
 
-import yaml  # noqa: E402
-from data import SCHEMA, write_records  # noqa: E402
-from fix_postgres import server  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
 
-from semel import pipeline  # noqa: E402
-from semel.ledger import Ledger  # noqa: E402
-from semel.migrate import migrate  # noqa: E402
-from semel.run import Ran, run_batch  # noqa: E402
-from semel.spark.engine import SparkEngine  # noqa: E402
-
-_DDL = ", ".join(f"`{name}` {kind}" for name, kind in SCHEMA.items())
+_BATCHES = 8
+_VARIANTS = {
+    "no repeats": {"repeats": 0.0},
+    "10 % repeats": {"repeats": 0.1},
+    "50 % repeats": {"repeats": 0.5},
+    "ids in order of time": {"ordered": True},
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--records", type=int, default=4_000_000)
+    parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
     parser.add_argument("--repeats", type=float, default=0.02, help="share of repeated records")
-    parser.add_argument("--runs", type=int, default=5, help="counted runs of each, after one warm")
+    parser.add_argument("--wide", type=int, help="records of 2 kB (default an eighth of --records)")
+    parser.add_argument("--no-slow-peers", action="store_true")
+    parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
-    try:
-        with server() as dsn, _spark(folder) as spark, Ledger(dsn) as ledger:
-            migrate(dsn)
-            print(json.dumps(_measure(folder, spark, ledger, options)))
-    finally:
-        shutil.rmtree(folder)
+    with (
+        harness.open_place() as place,
+        harness.open_spark(place) as spark,
+        Ledger(place.dsn) as ledger,
+    ):
+        report = _Bench(place, spark, ledger).measure(options)
+    harness.save("stage", options, report)
 
 
-def _measure(folder: Path, spark: SparkSession, ledger: Ledger, options: object) -> dict:
-    data = folder / "data"
-    os.environ["SEMEL_DATA_ROOTS"] = str(data)
-    os.environ["SEMEL_CACHE_DIR"] = str(folder / "cache")
-    source = data / "in" / "records.jsonl"
-    new = write_records(source, options.records, repeats=options.repeats)
-    size = source.stat().st_size
-    per_record = size / options.records
-    print(f"{options.records} records, {size / 1e6:.0f} MB, {per_record:.0f} bytes each")
-    engine = SparkEngine(spark)
-    verbs: dict[str, list[dict[str, float]]] = {"id": [], "position": []}
+class _Bench:
+    """The sides, and what they need."""
 
-    def pass_through(number: int) -> None:
-        target = str(data / f"spark{number}")
-        spark.read.schema(_DDL).json(str(source)).write.parquet(target)
+    def __init__(self, place: Place, spark: SparkSession, ledger: Ledger) -> None:
+        self.place, self.ledger = place, ledger
+        self.engine = SparkEngine(spark)
+        self.spark = peers.own_session(spark)
+        self.verbs: dict[str, dict[str, float]] = {}
+        self.batch_seconds: dict[str, list[float]] = {}
+        self._names = 0
+
+    def measure(self, options: Namespace) -> dict[str, Any]:
+        """All comparisons of B1, as harness.save takes them."""
+        shape = Shape(records=options.records, repeats=options.repeats)
+        found = self._one_batch(shape, options)
+        wide = Shape(records=options.wide or options.records // 8, wide=True)
+        wide_found = self._compared(wide, options.runs, "pass_through", "id", "position")
+        headline = {
+            "ratio_id": _ratio(found, "id"),
+            "ratio_position": _ratio(found, "position"),
+            "ratio_id_2kb": _ratio(wide_found, "id"),
+            "ratio_position_2kb": _ratio(wide_found, "position"),
+        }
+        tables = [
+            _table(f"One batch of {options.records:,} records of 160 bytes", found),
+            _table(f"One batch of {wide.records:,} records of 2 kB", wide_found),
+            self._verb_table(),
+        ]
+        plots = [_bars(f"Seconds for {options.records:,} records of 160 bytes", found)]
+        if not options.no_variants:
+            tables.append(self._variants(shape, options.runs))
+        if not options.no_slow_peers:
+            series = self._series(options)
+            times = medians(series)
+            headline["speedup_structured_streaming"] = round(times["streaming"] / times["id"], 3)
+            tables.append(_table(f"{_BATCHES} batches, {options.records:,} records", series))
+            plots.append(self._series_plot())
+        title = "B1: a batch beside Spark's pass-through"
+        return {"title": title, "headline": headline, "tables": tables, "plots": plots}
+
+    def _one_batch(self, shape: Shape, options: Namespace) -> dict[str, list[float]]:
+        names = ["pass_through", "floor", "id", "position", "transformed", "id_transformed"]
+        if not options.no_slow_peers:
+            names += ["drop_duplicates", "row_per_id"]
+        return self._compared(shape, options.runs, *names)
+
+    def _compared(self, shape: Shape, runs: int, *names: str) -> dict[str, list[float]]:
+        source = landed(shape, self._fresh("in") / "records.jsonl")
+        harness.tell(f"{shape.records} records, {source.stat().st_size / shape.records:.0f} bytes")
+        found = in_turn({name: self._side(name, shape, source) for name in names}, runs)
+        shutil.rmtree(source.parent)
+        return found
+
+    def _side(self, name: str, shape: Shape, source: Path) -> Side:
+        if name in ("id", "position", "id_transformed"):
+            return self._semel(name, shape, source)
+        calls: dict[str, tuple[Callable, int]] = {
+            "pass_through": (peers.pass_through, shape.records),
+            "transformed": (peers.transformed, shape.records),
+            "floor": (peers.floor, shape.records),
+            "drop_duplicates": (peers.drop_duplicates, shape.new),
+            "row_per_id": (peers.row_per_id, shape.new),
+        }
+        call, expected = calls[name]
+        more = (self.place.dsn,) if name == "row_per_id" else ()
+
+        def side(_: int, clock: Clock) -> None:
+            target = self._fresh("peer")
+            if more:
+                peers.make_rows(*more)
+            with clock:
+                call(self.spark, source, target, *more)
+            self._settle(name, target, expected)
+
+        return side
+
+    def _semel(self, kind: str, shape: Shape, source: Path) -> Side:
+        path = str(source.relative_to(self.place.data))
+
+        def side(_: int, clock: Clock) -> None:
+            spec = self._spec(kind, path)
+            with clock:
+                seconds = self._batch(spec, "one")
+            wide = " (2 kB)" if shape.wide else ""
+            self.verbs[kind + wide] = seconds
+            expected = shape.records if kind == "position" else shape.new
+            self._settle(kind, spec.sink_path(), expected)
+
+        return side
+
+    def _series(self, options: Namespace) -> dict[str, list[float]]:
+        """The same records as eight batches: what later batches know grows."""
+        shapes = _series_shapes(Shape(records=options.records, repeats=options.repeats))
+        folder = self._fresh("in")
+        files = [landed(s, folder / f"{at:02d}.jsonl") for at, s in enumerate(shapes)]
+        for at, file in enumerate(files):
+            os.utime(file, (at, at))  # Spark takes the oldest file first.
+        new = sum(s.new for s in shapes)
+
+        def pass_through(_: int, clock: Clock) -> None:
+            targets = [self._fresh("peer") for _ in files]
+            for file, target in zip(files, targets, strict=True):
+                with clock:
+                    peers.pass_through(self.spark, file, target)
+            for shape, target in zip(shapes, targets, strict=True):
+                self._settle("pass_through", target, shape.records)
+
+        def semel(_: int, clock: Clock) -> None:
+            arriving = self._fresh("arriving")
+            arriving.mkdir()
+            spec = self._spec("id", f"{arriving.relative_to(self.place.data)}/*.jsonl")
+            took = []
+            for file in files:
+                os.link(file, arriving / file.name)
+                with clock:
+                    took.append(sum(self._batch(spec, file.name).values()))
+            self.batch_seconds["id"] = took
+            self._settle("id", spec.sink_path(), new)
+
+        def streaming(_: int, clock: Clock) -> None:
+            target, checkpoint = self._fresh("peer"), self._fresh("checkpoint")
+            with clock:
+                took = peers.streaming(self.spark, folder, target, checkpoint)
+            self.batch_seconds["streaming"] = took
+            check("streaming's batches", len(took), len(files))
+            self._settle("streaming", target, new)
+            shutil.rmtree(checkpoint)
+
+        sides = {"pass_through": pass_through, "id": semel, "streaming": streaming}
+        return in_turn(sides, options.runs)
+
+    def _variants(self, shape: Shape, runs: int) -> dict[str, Any]:
+        rows = []
+        for title, changed in _VARIANTS.items():
+            found = self._compared(replace(shape, **changed), runs, "pass_through", "id")
+            times = medians(found)
+            rows.append([title, *(round(s, 2) for s in times.values()), _ratio(found, "id")])
+        columns = ["input", "pass-through, s", "semel by id, s", "ratio"]
+        return {"title": "Other inputs, same number of records", "columns": columns, "rows": rows}
+
+    def _spec(self, kind: str, path: str) -> Spec:
+        self._names += 1
+        declared: dict[str, Any] = {} if kind == "position" else {"record_id": ["id"]}
+        if kind == "id_transformed":
+            declared["transforms"] = [TRANSFORM]
+        return self.place.spec(f"p{self._names}", path=path, **declared)
+
+    def _batch(self, spec: Spec, request: str) -> dict[str, float]:
+        return run_batch(self.ledger, spec, request, self.engine, say=harness.quiet).seconds
+
+    def _fresh(self, name: str) -> Path:
+        self._names += 1
+        return self.place.data / f"{name}{self._names}"
+
+    def _settle(self, name: str, target: Path, expected: int) -> None:
+        """Count a side's rows, and remove them."""
+        files = [p for p in target.rglob("*") if p.is_file() and _is_data(p)]
+        check(name, sum(pq.ParquetFile(p).metadata.num_rows for p in files), expected)
         shutil.rmtree(target)
 
-    def semel(number: int, kind: str) -> None:
-        name = f"{kind}{number}"
-        ran = run_batch(ledger, _spec(folder, name, kind), "bench", engine, say=lambda _: None)
-        _check(ran, options.records, new if kind == "id" else options.records)
-        verbs[kind].append(ran.seconds)
-        shutil.rmtree(data / "out" / name)
+    def _verb_table(self) -> dict[str, Any]:
+        rows = [[name, *seconds.values()] for name, seconds in self.verbs.items()]
+        columns = ["semel", "plan, s", "stage, s", "commit, s", "finalize, s"]
+        return {"title": "Each verb, in the last run", "columns": columns, "rows": rows}
 
-    seconds = _in_turn(
-        {
-            "pass_through": pass_through,
-            "id": lambda number: semel(number, "id"),
-            "position": lambda number: semel(number, "position"),
-        },
-        options.runs,
+    def _series_plot(self) -> dict[str, Any]:
+        return {
+            "kind": "lines",
+            "title": f"Seconds of each of {_BATCHES} batches, last run",
+            "x": list(range(1, _BATCHES + 1)),
+            "lines": self.batch_seconds,
+        }
+
+
+def _series_shapes(shape: Shape) -> list[Shape]:
+    """The files of a series. Repeats are of records of all earlier files."""
+    part = replace(shape, records=shape.records // _BATCHES)
+    later = [
+        replace(part, first=at * part.new, known=(0, at * part.new)) for at in range(1, _BATCHES)
+    ]
+    return [part, *later]
+
+
+def _is_data(path: Path) -> bool:
+    """Not Spark's success marker, checksum or log, and nothing of semel's own folder."""
+    return not path.name.startswith((".", "_")) and not {"_semel", "_spark_metadata"} & set(
+        path.parts
     )
-    median = {name: statistics.median(found) for name, found in seconds.items()}
-    for name, found in seconds.items():
-        print(f"{name:13} median {median[name]:6.2f} s  of {[round(s, 2) for s in found]}")
-    for kind, found in verbs.items():
-        print(f"{kind:13} seconds per verb in the last run: {found[-1]}")
-    return {
-        "records": options.records,
-        "seconds": {name: round(value, 3) for name, value in median.items()},
-        "ratio_id": round(median["id"] / median["pass_through"], 3),
-        "ratio_position": round(median["position"] / median["pass_through"], 3),
-        "bytes_per_id": round(_bytes_per_id(ledger), 2),
-    }
 
 
-def _in_turn(sides: dict[str, Callable[[int], None]], runs: int) -> dict[str, list[float]]:
-    """Run the sides in turn, so that a drift of the machine meets them alike."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(runs + 1):
-        for name, side in sides.items():
-            started = time.perf_counter()
-            side(number)
-            if number:
-                found[name].append(time.perf_counter() - started)
-    return found
+def _ratio(found: dict[str, list[float]], name: str) -> float:
+    times = medians(found)
+    return round(times[name] / times["pass_through"], 3)
 
 
-def _check(ran: Ran, records: int, survivors: int) -> None:
-    counts = ran.finalized.counts
-    if (counts.records_read, counts.survivors) != (records, survivors):
-        raise SystemExit(f"wrong result: {counts}, expected {survivors} of {records}")
+def _table(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
+    rows = [
+        [name, round(median, 2), _ratio(found, name), " ".join(f"{s:.2f}" for s in found[name])]
+        for name, median in medians(found).items()
+    ]
+    columns = ["side", "median, s", "ratio", "runs, s"]
+    return {"title": title, "columns": columns, "rows": rows}
 
 
-def _bytes_per_id(ledger: Ledger) -> float:
-    """All that the catalog takes on disk, headers, indexes and TOAST included, by id."""
-    with ledger.engine.connect() as connection:
-        tables = connection.exec_driver_sql(
-            "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class AS c"
-            " JOIN pg_namespace AS n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = 'semel' AND c.relkind = 'r'"
-            " AND (c.relname LIKE 'ids_%%' OR c.relname = 'id_run')"
-        ).scalar()
-        ids = connection.exec_driver_sql("SELECT sum(ids) FROM semel.id_run").scalar()
-    return float(tables) / float(ids)
-
-
-def _spec(folder: Path, name: str, kind: str) -> pipeline.Spec:
-    declared = {
-        "name": name,
-        "source": {"type": "files", "path": "in/*.jsonl", "format": "jsonl", "schema": SCHEMA},
-        "sink": {"type": "files", "path": f"out/{name}", "format": "parquet"},
-    }
-    if kind == "id":
-        declared["record_id"] = ["id"]
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(declared, sort_keys=False))
-    return pipeline.load(path)
-
-
-@contextmanager
-def _spark(folder: Path):  # noqa: ANN202
-    builder = SparkSession.builder.master("local[2]").appName("semel-benchmark")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "4g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.stage.maxAttempts": "1",
-    }.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        session.stop()
+def _bars(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
+    return {"kind": "bars", "title": title, "bars": medians(found)}
 
 
 if __name__ == "__main__":
