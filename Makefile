@@ -35,6 +35,14 @@ soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECOND
 chaos: venv ## Kill the live stack KILLS=30 times at random (SEED=n), and prove its output exact
 	@.venv/bin/python tests/fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: bench-quick
+bench-quick: venv ## Measure beside Spark's pass-through, and the catalog alone: under 5 minutes
+	@.venv/bin/python benchmarks/all.py --quick
+
+.PHONY: bench
+bench: venv ## Run all benchmarks, and write benchmarks/RESULTS.md: some 75 minutes
+	@.venv/bin/python benchmarks/all.py
+
 .PHONY: up
 up: venv ## Start the local stack: Postgres, Spark, Airflow
 	@.venv/bin/semel up

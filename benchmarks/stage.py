@@ -30,6 +30,17 @@ from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 
 _BATCHES = 8
+_NAMES = {
+    "pass_through": "Spark's pass-through",
+    "floor": "semel's reader and writer alone",
+    "id": "semel, by record id",
+    "position": "semel, by position",
+    "transformed": "Spark's pass-through with a projection",
+    "id_transformed": "semel, by record id, the projection as transform",
+    "drop_duplicates": "Spark's dropDuplicates, within the batch",
+    "row_per_id": "a row per id, INSERT ... ON CONFLICT",
+    "streaming": "Structured Streaming, RocksDB",
+}
 _VARIANTS = {
     "no repeats": {"repeats": 0.0},
     "10 % repeats": {"repeats": 0.1},
@@ -76,6 +87,7 @@ class _Bench:
             "ratio_position": _ratio(found, "position"),
             "ratio_id_2kb": _ratio(wide_found, "id"),
             "ratio_position_2kb": _ratio(wide_found, "position"),
+            "ratio_id_transformed": _ratio(found, "id_transformed", "transformed"),
         }
         tables = [
             _table(f"One batch of {options.records:,} records of 160 bytes", found),
@@ -224,7 +236,7 @@ class _Bench:
             "kind": "lines",
             "title": f"Seconds of each of {_BATCHES} batches, last run",
             "x": list(range(1, _BATCHES + 1)),
-            "lines": self.batch_seconds,
+            "lines": {_NAMES[name]: took for name, took in self.batch_seconds.items()},
         }
 
 
@@ -244,22 +256,23 @@ def _is_data(path: Path) -> bool:
     )
 
 
-def _ratio(found: dict[str, list[float]], name: str) -> float:
+def _ratio(found: dict[str, list[float]], name: str, to: str = "pass_through") -> float:
     times = medians(found)
-    return round(times[name] / times["pass_through"], 3)
+    return round(times[name] / times[to], 3)
 
 
 def _table(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    rows = [
-        [name, round(median, 2), _ratio(found, name), " ".join(f"{s:.2f}" for s in found[name])]
-        for name, median in medians(found).items()
-    ]
+    rows = []
+    for name, median in medians(found).items():
+        runs = " ".join(f"{seconds:.2f}" for seconds in found[name])
+        rows.append([_NAMES[name], round(median, 2), _ratio(found, name), runs])
     columns = ["side", "median, s", "ratio", "runs, s"]
     return {"title": title, "columns": columns, "rows": rows}
 
 
 def _bars(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    return {"kind": "bars", "title": title, "bars": medians(found)}
+    bars = {_NAMES[name]: median for name, median in medians(found).items()}
+    return {"kind": "bars", "title": title, "bars": bars}
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 
-EXAMPLES, STEPS = 20, 50  # of each of the SHARES, so that two cores have something to do
+EXAMPLES, STEPS = 23, 50  # of each of the SHARES, so that two cores have something to do
+STEPS_MIN = 1_000  # of each share: some examples end early
 SHARES = 2
 EXAMPLES_A_ROUND = 5  # of a soak: a round is a minute at most
 
@@ -295,7 +296,7 @@ def test_any_verb_at_any_time(arena: Arena, share: int) -> None:
     """
     explore(arena, SEED + share, Machine, EXAMPLES)
     print(f"{arena.steps} steps:", dict(sorted(arena.seen.items())))
-    assert arena.steps >= EXAMPLES * STEPS and arena.seen["points passed"]
+    assert arena.steps >= STEPS_MIN and arena.seen["points passed"]
 
 
 # Attacks P17.
