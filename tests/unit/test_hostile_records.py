@@ -5,7 +5,6 @@ What is a line, and which lines are blank, is said here a second time, as simply
 
 import gzip
 import io
-import zlib
 from itertools import pairwise
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 import xxhash
 from fix_hostile import FILES, lines_of
 from fix_pipelines import Workbench
+from fix_records import read_whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -33,21 +33,8 @@ FEW = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 
 def read(data: bytes, format: JsonLines | Csv) -> tuple[list[dict], dict[int, bytes]]:
     """Rows, and the raw bytes of what was rejected, by offset."""
-    blocks = list(
-        read_split(
-            io.BytesIO(data),
-            start=0,
-            end=len(data),
-            range_start=0,
-            range_end=len(data),
-            schema=SCHEMA,
-            format=format,
-            digest=xxhash.xxh3_128(),
-            columns=SCHEMA.names if isinstance(format, Csv) else None,
-        )
-    )
-    assert sum(block.bytes_read for block in blocks) == len(data)
-    rejected = [record for block in blocks for record in block.rejected]
+    columns = SCHEMA.names if isinstance(format, Csv) else None
+    blocks, rejected = read_whole(data, format, SCHEMA, columns)
     assert all(r.reason and r.detail.isprintable() for r in rejected)
     raws = {record.offset: record.raw for record in rejected}
     assert len(raws) == len(rejected)

@@ -5,14 +5,14 @@ import io
 
 import pyarrow as pa
 import pytest
-import xxhash
+from fix_records import read_whole
 from hypothesis import given
 from hypothesis import strategies as st
 
 from semel import limits
 from semel.errors import SourceError, SpecError
 from semel.sources.csv import Csv, read_header
-from semel.sources.records import OFFSET, Reason, Rejected, read_split
+from semel.sources.records import OFFSET, Reason, Rejected
 
 SCHEMA = pa.schema([("i", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
 PLAIN = Csv(header=False)
@@ -23,23 +23,9 @@ def read(
 ) -> tuple[list[tuple], list[Rejected]]:
     """Rows as (offset, values) and rejected records of a whole file, its header read and used."""
     columns, _ = read_header(io.BytesIO(data), format, schema)
-    blocks = list(
-        read_split(
-            io.BytesIO(data),
-            start=0,
-            end=len(data),
-            range_start=0,
-            range_end=len(data),
-            schema=schema,
-            format=format,
-            digest=xxhash.xxh3_128(),
-            columns=columns,
-        )
-    )
-    assert sum(block.bytes_read for block in blocks) == len(data)
+    blocks, rejected = read_whole(data, format, schema, columns)
     rows = [row for block in blocks for row in block.table.to_pylist()]
-    rows = [(row.pop(OFFSET), *row.values()) for row in rows]
-    return rows, [record for block in blocks for record in block.rejected]
+    return [(row.pop(OFFSET), *row.values()) for row in rows], rejected
 
 
 GOOD = [
