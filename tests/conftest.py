@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("semel")
 
-SHARED = ("stack", "cluster", "spark", "crashing")
-"""Fixtures that take long to make: the tests of each run in one process, one after the other."""
+SHARED = {"stack": "stack", "cluster": "stack", "spark": "spark", "crashing": "crashing"}
+"""Fixtures that take long to make, and the group of their tests: each runs in one process, one
+after the other. The cluster does not start while the stack does."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests by what they share, for `pytest -n`."""
     for item in items:
-        for name in SHARED:
-            if name in item.fixturenames:
-                item.add_marker(pytest.mark.xdist_group(name))
-                break
+        groups = [group for name, group in SHARED.items() if name in item.fixturenames]
+        if groups:
+            item.add_marker(pytest.mark.xdist_group(groups[0]))

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fix_faults import PRELOADED
 from fix_pipelines import Workbench
 from pyspark import cloudpickle
 
@@ -339,7 +340,7 @@ def wait_for(happened: Callable[[], object], what: str) -> None:
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fix_cluster"])
+    context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         multiprocessing.forkserver.ensure_running()

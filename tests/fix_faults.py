@@ -27,6 +27,9 @@ from semel.run import run_batch
 
 WAIT_SECONDS = 30
 
+PRELOADED = ["fix_faults", "fix_cluster"]
+"""What the server has imported: a process of tests has one server, whoever starts it."""
+
 
 def quiet(_: str) -> None:
     """Takes what a verb says."""
@@ -154,7 +157,7 @@ def _main(
 def forks() -> multiprocessing.context.BaseContext:
     """The server that children are forked from."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fix_faults"])
+    context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         multiprocessing.forkserver.ensure_running()
