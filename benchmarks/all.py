@@ -1,0 +1,100 @@
+"""All benchmarks, or the quick ones, each in a process of its own. The last line is a JSON object.
+
+    python benchmarks/all.py
+    python benchmarks/all.py --quick
+    python benchmarks/all.py --tiny      # whether they still run: their figures mean nothing
+
+The object holds those of the issue's figures that were measured. A benchmark that fails is named on
+standard error, the others go on, and the exit status is 1.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from results import ORDER, write
+
+_HERE = Path(__file__).resolve().parent
+_KEYS = (
+    "ratio_id",
+    "ratio_position",
+    "ratio_id_2kb",
+    "speedup_structured_streaming",
+    "ratio_100m_over_1m",
+    "ids_per_second",
+    "bytes_per_id",
+    "chunk_reads_share",
+    "commit_ms_max",
+    "collect_100m_s",
+    "trigger_to_finalized_s",
+)
+_ALL = (*ORDER, "latency --submit --runs 5")
+_QUICK = (
+    "stage --records 3000000 --wide 250000 --no-slow-peers --no-variants --runs 3",
+    "catalog --records 10000000 --runs 3",
+)
+_TINY = (
+    "stage --records 4000 --runs 1",
+    "lookup --records 2000 --catalogs 4000 20000 --grow-by 1000 --runs 1",
+    "catalog --records 20000 --batch 1000 --written 20000 --runs 1",
+    "commit --records 10 1000 --others 1000 --runs 1",
+    "collect --records 20000 --batch 500",
+    "memory --records 1000 20000",
+)
+_TIMEOUT_S = 3_600
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="B1 without slow peers, and B3")
+    sizes.add_argument("--tiny", action="store_true")
+    parser.add_argument("--results", type=Path, help="default benchmarks/results, or build/bench")
+    options = parser.parse_args()
+    small = options.quick or options.tiny
+    # Only whole runs replace the results that are tracked.
+    folder = options.results or (
+        _HERE.parent / "build" / "bench" / "results" if small else _HERE / "results"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    headlines, failed = {}, []
+    for command in _QUICK if options.quick else _TINY if options.tiny else _ALL:
+        found = _run(command, folder)
+        if found is None:
+            failed.append(command)
+        else:
+            headlines |= found
+    print(f"written: {write(folder)}")
+    for command in failed:
+        print(f"failed: {command}", file=sys.stderr)
+    print(json.dumps({key: headlines[key] for key in _KEYS if key in headlines}))
+    sys.exit(1 if failed else 0)
+
+
+def _run(command: str, folder: Path) -> dict[str, float] | None:
+    """A benchmark's headline, None when it failed."""
+    name, *arguments = command.split()
+    print(f"{command}", flush=True)
+    started = time.monotonic()
+    arguments = [sys.executable, str(_HERE / f"{name}.py"), *arguments, "--results", str(folder)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said, _ = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # Its Postgres and Spark are to end as well.
+            said, _ = process.communicate()
+    print(f"  {time.monotonic() - started:.0f} s", flush=True)
+    if process.returncode:
+        return None
+    last = said.strip().splitlines()[-1]
+    print(f"  {last}", flush=True)
+    return json.loads(last)
+
+
+if __name__ == "__main__":
+    main()

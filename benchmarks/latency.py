@@ -1,0 +1,128 @@
+"""B7: from trigger to finalized in Airflow, for 10 k records, warm, with each task's share.
+
+    python benchmarks/latency.py
+    python benchmarks/latency.py --submit      # stage under spark-submit, in place of Spark Connect
+    python benchmarks/latency.py --records 100 --runs 1
+
+A stack of its own is started in folders of its own (`semel up`), a file lands, the DAG is triggered
+over Airflow's API, and the clock runs until the task finalize has ended. The first run is thrown
+away.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import harness
+import yaml
+from data import SCHEMA, Shape, landed
+
+from semel import stack
+from semel.cli.airflow_api import FINISHED, AirflowApi
+
+_PIPELINE = "latency"
+_TASKS = ("plan", "stage", "commit", "finalize")
+_POLL_S = 0.2
+_RUN_S_MAX = 600
+
+
+def main() -> None:
+    parser = harness.options_of(__doc__, runs=20, default=10_000, help="of a batch")
+    parser.add_argument("--submit", action="store_true", help="spark-submit with local[2]")
+    options = parser.parse_args()
+    with _open_stack(submit=options.submit) as (data, airflow):
+        report = _measure(data, airflow, options)
+    harness.save("latency", options, report, part="submit" if options.submit else "")
+
+
+def _measure(data: Path, airflow: AirflowApi, options: Namespace) -> dict[str, Any]:
+    found = []
+    for number in range(options.runs + 1):
+        seconds = _run(data, airflow, options.records, number)
+        harness.tell(f"  {seconds}")
+        if number:
+            found.append(seconds)
+    middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    way = "spark-submit" if options.submit else "Spark Connect"
+    whole = middle.pop("whole")
+    name = "trigger_to_finalized" + ("_submit" if options.submit else "")
+    rows = [[key, round(value, 2)] for key, value in middle.items()]
+    title = f"{options.records:,} records, {way}, median of {options.runs}"
+    return {
+        "title": "B7: from trigger to finalized in Airflow",
+        "headline": {f"{name}_s": round(whole, 3)},
+        "tables": [{"title": title, "columns": ["share", "seconds"], "rows": rows}],
+        "plots": [{"kind": "bars", "title": f"Seconds of a run, {way}", "bars": middle}],
+    }
+
+
+def _run(data: Path, airflow: AirflowApi, records: int, number: int) -> dict[str, float]:
+    """Land a file, trigger, wait. Returns the seconds of each task, of the gaps, of all."""
+    shape = Shape(records=records, first=number * records)
+    landed(shape, data / "in" / f"{number:04d}.jsonl")
+    run_id = f"bench-{number}"
+    triggered = datetime.now(UTC)
+    airflow.start_run(_PIPELINE, run_id)
+    deadline = time.monotonic() + _RUN_S_MAX
+    while airflow.run_state(_PIPELINE, run_id) not in FINISHED:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"run {run_id} did not end within {_RUN_S_MAX} s")
+        time.sleep(_POLL_S)
+    harness.check(run_id, airflow.run_state(_PIPELINE, run_id), "success")
+    tasks = airflow.tasks(_PIPELINE, run_id)
+    seconds = {}
+    before = triggered
+    for name in _TASKS:
+        task = tasks[name]
+        seconds[f"until {name} starts"] = (task.started - before).total_seconds()
+        seconds[name] = (task.ended - task.started).total_seconds()
+        before = task.ended
+    return {**seconds, "whole": (before - triggered).total_seconds()}
+
+
+@contextmanager
+def _open_stack(*, submit: bool) -> Iterator[tuple[Path, AirflowApi]]:
+    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
+    # As root Postgres runs as another user, who must be able to enter.
+    folder.chmod(0o755)
+    for name in [n for n in os.environ if n.startswith(("SEMEL_", "AIRFLOW"))]:
+        del os.environ[name]
+    os.environ["SEMEL_STATE_DIR"] = str(folder / "state")
+    os.environ["SEMEL_DATA_ROOTS"] = str(folder / "data")
+    os.environ["SEMEL_PIPELINES_DIR"] = str(folder / "pipelines")
+    if submit:
+        connection = {"conn_type": "spark", "host": "local[2]"}
+        os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps(connection)
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    (folder / "pipelines").mkdir()
+    (folder / "data" / "in").mkdir(parents=True)
+    source = {"type": "files", "path": "in/*.jsonl", "format": "jsonl", "schema": SCHEMA}
+    declared = {
+        "name": _PIPELINE,
+        "source": source,
+        "record_id": ["id"],
+        "sink": {"type": "files", "path": "out", "format": "parquet"},
+    }
+    (folder / "pipelines" / f"{_PIPELINE}.yaml").write_text(yaml.safe_dump(declared))
+    try:
+        stack.up(echo=harness.tell)
+        found = stack.connection()
+        airflow = AirflowApi(found.airflow_url, found.airflow_user, found.airflow_password)
+        airflow.wait_for_dag(_PIPELINE)
+        yield folder / "data", airflow
+    finally:
+        stack.down(echo=harness.tell)
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
