@@ -16,8 +16,9 @@ SHARED = {"stack": "stack", "cluster": "stack", "spark": "spark", "crashing": "c
 after the other. The cluster does not start while the stack does."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests by what they share, for `pytest -n`."""
+    """Group the tests by what they share, for `pytest -n`, before that reads the groups."""
     for item in items:
         groups = [group for name, group in SHARED.items() if name in item.fixturenames]
         if groups:
