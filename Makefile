@@ -20,16 +20,19 @@ help: ## Show this list
 demo: venv ## Start the local stack, land a week of flights, run it through Airflow, prove it
 	@.venv/bin/semel demo
 
-# What shares a stack or a Spark stays in one process; fast tests come first.
-PYTEST = .venv/bin/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
+# One process for the acceptance tests: they share one stack. Fast tests come first.
+PYTEST = .venv/bin/python -m pytest
+APART = tests/tidy tests/unit tests/model tests/integration tests/chaos tests/controls
 
 .PHONY: test
-test: venv ## Run all tests: tidy, unit, model, integration, acceptance, chaos, controls
-	@$(PYTEST)
+test: venv ## Run all tests: tidy, unit, model, integration, chaos, controls, acceptance
+	@$(PYTEST) -n auto --maxprocesses=4 $(APART)
+	@$(PYTEST) tests/acceptance
 
 .PHONY: soak
 soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECONDS=600 of random steps
-	@$(PYTEST) -m soak
+	@$(PYTEST) -n auto --maxprocesses=4 -m soak $(APART)
+	@$(PYTEST) -m soak tests/acceptance
 
 .PHONY: chaos
 chaos: venv ## Kill the live stack KILLS=30 times at random (SEED=n), and prove its output exact
