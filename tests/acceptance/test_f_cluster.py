@@ -21,6 +21,9 @@ from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.reader import dataset
 
+# Its cluster takes 20 s to start on two cores.
+pytestmark = pytest.mark.soak
+
 BAD_LINE = b"{not json"
 WHILE_WRITING = "storage.before_fsync"
 WRITTEN = "storage.after_fsync"
@@ -154,7 +157,6 @@ def test_a_python_worker_dies_while_it_writes(scene: Scene) -> None:
 
 
 # Attacks S9, S15.
-@pytest.mark.soak
 @pytest.mark.parametrize("point", [IN_READ, IN_CLASSIFY, CLASSIFIED])
 def test_an_executor_dies_before_write(scene: Scene, point: str) -> None:
     """In read and in classify: whatever Spark runs again, the attempt wins whole or is lost."""
@@ -169,7 +171,6 @@ def test_an_executor_dies_before_write(scene: Scene, point: str) -> None:
 
 
 # Attacks S9.
-@pytest.mark.soak
 @pytest.mark.parametrize("point", [IN_READ, CLASSIFIED])
 def test_a_copy_in_read_and_in_classify(scene: Scene, point: str) -> None:
     """A copy reads the same, and finds the id run that the slow task has stored."""
@@ -184,7 +185,6 @@ def test_a_copy_in_read_and_in_classify(scene: Scene, point: str) -> None:
     scene.assert_exact(200)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("victim", ["worker", "executor", "none"])
 def test_random_values_of_a_task_that_runs_again(scene: Scene, victim: str) -> None:
     """rand() and uuid() in a transform: the output is what one attempt wrote, each id once."""
@@ -205,7 +205,6 @@ def test_random_values_of_a_task_that_runs_again(scene: Scene, victim: str) -> N
 
 
 # Attacks S15.
-@pytest.mark.soak
 def test_an_executor_dies_between_two_shuffles(scene: Scene) -> None:
     """Random records of a shuffle that was half lost are never mixed with a second computation."""
     folder = scene.bench.folder / "transform"
@@ -227,7 +226,6 @@ def test_an_executor_dies_between_two_shuffles(scene: Scene) -> None:
 
 
 # Attacks S1, C7.
-@pytest.mark.soak
 @pytest.mark.parametrize("point", ["stage.after_folders", "stage.after_job"])
 def test_a_driver_goes_on_after_it_was_given_up(scene: Scene, point: str) -> None:
     """Stopped before or after its job, while another wins and collect cleans up: no change."""
@@ -249,7 +247,6 @@ def test_a_driver_goes_on_after_it_was_given_up(scene: Scene, point: str) -> Non
 
 
 # Attacks S9, S14.
-@pytest.mark.soak
 def test_the_plan_of_an_attempt_is_sent_twice(scene: Scene) -> None:
     """The second finds the id runs of the first and writes files of its own; one set of them wins.
     """
