@@ -20,6 +20,7 @@ import psutil
 import pytest
 from fix_faults import PRELOADED
 from fix_pipelines import Workbench
+from fix_postgres import free_port
 from pyspark import cloudpickle
 
 from semel import faults, limits, paths, pipeline
@@ -27,7 +28,7 @@ from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spark.engine import Outcome, SparkEngine
-from semel.spark.session import SETTINGS, open_engine
+from semel.spark.session import LOOPBACK, SETTINGS, open_engine
 from semel.stack import spark_server
 from semel.steps.job import StageJob
 
@@ -41,24 +42,25 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 SPLIT_BYTES = 4_000
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-_CONF = SETTINGS | {
-    "spark.executor.memory": "640m",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": _JAVA,
-    "spark.driver.extraJavaOptions": _JAVA,
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.locality.wait": "0",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    # Late enough that only a task that is held up gets a copy.
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.1",
-    "spark.speculation.multiplier": "1.5",
-    "spark.speculation.minTaskRuntime": "3s",
-}
+_CONF = (
+    SETTINGS
+    | LOOPBACK
+    | {
+        "spark.executor.memory": "640m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": _JAVA,
+        "spark.driver.extraJavaOptions": _JAVA,
+        "spark.locality.wait": "0",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        # Late enough that only a task that is held up gets a copy.
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.1",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.minTaskRuntime": "3s",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +247,7 @@ def _drive(
 def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
     """Master, two workers and a Connect server. Yields the server's address and the processes."""
     started: list[subprocess.Popen] = []
-    master_port, connect_port = _free_port(), _free_port()
+    master_port, connect_port = free_port(), free_port()
     master = f"spark://{HOSTS[0]}:{master_port}"
 
     def start(host: str, program: str, *arguments: str) -> None:
@@ -262,8 +264,12 @@ def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
         with open(folder / f"{name}.log", "wb") as log:
             started.append(
                 subprocess.Popen(
-                    command, env=environment, cwd=folder, stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=log,
+                    command,
+                    env=environment,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                 )  # fmt: skip
             )
 
@@ -320,12 +326,6 @@ def _dead(started: list[subprocess.Popen]) -> bool:
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def wait_for(happened: Callable[[], object], what: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fix_account import quiet
 from fix_engine import LocalEngine
 
 from semel import faults, limits, merge, pipeline
@@ -29,10 +30,6 @@ WAIT_SECONDS = 30
 
 PRELOADED = ["fix_faults", "fix_cluster"]
 """What the server has imported: a process of tests has one server, whoever starts it."""
-
-
-def quiet(_: str) -> None:
-    """Takes what a verb says."""
 
 
 def contested(ledger: Ledger, spec: pipeline.Spec) -> None:

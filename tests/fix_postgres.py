@@ -95,7 +95,7 @@ def _server(folder: Path, fsync: bool) -> Iterator[str]:
     password_file.chmod(0o600)
     if user:
         os.chown(password_file, user["user"], user["group"])
-    data, port = folder / "data", _free_port()
+    data, port = folder / "data", free_port()
     _run(
         folder, "initdb", "-D", data, "-U", "semel", "--auth=scram-sha-256", "--no-sync",
         f"--pwfile={password_file}", "--encoding=UTF8", "--locale=C.UTF-8",
@@ -137,7 +137,8 @@ def _user() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

@@ -37,5 +37,4 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
         reason=reason,
     )
     rows(connection, "abandon", "lose_attempts", batch_id=batch_id, reason=reason)
-    change(connection, "abandon", "clear_lease", batch_id=batch_id)
     return len(rows(connection, "abandon", "release_claims", batch_id=batch_id))

@@ -132,8 +132,8 @@ def retire_expired(connection: sa.Connection, pipeline_id: int) -> int:
 def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
     """Delete the payload of runs that nobody can ask for any more. Returns how many pieces went.
 
-    These are runs that a merge or their age retired before any open attempt began, and runs of lost
-    attempts. Segment by segment, each in a transaction of its own.
+    These are runs that a merge retired before any open attempt began, and runs of lost attempts;
+    expired ones go with their segment. Segment by segment, each in a transaction of its own.
     """
     deleted = 0
     for segment in ledger.rows("catalog", "live_segments", pipeline_id=pipeline_id):

@@ -111,8 +111,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     # Keeps F5.
     rename(sink, files, batch_id)
     faults.point("finalize.after_rename")
-    bucket = {"bucket_seconds": pipeline["bucket_seconds"]}
-    _mark(marker, bucket | marker_content(spec, sink, batch, won, counts, claims, files))
+    _mark(marker, marker_content(spec, pipeline, batch, won, counts, claims, files))
     faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
         done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
@@ -190,7 +189,7 @@ def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
 
 def marker_content(
     spec: Spec,
-    sink: Path,
+    pipeline: Row,
     batch: Batch,
     won: Row,
     counts: Counts,
@@ -202,6 +201,7 @@ def marker_content(
     return {
         "format": MARKER_FORMAT,
         "pipeline": spec.name,
+        "bucket_seconds": pipeline["bucket_seconds"],
         "batch_id": batch.batch_id,
         "fence": attempt.fence,
         "request_key": batch.request_key,
@@ -219,7 +219,7 @@ def marker_content(
         "files": [
             {
                 "kind": file.kind,
-                "path": os.path.relpath(file.final_path, sink),
+                "path": os.path.relpath(file.final_path, pipeline["sink_path"]),
                 "records": file.records,
                 "bytes": file.bytes,
                 "checksum": file.checksum,

@@ -1,22 +1,24 @@
 """Limits with their units and reasons. Every loop, retry and wait of semel is bounded by one."""
 
-IDS_PER_CHUNK = 8_192
-"""Ids in one stored chunk: 96 KiB, so a look-up reads one TOAST value, and pg_dump stays calm."""
+IDS_PER_CHUNK = 672
+"""Ids in one stored chunk: 8,064 bytes, which with its row fill one page of Postgres, so a look-up
+reads one page. Part of the stored format: what is stored was cut by it."""
 
-FILTER_BITS_PER_ID = 16
-"""Bits of the split-block Bloom filter an id gets at least: about 0.13 % false positives."""
+FILTER_BITS_PER_ID = 18
+"""Bits of the split-block Bloom filter an id gets at least: about 0.07 % false positives."""
 
 FILTER_PIECE_BYTES = 1 << 20
 """A stored filter is cut into pieces of this size: one large bytea broke pg_dump."""
 
-RUNS_LIVE_PER_SHARD_MAX = 16
-"""Live id runs of a shard before collect merges them: probing costs per filter, not per size."""
+RUNS_LIVE_PER_SHARD_MAX = 12
+"""Live id runs of a shard before collect merges them: probing costs per filter, not per size, and
+twelve filters send less than 1 % of new ids to a look-up."""
 
 SPANS_PER_HORIZON = 4
 """Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
 
-CHUNKS_PER_READ = 256
-"""Chunks of ids that one statement of a look-up reads at most: 24 MiB."""
+CHUNKS_PER_READ = 2_048
+"""Chunks of ids that one statement of a look-up reads at most: 16 MiB."""
 
 FILTER_CACHE_BYTES = 4 << 30
 """Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""

@@ -20,10 +20,5 @@ SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
 WHERE batch_id = :batch_id AND status IN ('running', 'staged')
 RETURNING attempt_id;
 
--- name: clear_lease
--- Nobody shall wait for a batch that is given up.
-UPDATE semel.pipeline SET lease_batch_id = NULL, lease_until = NULL
-WHERE lease_batch_id = :batch_id;
-
 -- name: release_claims
 DELETE FROM semel.claim WHERE batch_id = :batch_id RETURNING source_partition_id;

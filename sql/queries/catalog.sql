@@ -56,14 +56,15 @@ RETURNING segment_id;
 -- name: create_payload
 CREATE TABLE semel.ids_{segment_id} (
     id_run_id  bigint NOT NULL,
-    kind       smallint NOT NULL,
     piece      int NOT NULL,
+    kind       smallint NOT NULL,
     payload    bytea NOT NULL,
     PRIMARY KEY (id_run_id, kind, piece)
-);
+) WITH (toast_tuple_target = 8160);
 
 -- name: keep_payload_plain
--- Hashes do not compress: trying costs time for nothing.
+-- Hashes do not compress: trying costs time for nothing. A chunk stays in its row, a page of its
+-- own; only pieces of an index are moved out.
 ALTER TABLE semel.ids_{segment_id} ALTER COLUMN payload SET STORAGE EXTERNAL;
 
 -- name: share_attempt
@@ -89,9 +90,9 @@ WHERE id_run_id = :id_run_id
 RETURNING id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;
 
--- name: insert_payload
-INSERT INTO semel.ids_{segment_id} (id_run_id, kind, piece, payload)
-VALUES (:id_run_id, :kind, :piece, :payload);
+-- name: copy_payload
+-- The driver runs this by itself.
+COPY semel.ids_{segment_id} (id_run_id, piece, kind, payload) FROM STDIN (FORMAT binary);
 
 -- name: pieces
 -- The driver runs this by itself, hence its own parameter style.
@@ -125,12 +126,12 @@ ORDER BY segment_id;
 -- name: delete_payload
 -- Keeps G4.
 -- Payload that nobody can ask for any more: of runs that merges retired before any open attempt
--- began, and of attempts that are lost for ever.
+-- began, and of attempts that are lost for ever. What its age retired goes with its whole table.
 DELETE FROM semel.ids_{segment_id} AS i
 USING semel.id_run AS r
 WHERE r.segment_id = {segment_id}
   AND i.id_run_id = r.id_run_id
-  AND ((r.retired_at IS NOT NULL
+  AND ((r.retired_by IS NOT NULL
         AND NOT EXISTS (SELECT FROM semel.attempt AS a
                         JOIN semel.batch AS b USING (batch_id)
                         WHERE b.pipeline_id = r.pipeline_id

@@ -1,10 +1,13 @@
 -- commit: make one attempt win.
 
 -- name: pipeline_now
-SELECT commit_seq, gc_floor, sink_schema, lease_batch_id,
-       COALESCE(lease_until > clock_timestamp(), false) AS leased
-FROM semel.pipeline
-WHERE pipeline_id = :pipeline_id;
+-- Keeps C9.
+-- A lease holds while its batch may still commit: nobody waits for one that has, or was given up.
+SELECT p.commit_seq, p.gc_floor, p.sink_schema, p.lease_batch_id,
+       COALESCE(p.lease_until > clock_timestamp() AND b.status = 'planned', false) AS leased
+FROM semel.pipeline AS p
+LEFT JOIN semel.batch AS b ON b.batch_id = p.lease_batch_id
+WHERE p.pipeline_id = :pipeline_id;
 
 -- name: bucket_seconds
 SELECT bucket_seconds FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
@@ -22,9 +25,7 @@ SELECT status, bucket_min FROM semel.attempt WHERE attempt_id = :attempt_id FOR 
 UPDATE semel.pipeline
 SET commit_seq = commit_seq + 1,
     batch_time_last = GREATEST(clock_timestamp(), batch_time_last + interval '1 microsecond'),
-    sink_schema = COALESCE(sink_schema, :sink_schema),
-    lease_batch_id = NULL,
-    lease_until = NULL
+    sink_schema = COALESCE(sink_schema, :sink_schema)
 WHERE pipeline_id = :pipeline_id AND commit_seq = :compared_seq
 RETURNING commit_seq, batch_time_last AS batch_time;
 
@@ -55,5 +56,7 @@ WHERE lease_batch_id = :batch_id;
 UPDATE semel.pipeline
 SET lease_batch_id = :batch_id, lease_until = clock_timestamp() + make_interval(secs => :seconds)
 WHERE pipeline_id = :pipeline_id
-  AND (lease_batch_id IS NULL OR lease_batch_id = :batch_id OR lease_until < clock_timestamp())
+  AND (lease_batch_id IS NULL OR lease_batch_id = :batch_id OR lease_until < clock_timestamp()
+       OR NOT EXISTS (SELECT FROM semel.batch AS b
+                      WHERE b.batch_id = lease_batch_id AND b.status = 'planned'))
 RETURNING lease_until;

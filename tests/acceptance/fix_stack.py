@@ -47,6 +47,8 @@ class Stack(Workbench):
             "SEMEL_STATE_DIR": str(self.state),
             "SEMEL_DATA_ROOTS": str(self.data),
             "SEMEL_PIPELINES_DIR": str(self.pipelines),
+            # A task that is marked failed is to hear of it while it still runs.
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         }
         self.ups: list[Answer] = []
         self.airflow: Airflow

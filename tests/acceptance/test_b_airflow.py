@@ -9,8 +9,8 @@ from fix_stack import SOURCES, Stack
 
 from semel import pipeline, reader
 
-KILLED_RECORDS = 200_000
-"""17 MB: staging them takes seconds, so that there is a middle to be killed in."""
+KILLED_RECORDS = 400_000
+"""34 MB: staging them takes seconds, so that there is a middle to be killed in."""
 
 SPILL_POLL_SECONDS = 0.05
 """The middle of a stage does not last: it is looked for more often than what stays."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from checker import Found, assert_exact
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_pipelines import Workbench, events
 
 from semel.ledger import Ledger

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_pipelines import Workbench
 from machine_clock import Clock, Killed, Mortal
 from machine_files import File, Files

@@ -9,17 +9,20 @@ What it does not do: part what happens between two points. Two actors that are b
 (one of them was just let go by a lock) run freely there.
 """
 
+import copy
 import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import psycopg
 import sqlalchemy as sa
+from fix_scene import Scene
 
 from semel import faults, paths
 from semel.ledger import Ledger
@@ -33,7 +36,8 @@ TABLES = (
     "pipeline source_partition batch claim attempt manifest_file segment id_run refusal".split()
 )
 
-Act = Callable[[Ledger], object]
+Act = Callable[[Scene], object]
+"""What an actor does, in a scene whose ledger is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ class Actor:
     """A thread that runs one act. `passed`: the points at which it stood."""
 
     name: str
-    act: Act
+    act: Callable[[Ledger], object]
     ledger: Ledger
     state: str = "standing"
     value: object = None
@@ -77,10 +81,16 @@ class Played:
         return [actor.value for actor in self.actors.values()]
 
 
+After = Callable[[Scene, Played], None]
+"""What must hold after an order was played."""
+
+
 class Play:
     """Several actors on one ledger that take turns at the named points."""
 
-    def __init__(self, dsn: str, acts: dict[str, Act], points: Collection[str]) -> None:
+    def __init__(
+        self, dsn: str, acts: dict[str, Callable[[Ledger], object]], points: Collection[str]
+    ) -> None:
         assert set(points) <= set(faults.POINTS)
         url = sa.make_url(dsn).set(drivername="postgresql")
         self.connection = psycopg.connect(
@@ -207,7 +217,42 @@ class Play:
         return all(self._backends[name] & {*(found or ())} for name in names)
 
 
-def all_orders(play: Callable[[Sequence[str]], Played]) -> Iterator[Played]:
+def every_order(scene: Scene, points: tuple[str, ...], after: After, **acts: Act) -> list[Played]:
+    """Play all orders from the scene as it is now; `after` proves each. Returns them."""
+    started = time.monotonic()
+    bound = {name: partial(_act, scene, act) for name, act in acts.items()}
+    with Play(scene.ledger.dsn, bound, points) as cast:
+        saved = _Saved(cast.connection, scene.spec.sink_path())
+
+        def play(wanted: tuple[str, ...]) -> Played:
+            saved.again()
+            played = cast.play(wanted)
+            try:
+                after(scene, played)
+            except BaseException as error:
+                error.add_note(f"in the order {played.order}")
+                raise
+            return played
+
+        found = list(_all_orders(play))
+    waited = sum(any(turn.blocked for turn in played.turns) for played in found)
+    seconds = time.monotonic() - started
+    print(f"{len(found)} orders, {waited} impossible by locks, {seconds:.1f} s")
+    assert len({played.order for played in found}) == len(found)
+    assert {point for p in found for actor in p.actors.values() for point in actor.passed} == {
+        *points
+    }, "a point that no order passes"
+    return found
+
+
+def _act(scene: Scene, act: Act, ledger: Ledger) -> object:
+    """The same act on a ledger of the actor's own."""
+    other = copy.copy(scene)
+    other.ledger = ledger
+    return act(other)
+
+
+def _all_orders(play: Callable[[Sequence[str]], Played]) -> Iterator[Played]:
     """Play every order there is, depth first: each time the last turn that may be another's is."""
     wanted: tuple[str, ...] | None = ()
     while wanted is not None:
@@ -225,7 +270,7 @@ def _next(turns: list[Turn]) -> tuple[str, ...] | None:
     return None
 
 
-class Saved:
+class _Saved:
     """A ledger and a folder as they are now, to begin from as long as the connection lives."""
 
     def __init__(self, connection: psycopg.Connection, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The verbs in the words of the chaos tests."""
 
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_scene import Scene
 
 from semel.commit import Committed, commit

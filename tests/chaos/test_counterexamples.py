@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fix_account import settled
+from fix_account import quiet, settled
 from fix_engine import LocalEngine
-from fix_faults import collecting, quiet
+from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_proxy import Proxy
 from fix_scene import Scene, attempts, sql, staged_folders
-from schedule import Played
+from look import statements
+from schedule import Played, every_order
 from steps import committed, finalized, staged
-from test_interleavings import every_order
 
 from semel import collect as collect_module
 from semel import faults
@@ -267,15 +267,12 @@ def before_statement(part: str, act: Callable[[], object]) -> Iterator[None]:
     """Call `act` once, before the first statement that holds a text is sent."""
     left = [act]
 
-    def sent(_connection, _cursor, text, *_) -> None:  # noqa: ANN001 - SQLAlchemy's own
+    def told(_connection: sa.Connection, text: str, _values: dict) -> None:
         if left and part in text:
             left.pop()()
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", sent)
-    try:
+    with statements(told):
         yield
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", sent)
     assert not left, f"no statement with {part!r}"
 
 

@@ -3,19 +3,18 @@
 Each test plays all orders that there are (tests/chaos/schedule.py), from the same ledger and files.
 """
 
-import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import collecting, quiet
+from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
-from schedule import Play, Played, Saved, all_orders
+from schedule import Act, After, Played, every_order
 from steps import committed, finalized, staged
 
 from semel import merge
@@ -28,48 +27,10 @@ from semel.stage import stage
 
 COMMIT = ("commit.before_compare", "commit.after_compare", "commit.before_win")
 
-Act = Callable[[Scene], object]
-After = Callable[[Scene, Played], None]
-
 
 @pytest.fixture(autouse=True)
 def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
-
-
-def every_order(scene: Scene, points: tuple[str, ...], after: After, **acts: Act) -> list[Played]:
-    """Play all orders from the scene as it is now; `after` proves each. Returns them."""
-    started = time.monotonic()
-    bound = {name: partial(_act, scene, act) for name, act in acts.items()}
-    with Play(scene.ledger.dsn, bound, points) as cast:
-        saved = Saved(cast.connection, scene.spec.sink_path())
-
-        def play(wanted: tuple[str, ...]) -> Played:
-            saved.again()
-            played = cast.play(wanted)
-            try:
-                after(scene, played)
-            except BaseException as error:
-                error.add_note(f"in the order {played.order}")
-                raise
-            return played
-
-        found = list(all_orders(play))
-    waited = sum(any(turn.blocked for turn in played.turns) for played in found)
-    seconds = time.monotonic() - started
-    print(f"{len(found)} orders, {waited} impossible by locks, {seconds:.1f} s")
-    assert len({played.order for played in found}) == len(found)
-    assert {point for p in found for actor in p.actors.values() for point in actor.passed} == {
-        *points
-    }, "a point that no order passes"
-    return found
-
-
-def _act(scene: Scene, act: Act, ledger: Ledger) -> object:
-    """The same act on a ledger of the actor's own."""
-    other = copy.copy(scene)
-    other.ledger = ledger
-    return act(other)
 
 
 def commit(batch_id: int) -> Act:

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 
 import pytest
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import Children, quiet
+from fix_faults import Children
 from fix_pipelines import events
 from fix_scene import Scene, sql
 from steps import committed, staged
 
-from semel import limits
+from semel import faults, limits
 from semel.abandon import abandon
 from semel.commit import Committed, commit
+from semel.errors import StateError
 from semel.plan import plan
 from semel.stage import stage
 
@@ -72,7 +74,6 @@ def test_lease_after_three_losses(
 
     done = beaten(scene, batch_id, limits.ATTEMPTS_LOST_BEFORE_LEASE, last)
     assert leases == [batch_id]
-    assert holder() is None
     assert done.losses == limits.ATTEMPTS_LOST_BEFORE_LEASE
     assert started[0].ended() == (1, "FaultError")
     scene.finish("r1", "r2")
@@ -95,15 +96,23 @@ def test_no_lease_before_three_losses(scene: Scene, monkeypatch: pytest.MonkeyPa
     scene.finish("r1", "r2")
 
 
-# Attacks A2.
-def test_abandoned_batch_leaves_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others do not wait for the lease of a batch that was given up."""
+# Attacks C9.
+@pytest.mark.parametrize("point", ["commit.before_lease", "commit.after_lease"])
+def test_abandoned_batch_leaves_no_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Others do not wait for the lease of a batch that is given up as it takes it."""
     batch_id = staged(scene, "r1")
-    sql(
-        scene.ledger,
-        "UPDATE semel.pipeline SET lease_batch_id = :batch, lease_until = now() + interval '1 h'",
-        batch=batch_id,
-    )
-    abandon(scene.ledger, batch_id, "given up by the test")
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+
+    def give_up() -> None:
+        abandon(scene.ledger, batch_id, "given up by the test")
+
+    with monkeypatch.context() as patch, faults.armed(point, give_up):
+        patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 0)
+        with pytest.raises(StateError, match="abandoned"):
+            committed(scene, batch_id)
+    assert sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline") == [
+        {"lease_batch_id": batch_id}
+    ]
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)  # Who waits fails after a second.
     scene.finish("r1", "r2")

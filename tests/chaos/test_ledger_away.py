@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import collecting, quiet
+from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_postgres import restart, server
 from fix_proxy import Proxy

@@ -16,8 +16,8 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_pipelines import Workbench, events
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
@@ -255,9 +255,7 @@ def machine_dsn(postgres: str, template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def arena(
-    machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Arena]:
+def arena(machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     clock = Clock(machine_dsn)
     tune(monkeypatch, clock)
     with Mortal(machine_dsn) as ledger:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fix_account import settled
+from fix_account import quiet, settled
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, sql
 from look import manifest, statements, status

@@ -9,10 +9,9 @@ from pathlib import Path
 import fix_engine
 import pyarrow.dataset as ds
 import pytest
-from fix_account import settled
+from fix_account import quiet, settled
 from fix_disk import Disk
 from fix_engine import LocalEngine
-from fix_faults import quiet
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, sql, staged_folders
 from look import manifest, statements, status

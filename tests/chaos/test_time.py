@@ -1,8 +1,8 @@
 """The end of a horizon, and tasks that run again: what was decided stays decided."""
 
-from fix_account import ids, settled
+from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
-from fix_faults import collecting, quiet
+from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, live_runs, payload_tables, time_passes
 

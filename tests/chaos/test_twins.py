@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_faults import collecting, quiet
+from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_scene import Scene, attempts, sql
 from steps import committed, finalized, staged

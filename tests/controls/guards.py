@@ -53,17 +53,10 @@ def statement(verb: str, name: str, old: str, new: str = "") -> None:
     found[name] = sa.text(text.replace(old, new))
 
 
-def constraint(name: str) -> None:
-    """Drop a constraint or an index of the schema, in every ledger that is made from now on."""
+def constraint(table: str, name: str) -> None:
+    """Drop a constraint of the schema, in every ledger that is made from now on."""
     postgres = importlib.import_module("fix_postgres")
-    index = name == "attempt_won_once"
-    table = {"claim_disjoint": "claim", "manifest_file_final_owned": "manifest_file"}.get(name)
-    drop = (
-        f"DROP INDEX semel.{name};"
-        if index
-        else (f"ALTER TABLE semel.{table} DROP CONSTRAINT {name};")
-    )
-    postgres.SCHEMA_CHANGES.append(drop)
+    postgres.SCHEMA_CHANGES.append(f"ALTER TABLE semel.{table} DROP CONSTRAINT {name};")
 
 
 def no_pipeline_lock() -> None:
@@ -255,7 +248,7 @@ _ALL = (
     Guard(
         name="exclusion constraint on claims",
         rules="P3",
-        remove=lambda: constraint("claim_disjoint"),
+        remove=lambda: constraint("claim", "claim_disjoint"),
         tests=(f"{INTEGRATION}/test_constraints.py::test_a_position_is_claimed_once",),
     ),
     Guard(

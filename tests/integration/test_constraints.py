@@ -2,6 +2,7 @@
 
 import pytest
 import sqlalchemy as sa
+from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 
@@ -15,10 +16,6 @@ CLAIM = (
     "INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, tail_hash)"
     " SELECT batch_id, 99, source_partition_id, {span}, '' FROM semel.claim LIMIT 1"
 )
-
-
-def quiet(_: str) -> None:
-    """Where the verbs' words go."""
 
 
 def refused(ledger: Ledger, statement: str, constraint: str) -> None:

@@ -21,7 +21,7 @@ from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.spark.engine import SparkEngine
-from semel.spark.session import LOOPBACK, SETTINGS, interrupt, open_engine
+from semel.spark.session import interrupt, open_engine, settings_for
 from semel.stage import Say, stage
 
 CONNECTION = "spark_default"
@@ -84,13 +84,12 @@ class Stager:
                 f"the Airflow connection {CONNECTION} asks for deploy-mode cluster; semel needs "
                 "the driver beside the task: set it to client, or use Spark Connect"
             )
-        own = LOOPBACK if (connection.host or "").startswith("local") else {}
         with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
             answer = Path(folder) / "answer.json"
             hook = SparkSubmitHook(
                 conn_id=CONNECTION,
                 name=f"semel {self.spec.name} batch {self.batch_id}",
-                conf={**SETTINGS, **own, **_QUIET},
+                conf=settings_for(connection.host or "") | _QUIET,
                 application_args=[self.spec.name, str(self.batch_id), "--answer", str(answer)],
             )
             self._hook = hook

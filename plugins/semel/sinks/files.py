@@ -78,9 +78,8 @@ class PartWriter:
             )
             if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
                 raise LimitError(
-                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... would be "
-                    "longer "
-                    f"than {limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... is longer than "
+                    f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
                 )
             yield folder, rest.filter(pc.equal(encoded.indices, code))
 

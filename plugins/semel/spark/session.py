@@ -32,7 +32,7 @@ LOOPBACK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-"""With these a driver whose executors are in its own process is seen by no other machine."""
+"""With these no other machine sees a driver."""
 
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
@@ -64,6 +64,11 @@ def open_engine(remote_or_master: str, say: Say = print) -> Iterator[SparkEngine
         session.stop()
 
 
+def settings_for(master: str) -> dict[str, str]:
+    """What Spark is started with; a driver whose executors are in its own process stays unseen."""
+    return SETTINGS | LOOPBACK if master.startswith("local") else SETTINGS
+
+
 def interrupt(engine: SparkEngine) -> None:
     """Cancel what the engine's session runs. Meant for signal handlers: it waits for nothing."""
     if hasattr(engine.session, "interruptAll"):
@@ -92,8 +97,7 @@ def _classic(master: str) -> SparkSession:
     """A session whose driver is this process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
     builder = SparkSession.builder.appName("semel").config("spark.ui.showConsoleProgress", "false")
-    own = LOOPBACK if master.startswith("local") else {}
-    for key, value in {**SETTINGS, **own}.items():
+    for key, value in settings_for(master).items():
         builder = builder.config(key, value)
     if master != SUBMITTED:
         builder = builder.master(master)

@@ -94,7 +94,8 @@ def up(echo: Echo) -> StackState:
             supervision.start_part(name)
         _wait_healthy(lambda: _troubles(wanted.ports), HEALTHY_SECONDS["the others"], echo)
         echo(f"all parts are healthy after {time.monotonic() - began:.0f} s")
-        return status()
+        # Not asked again: a part that is slow to answer once more is as healthy as it just was.
+        return _state(dict.fromkeys(wanted.names, ""))
 
 
 def down(echo: Echo) -> None:
@@ -106,9 +107,13 @@ def down(echo: Echo) -> None:
 
 def status() -> StackState:
     """Ask every part how it is."""
+    return _state(_troubles(layout.load().ports))
+
+
+def _state(troubles: dict[str, str]) -> StackState:
+    """The state of all parts, of which the embedded ones and Airflow's have these troubles."""
     saved = layout.load()
     known = supervision.programs()
-    troubles = _troubles(saved.ports)
     addresses = {name: saved.urls.get("airflow", "") for name in airflow_server.COMMANDS}
     addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark")}
     found = list(outside.states())

@@ -25,6 +25,8 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
+    # At INFO it logs whole plans, and a plan holds the ledger's password.
+    "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
