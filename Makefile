@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 PYTHON_MIN := 3.11
+# Hundreds of processes are started here: what they import is to be compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 JAVA_MIN := 17
 
 # The first of these that is new enough makes .venv; `make PYTHON=/path/to/python demo` names one.
