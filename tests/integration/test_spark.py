@@ -4,16 +4,25 @@ import pytest
 from fix_pipelines import Workbench, events
 from test_run import output
 
+from semel import limits
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 
 
+@pytest.mark.parametrize("split_bytes", [limits.SPLIT_BYTES, 50_000])
 def test_spark_gives_what_the_steps_give(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+    bench: Workbench,
+    ledger: Ledger,
+    spark_engine: SparkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    split_bytes: int,
 ) -> None:
-    """Several splits and shards through both shuffles: each record is once in output or drops."""
+    """Several splits a task, and several tasks a file, through both shuffles: each record is once
+    in output or drops.
+    """
+    monkeypatch.setattr(limits, "SPLIT_BYTES", split_bytes)
     spec = bench.spec(sink={"position_columns": True})
     for part in range(3):
         records = [*events(part * 1000, part * 1000 + 1100), b"[]"]

@@ -21,13 +21,13 @@ from semel.manifest import Kind, SplitReport, StagedFile
 from semel.spark.transforms import load_transforms, module_path
 from semel.spec_parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.steps.job import StageJob
+from semel.steps.job import Split, StageJob
 from semel.steps.read import read
 from semel.steps.shard import classify_shard
 from semel.steps.write import decide, survivors, write_rows
 
 _READ = "shard int, split int, ids binary, report binary"
-_CLASSIFIED = "split int, shard int, dropped binary, report binary"
+_CLASSIFIED = "task int, split int, shard int, dropped binary, report binary"
 _REPORTS = "split int, report binary"
 _WRITTEN = "files binary"
 _ARROW = {
@@ -38,6 +38,7 @@ _ARROW = {
         ("report", pa.binary()),
     ],
     _CLASSIFIED: [
+        ("task", pa.int32()),
         ("split", pa.int32()),
         ("shard", pa.int32()),
         ("dropped", pa.binary()),
@@ -94,28 +95,26 @@ class SparkEngine:
             raise translated(error) from error
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
-        count = len(job.splits)
-        splits = self.session.range(0, count, 1, count)
+        tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if job.spec.by_position:
-            done = splits.mapInArrow(_read_only(job, write), _REPORTS)
+            done = tasks.mapInArrow(_read_only(job, write), _REPORTS)
         else:
             done = (
-                splits.mapInArrow(_read(job), _READ)
+                tasks.mapInArrow(_read(job), _READ)
                 .repartitionById(job.shards, "shard")
                 .mapInArrow(_classify(job), _CLASSIFIED)
-                .repartitionById(count, "split")
+                .repartitionById(job.tasks, "task")
                 .mapInArrow(_write(job, write), _REPORTS)
             )
         reports = [SplitReport.from_bytes(bytes(row["report"])) for row in done.collect()]
         reports.sort(key=lambda report: report.split)
-        _each_once("split", [report.split for report in reports], count, job)
+        _each_once("split", [report.split for report in reports], len(job.splits), job)
         return reports
 
     def _transform(
         self, job: StageJob, reports: list[SplitReport], transforms: list[tuple[str, Callable]]
     ) -> Outcome:
-        count = len(job.splits)
-        frame = self.session.range(0, count, 1, count).mapInArrow(
+        frame = self.session.range(0, job.tasks, 1, job.tasks).mapInArrow(
             _survivors(job, reports), from_arrow_schema(job.output_schema())
         )
         for name, transform in transforms:
@@ -214,21 +213,20 @@ def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> 
 
 def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _values(batches, "id"):
-            done = read(job, job.splits[number], write=False)
+        for split in _splits(job, batches):
+            done = read(job, split, write=False)
             report = done.report.to_bytes()
             for shard, ids in done.ids.items():
-                yield _one(_READ, shard, number, pack_ids(ids), report)
+                yield _one(_READ, shard, split.number, pack_ids(ids), report)
 
     return task
 
 
 def _read_only(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _values(batches, "id"):
-            yield _one(
-                _REPORTS, number, read(job, job.splits[number], write=write).report.to_bytes()
-            )
+        for split in _splits(job, batches):
+            report = read(job, split, write=write).report
+            yield _one(_REPORTS, split.number, report.to_bytes())
 
     return task
 
@@ -246,7 +244,7 @@ def _classify(job: StageJob) -> Callable:
         for row in rows:
             number = row["split"]
             blob = pack_dropped(dropped[number]) if number in dropped else b""
-            yield _one(_CLASSIFIED, number, shard, blob, row["report"])
+            yield _one(_CLASSIFIED, job.splits[number].task, number, shard, blob, row["report"])
 
     return task
 
@@ -271,8 +269,8 @@ def _write(job: StageJob, write: bool) -> Callable:
 
 def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in _values(batches, "id"):
-            yield from survivors(job, reports[number])
+        for split in _splits(job, batches):
+            yield from survivors(job, reports[split.number])
 
     return task
 
@@ -297,9 +295,11 @@ def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
         )
 
 
-def _values(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[int]:
+def _splits(job: StageJob, batches: Iterator[pa.RecordBatch]) -> Iterator[Split]:
+    """The splits of the tasks whose numbers come in."""
     for batch in batches:
-        yield from batch.column(column).to_pylist()
+        for task in batch.column("id").to_pylist():
+            yield from job.splits_of_task(task)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -16,9 +16,10 @@ OFFSET_COLUMN = OFFSET
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The part of a claimed range that one read task owns: lines that start in [start, end)."""
+    """A part of a claimed range: lines that start in [start, end). Its task has it as a whole."""
 
     number: int
+    task: int
     claim: Claim
     start: int
     end: int
@@ -45,6 +46,15 @@ class StageJob:
     cache_dir: Path
 
     @property
+    def tasks(self) -> int:
+        """How many tasks read, and how many write."""
+        return self.splits[-1].task + 1
+
+    def splits_of_task(self, task: int) -> list[Split]:
+        """The splits that a task has, in source order."""
+        return [split for split in self.splits if split.task == task]
+
+    @property
     def spill_dir(self) -> Path:
         return self.folder / "spill"
 
@@ -64,12 +74,17 @@ class StageJob:
 def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> tuple[Split, ...]:
     """Cut claims into splits in source order. The same claims and size give the same splits.
 
-    `whole` holds the ordinals of claims that cannot be cut (gzip, multiline CSV).
+    A task has splits up to that size together, so that a thousand small files are not as many
+    tasks. `whole` holds the ordinals of claims that cannot be cut (gzip, multiline CSV).
     """
     found: list[Split] = []
+    task = held = 0
     for claim in claims:
         step = claim.end - claim.start if claim.ordinal in whole else split_bytes
         for start in range(claim.start, claim.end, step):
             end = min(start + step, claim.end)
-            found.append(Split(number=len(found), claim=claim, start=start, end=end))
+            if held and held + end - start > split_bytes:
+                task, held = task + 1, 0
+            held += end - start
+            found.append(Split(number=len(found), task=task, claim=claim, start=start, end=end))
     return tuple(found)

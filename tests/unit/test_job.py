@@ -1,0 +1,37 @@
+"""How claims become splits, and splits tasks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.batch import Claim
+from semel.steps.job import splits_of
+
+SPLIT_BYTES = 100
+
+spans = st.tuples(st.integers(0, 300), st.integers(1, 350), st.booleans())
+
+
+@given(st.lists(spans, min_size=1, max_size=20))
+def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]]) -> None:
+    """Each claimed byte is in one split; tasks follow each other, and hold up to a split's size."""
+    claims = [
+        Claim(
+            ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=0,
+            head_hash="", start=start, end=start + length, tail_hash="",
+        )
+        for n, (start, length, _) in enumerate(spans)
+    ]  # fmt: skip
+    whole = {n for n, (_, _, whole) in enumerate(spans) if whole}
+    splits = splits_of(claims, SPLIT_BYTES, whole=whole)
+    assert [split.number for split in splits] == list(range(len(splits)))
+    for claim in claims:
+        own = [split for split in splits if split.claim == claim]
+        assert [claim.start, *(s.end for s in own)] == [*(s.start for s in own), claim.end]
+        assert claim.ordinal not in whole or len(own) == 1
+    sizes: dict[int, list[int]] = {}
+    for split in splits:
+        sizes.setdefault(split.task, []).append(split.end - split.start)
+    assert list(sizes) == list(range(splits[-1].task + 1))
+    assert all(len(held) == 1 or sum(held) <= SPLIT_BYTES for held in sizes.values())
+    held = list(sizes.values())
+    assert all(sum(a) + b[0] > SPLIT_BYTES for a, b in zip(held, held[1:], strict=False))
