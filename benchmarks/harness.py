@@ -34,6 +34,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from semel import pipeline  # noqa: E402
 from semel.ledger import Ledger  # noqa: E402
 from semel.migrate import migrate  # noqa: E402
+from semel.spark.session import settings_for  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 TRANSFORM = "bench_transform:gross"
@@ -115,20 +116,13 @@ def open_spark(place: Place) -> Iterator[SparkSession]:
     """Spark on two cores, driver and executor in one JVM with 4 GB."""
     os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
     builder = SparkSession.builder.master("local[2]").appName("semel-benchmark")
-    for key, value in {
-        "spark.ui.enabled": "false",
+    settings = settings_for("local") | {
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "4g",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(place.folder / "warehouse"),
         "spark.local.dir": str(place.folder / "local"),
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.stage.maxAttempts": "1",
-    }.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    }
+    session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.engine import SparkEngine
+from semel.spark.session import LOOPBACK, SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +21,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("semel-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.stage.maxConsecutiveAttempts", "1")
-        .config("spark.stage.maxAttempts", "1")
-        .config("spark.sql.session.timeZone", "UTC")
+        .config(map=LOOPBACK)
+        .config(map=SETTINGS)
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .getOrCreate()

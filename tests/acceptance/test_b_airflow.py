@@ -3,6 +3,7 @@
 import os
 import signal
 
+import psutil
 from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import SOURCES, Stack
@@ -151,3 +152,13 @@ def test_a_deleted_runs_records_arrive(stack: Stack) -> None:
     )
     stack.airflow.run("orphan")
     assert output("orphan") == list(range(500))
+
+
+def test_batches_share_a_python_daemon(stack: Stack) -> None:
+    """However many were staged, Spark has one daemon: none outlives the session that it was for."""
+    for number in range(2):
+        stack.write(f"shop/daemon{number}.jsonl", events(800_000 + number, 800_001 + number))
+        stack.airflow.run("shop")
+    spark = psutil.Process(stack.records()["spark"].main.pid)
+    children = [" ".join(child.cmdline()) for child in spark.children()]
+    assert len([line for line in children if "-m semel.spark.daemon" in line]) == 1, children

@@ -70,7 +70,7 @@ def test_no_secret_is_shown_by_a_run(stack: Stack) -> None:
     with CommandLines() as lines:
         run = stack.airflow.run("shop")
         answers = [stack.call(*words) for words in (["status"], ["batches"])]
-    assert any(b"SparkConnectServer" in line for line in lines.seen)
+    assert any(b"connect_server.py" in line for line in lines.seen)
     for line in lines.seen:
         assert not shown(secrets, line), line[:200]
     logs = [stack.airflow.log("shop", run, task) for task in stack.airflow.tasks("shop", run)]

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from fix_cluster import Cluster, Driver, _cluster, cluster, executor_of, wait_for  # noqa: F401
+from fix_cluster import (  # noqa: F401
+    WAIT_SECONDS,
+    Cluster,
+    Driver,
+    _cluster,
+    cluster,
+    executor_of,
+    wait_for,
+)
 from fix_pipelines import Workbench, events
 
 from semel.audit import audit
@@ -178,9 +186,9 @@ def test_a_copy_in_read_and_in_classify(scene: Scene, point: str) -> None:
         scene.add([BAD_LINE])
     driver = scene.start(hold=point)
     driver.held()
-    task = driver.tries()[0].rpartition("-")[0]
+    started = time.monotonic()
     assert driver.ended() == ["done"]
-    assert {f"{task}-0", f"{task}-1"} <= set(driver.tries()), "no copy ran"
+    assert time.monotonic() - started < WAIT_SECONDS / 2, "no copy ran: the slow task ended itself"
     assert scene.attempts() == ["won"]
     scene.assert_exact(200)
 

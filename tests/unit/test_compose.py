@@ -72,6 +72,8 @@ def test_spark_is_set_up_as_in_the_stack():
             ("spark.connect.grpc.binding", "spark.driver.bind", "spark.driver.host")
         ):
             assert f"--conf {name}={value} " in command
+    program = Path(spark_server.part(15002).command[-1])
+    assert command.endswith(f" /semel/{program.relative_to(FILE.parent)}") and program.is_file()
 
 
 def test_it_says_that_ci_does_not_run_it():

@@ -24,6 +24,7 @@ SETTINGS = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.stage.maxAttempts": "1",
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.daemon.module": "semel.spark.daemon",
 }
 """What Spark is started with. The first two: a lost executor fails the attempt, see SparkEngine."""
 
@@ -96,9 +97,8 @@ def _connect(remote: str) -> SparkSession:
 def _classic(master: str) -> SparkSession:
     """A session whose driver is this process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
-    builder = SparkSession.builder.appName("semel").config("spark.ui.showConsoleProgress", "false")
-    for key, value in settings_for(master).items():
-        builder = builder.config(key, value)
+    builder = SparkSession.builder.appName("semel").config(map=settings_for(master))
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     if master != SUBMITTED:
         builder = builder.master(master)
     session = builder.getOrCreate()

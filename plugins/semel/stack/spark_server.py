@@ -12,6 +12,8 @@ from semel.errors import TerminalError
 from semel.stack import layout
 from semel.stack.leader import Part
 
+_PROGRAM = Path(__file__).parents[1] / "spark" / "connect_server.py"
+
 DRIVER_MEMORY_BYTES_MAX = 4 << 30
 """Heap of the server; on a small machine a third of its memory."""
 
@@ -23,7 +25,10 @@ CONF = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.stage.maxAttempts": "1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.worker.reuse": "true",
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    # All sessions share one Python daemon, see connect_server.py and semel.spark.daemon.
+    "spark.sql.artifact.isolation.enabled": "false",
+    "spark.python.daemon.module": "semel.spark.daemon",
     "spark.ui.enabled": "false",
     # At INFO it logs whole plans, and a plan holds the ledger's password.
     "spark.log.level": "WARN",
@@ -94,13 +99,12 @@ def part(port: int) -> Part:
         str(spark / "bin" / "spark-submit"),
         *("--master", "local[*]", "--name", "semel"),
         *("--driver-memory", f"{_driver_memory_bytes() >> 20}m"),
-        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
     ]
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
     return Part(
         name="spark",
-        command=[*command, "spark-internal"],
+        command=[*command, str(_PROGRAM)],
         env={
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS")
