@@ -231,10 +231,9 @@ class _Spill:
 
     def __init__(self, job: StageJob, split: Split) -> None:
         self._path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
         schema = with_offset(job.spec.arrow_schema())
         self._file = pa.OSFile(self._path, "wb")
-        self._writer = pa.ipc.new_file(self._file, schema, options=options)
+        self._writer = pa.ipc.new_file(self._file, schema)
 
     def write(self, table: pa.Table) -> None:
         self._writer.write_table(table)
