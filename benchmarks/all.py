@@ -34,7 +34,7 @@ _KEYS = (
 )
 _ALL = (*ORDER, "latency --submit --runs 5")
 _QUICK = (
-    "stage --records 3000000 --wide 250000 --no-slow-peers --no-variants --runs 3",
+    "stage --records 2000000 --wide 200000 --no-slow-peers --no-variants --runs 3",
     "catalog --records 10000000 --runs 3",
 )
 _TINY = (

@@ -6,8 +6,8 @@
 Ids per second: a batch of `--written` ids, its shards stored by two processes at once (as Spark's
 two tasks do), each run a transaction with fsync. The catalog then grows to `--records` ids,
 `--batch` at a time, merged as collect merges; new ids are asked after each batch. `bytes_per_id` is
-that of a batch as it was written, `_merged` of the grown catalog as it stands, with the space of
-what merges left behind, `_vacuumed_full` without that.
+that of the timed batches as they were written, `_merged` of the grown catalog as it stands, with
+the space of what merges left behind, `_vacuumed_full` without that.
 """
 
 import multiprocessing
@@ -45,14 +45,12 @@ def main() -> None:
 
 def _measure(place: Place, ledger: Ledger, options: Namespace) -> dict[str, Any]:
     rates = _rates(place, ledger, options)
+    before, written = size_of(ledger)
+    fresh = before / written
     grown = Grown(place, ledger, place.spec("grown", record_id=["id"]))
     shares = []
-    fresh = None
-    before, _ = size_of(ledger)
     for number in range(-(-options.records // options.batch)):
         grown.commit(grown.add_random(options.batch))
-        if number == 0:
-            fresh = (size_of(ledger)[0] - before) / options.batch
         shares.append(_looks(grown, number))
         grown.merge()
     final = _looks(grown, -1)

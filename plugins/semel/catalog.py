@@ -139,9 +139,12 @@ def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
     for segment in ledger.rows("catalog", "live_segments", pipeline_id=pipeline_id):
         with ledger.transaction() as connection:
             # Two collectors would delete the same rows in different orders.
-            rows(connection, "catalog", "lock_segment", segment_id=segment["segment_id"])
-            statement = payload_query("delete_payload", segment["segment_id"])
-            deleted += connection.execute(statement).rowcount
+            rows(connection, "catalog", "lock_segment", **segment)
+            segment_id = segment["segment_id"]
+            runs = connection.scalars(payload_query("deletable_runs", segment_id)).all()
+            if runs:
+                statement = payload_query("delete_payload", segment_id)
+                deleted += connection.execute(statement, {"runs": runs}).rowcount
             faults.point("collect.before_delete")
     return deleted
 

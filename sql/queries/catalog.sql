@@ -123,14 +123,16 @@ SELECT segment_id FROM semel.segment
 WHERE pipeline_id = :pipeline_id AND dropped_at IS NULL
 ORDER BY segment_id;
 
--- name: delete_payload
+-- name: deletable_runs
 -- Keeps G4.
--- Payload that nobody can ask for any more: of runs that merges retired before any open attempt
--- began, and of attempts that are lost for ever. What its age retired goes with its whole table.
-DELETE FROM semel.ids_{segment_id} AS i
-USING semel.id_run AS r
+-- Runs whose payload nobody can ask for any more: merges retired them before any open attempt
+-- began, or their attempt is lost for ever. What its age retired goes with its whole table.
+SELECT r.id_run_id
+FROM semel.id_run AS r
 WHERE r.segment_id = {segment_id}
-  AND i.id_run_id = r.id_run_id
+  -- By the whole key of a run's first piece: a join might read the whole table.
+  AND (SELECT true FROM semel.ids_{segment_id} AS i
+       WHERE i.id_run_id = r.id_run_id AND i.kind = 0 AND i.piece = 0)
   AND ((r.retired_by IS NOT NULL
         AND NOT EXISTS (SELECT FROM semel.attempt AS a
                         JOIN semel.batch AS b USING (batch_id)
@@ -139,6 +141,9 @@ WHERE r.segment_id = {segment_id}
                           AND a.started_at <= r.retired_at))
        OR EXISTS (SELECT FROM semel.attempt AS a
                   WHERE a.attempt_id = r.attempt_id AND a.status = 'lost'));
+
+-- name: delete_payload
+DELETE FROM semel.ids_{segment_id} WHERE id_run_id = ANY(CAST(:runs AS bigint[]));
 
 -- name: droppable_segments
 -- Keeps G5.

@@ -222,7 +222,7 @@ def link_replaces() -> None:
 
 
 def payload_goes_at_once() -> None:
-    statement("catalog", "delete_payload", "a.started_at <= r.retired_at", "false")
+    statement("catalog", "deletable_runs", "a.started_at <= r.retired_at", "false")
 
 
 def runs_of_the_lost() -> None:
