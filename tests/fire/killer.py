@@ -151,8 +151,8 @@ class Killer:
         return [task for worker in self._workers() for task in children(worker)]
 
     def _pythons(self) -> list[psutil.Process]:
-        # Those of ended sessions stay for a minute; the newest ones are at work.
-        daemons = _named(self._below("spark"), "pyspark.daemon")
+        # Idle ones stay for a minute; the newest ones are at work.
+        daemons = _named(self._below("spark"), "semel.spark.daemon")
         found = daemons + [worker for daemon in daemons for worker in children(daemon)]
         return sorted(found, key=lambda python: python.pid)[-PYTHONS_AT_WORK:]
 
