@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.engine import SparkEngine
-from semel.spark.session import LOOPBACK, SETTINGS
+from semel.spark.session import settings_for
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("semel-tests")
-        .config(map=LOOPBACK)
-        .config(map=SETTINGS)
+        .config(map=settings_for("local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .getOrCreate()

@@ -24,6 +24,11 @@ def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:
     assert [committed(scene, batch_id).losses for batch_id in batches] == [0, 1]
 
 
+def holder(scene: Scene) -> int | None:
+    """The batch that took the commit lease last."""
+    return sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
+
+
 def rivals(scene: Scene, count: int) -> None:
     """Files for one rival batch each, each with other ids of r1's (the first rival takes c)."""
     for number in range(count):
@@ -55,11 +60,8 @@ def test_lease_after_three_losses(
     leases: list[int | None] = []
     started = []
 
-    def holder() -> int | None:
-        return sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
-
     def last() -> None:
-        leases.append(holder())
+        leases.append(holder(scene))
         child = children.start("r2", "commit.before_compare:raise")
         started.append(child)
         # It plans and stages, and then waits for the lease: it cannot come to the comparison.
@@ -87,9 +89,7 @@ def test_no_lease_before_three_losses(scene: Scene, monkeypatch: pytest.MonkeyPa
     leases: list[int | None] = []
 
     def last() -> None:
-        leases.append(
-            sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]
-        )
+        leases.append(holder(scene))
 
     beaten(scene, batch_id, 2, last)
     assert leases == [None]
@@ -111,8 +111,6 @@ def test_abandoned_batch_leaves_no_lease(
         patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 0)
         with pytest.raises(StateError, match="abandoned"):
             committed(scene, batch_id)
-    assert sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline") == [
-        {"lease_batch_id": batch_id}
-    ]
+    assert holder(scene) == batch_id
     monkeypatch.setattr(limits, "LEASE_SECONDS", 1)  # Who waits fails after a second.
     scene.finish("r1", "r2")
