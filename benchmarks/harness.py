@@ -189,6 +189,7 @@ def in_turn(sides: dict[str, Side], runs: int) -> dict[str, list[float]]:
     for number in range(runs + 1):
         for name, side in sides.items():
             clock = Clock()
+            os.sync()  # No side pays for what the one before it wrote or removed.
             side(number, clock)
             tell(f"  {name}: {clock.seconds:.2f} s{'' if number else ' (warming up)'}")
             if number:
