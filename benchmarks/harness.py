@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from semel import pipeline  # noqa: E402
 from semel.ledger import Ledger  # noqa: E402
 from semel.migrate import migrate  # noqa: E402
-from semel.spark.session import settings_for  # noqa: E402
+from semel.spark.settings import settings_for  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 TRANSFORM = "bench_transform:gross"

@@ -28,7 +28,8 @@ from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spark.engine import Outcome, SparkEngine
-from semel.spark.session import LOOPBACK, SETTINGS, open_engine
+from semel.spark.session import open_engine
+from semel.spark.settings import LOOPBACK, SETTINGS
 from semel.stack import spark_server
 from semel.steps.job import StageJob
 

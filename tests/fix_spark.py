@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.engine import SparkEngine
-from semel.spark.session import settings_for
+from semel.spark.settings import settings_for
 
 
 @pytest.fixture(scope="session")

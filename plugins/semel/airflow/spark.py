@@ -21,7 +21,8 @@ from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.spark.engine import SparkEngine
-from semel.spark.session import interrupt, open_engine, settings_for
+from semel.spark.session import interrupt, open_engine
+from semel.spark.settings import settings_for
 from semel.stage import Say, stage
 
 CONNECTION = "spark_default"

@@ -18,22 +18,8 @@ from pyspark.sql import SparkSession
 from semel import limits
 from semel.errors import UnavailableError
 from semel.spark.engine import SparkEngine
+from semel.spark.settings import SETTINGS, settings_for
 from semel.stage import Say
-
-SETTINGS = {
-    "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.stage.maxAttempts": "1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.python.daemon.module": "semel.spark.daemon",
-}
-"""What Spark is started with. The first two: a lost executor fails the attempt, see SparkEngine."""
-
-LOOPBACK = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-}
-"""With these no other machine sees a driver."""
 
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
@@ -63,11 +49,6 @@ def open_engine(remote_or_master: str, say: Say = print) -> Iterator[SparkEngine
                 yield engine
     finally:
         session.stop()
-
-
-def settings_for(master: str) -> dict[str, str]:
-    """What Spark is started with; a driver whose executors are in its own process stays unseen."""
-    return SETTINGS | LOOPBACK if master.startswith("local") else SETTINGS
 
 
 def interrupt(engine: SparkEngine) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from semel.errors import TerminalError
+from semel.spark.settings import LOOPBACK, SETTINGS
 from semel.stack import layout
 from semel.stack.leader import Part
 
@@ -21,21 +22,15 @@ MESSAGE_BYTES_MAX = 256 << 20
 """Largest message between a client and the server: manifests and packed rows of a large batch."""
 
 CONF = {
-    # A lost executor fails the attempt: two runs of nondeterministic code never mix in one.
-    "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.stage.maxAttempts": "1",
-    "spark.sql.session.timeZone": "UTC",
+    **SETTINGS,
+    **LOOPBACK,
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     # All sessions share one Python daemon, see connect_server.py and semel.spark.daemon.
     "spark.sql.artifact.isolation.enabled": "false",
-    "spark.python.daemon.module": "semel.spark.daemon",
-    "spark.ui.enabled": "false",
     # At INFO it logs whole plans, and a plan holds the ledger's password.
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     # The JVM's own ports are on loopback too, which every user of the machine can reach.
     "spark.authenticate": "true",
     "spark.connect.grpc.maxInboundMessageSize": str(MESSAGE_BYTES_MAX),
