@@ -96,7 +96,13 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
     """Write a table as one new file, durably, and say what it is."""
     with Sealed(path) as file:
         if format == "parquet":
-            pq.write_table(table, file, compression="zstd", compression_level=1)
+            pq.write_table(
+                table,
+                file,
+                compression="zstd",
+                compression_level=1,
+                dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
+            )
         else:
             pl.from_arrow(table).write_ndjson(file)
     return StagedFile(
