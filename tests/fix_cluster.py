@@ -134,6 +134,12 @@ class Driver:
         """Let the task that is held up go on."""
         (self.folder / "go").touch()
 
+    def held_task(self) -> str:
+        """`stage-partition` of the task that is held up."""
+        held = self.folder / "held"
+        (mark,) = (path for path in self.folder.glob("try-*") if path.samefile(held))
+        return mark.name.removeprefix("try-").rpartition("-")[0]
+
     def tries(self) -> list[str]:
         """`stage-partition-attempt` of each task that came to the point."""
         return sorted(path.name.removeprefix("try-") for path in self.folder.glob("try-*"))

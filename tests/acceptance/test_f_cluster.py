@@ -145,9 +145,9 @@ def test_a_slow_task_and_its_copy(scene: Scene) -> None:
     """Both write their file whole; the manifest has one of them, and the attempt wins."""
     driver = scene.start(hold=WRITTEN)
     held = driver.held()
-    split = driver.tries()[0].rpartition("-")[0]
+    task = driver.held_task()
     assert driver.ended() == ["done"]
-    assert {f"{split}-0", f"{split}-1"} <= set(driver.tries()), "no copy ran"
+    assert {f"{task}-0", f"{task}-1"} <= set(driver.tries()), "no copy ran"
     driver.release()
     held.wait(30)
     assert scene.attempts() == ["won"]
@@ -190,7 +190,7 @@ def test_a_copy_in_read_and_in_classify(scene: Scene, point: str) -> None:
     assert driver.ended() == ["done"]
     assert time.monotonic() - started < WAIT_SECONDS / 2, "no copy ran: the slow task ended itself"
     if point == IN_READ:  # A copy in classify finds the run that is stored, and does not come here.
-        task = driver.tries()[0].rpartition("-")[0]
+        task = driver.held_task()
         assert {f"{task}-0", f"{task}-1"} <= set(driver.tries()), "no copy ran"
     assert scene.attempts() == ["won"]
     scene.assert_exact(200)
