@@ -7,6 +7,7 @@ Batches are staged by the generator (grow.py). Between its stage and its commit,
 or `--others` ids; comparing with these happens before the transaction, and is shown beside it.
 """
 
+import os
 from argparse import Namespace
 from typing import Any
 
@@ -19,7 +20,7 @@ _DECIDES = "SET commit_seq = commit_seq + 1"
 
 def main() -> None:
     sizes = [1_000, 100_000, 10_000_000]
-    parser = harness.options_of(__doc__, runs=5, nargs="+", default=sizes, help="of the batches")
+    parser = harness.options_of(__doc__, runs=11, nargs="+", default=sizes, help="of the batches")
     parser.add_argument("--others", type=int, default=1_000_000, help="ids committed meanwhile")
     options = parser.parse_args()
     with harness.open_place() as place, WatchedLedger(place.dsn) as ledger:
@@ -63,6 +64,7 @@ def _side(grown: Grown, records: int, others: int, whole: list[float]) -> harnes
         if others:
             grown.commit(grown.add_random(others))
         grown.ledger.transactions.clear()
+        os.sync()  # What it wrote so far is not the transaction's to wait for.
         with (total := Clock()):
             grown.commit(batch_id)
         whole.append(total.seconds)
