@@ -32,7 +32,11 @@ _KEYS = (
     "collect_100m_s",
     "trigger_to_finalized_s",
 )
-_ALL = (*ORDER, "latency --submit --runs 5")
+_ALL = (
+    *ORDER,
+    "stage --cluster --no-slow-peers --no-variants --runs 3",
+    "latency --submit --runs 5",
+)
 _QUICK = (
     "stage --records 2000000 --wide 200000 --no-slow-peers --no-variants --runs 3",
     "catalog --records 10000000 --runs 3",

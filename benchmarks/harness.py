@@ -111,14 +111,20 @@ def open_place() -> Iterator[Place]:
         shutil.rmtree(folder)
 
 
+LOCAL = "local[2]"
+CLUSTER = f"local-cluster[2,1,{4 << 10}]"
+"""A standalone Spark: master, two workers, each with an executor of one core and 4 GB."""
+
+
 @contextmanager
-def open_spark(place: Place) -> Iterator[SparkSession]:
-    """Spark on two cores, driver and executor in one JVM with 4 GB."""
+def open_spark(place: Place, master: str = LOCAL) -> Iterator[SparkSession]:
+    """Spark on two cores. LOCAL: driver and executor are one JVM with 4 GB."""
     os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
-    builder = SparkSession.builder.master("local[2]").appName("semel-benchmark")
-    settings = settings_for("local") | {
+    builder = SparkSession.builder.master(master).appName("semel-benchmark")
+    settings = settings_for(master) | {
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
+        "spark.executor.memory": "4g",
         "spark.sql.warehouse.dir": str(place.folder / "warehouse"),
         "spark.local.dir": str(place.folder / "local"),
     }

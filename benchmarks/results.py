@@ -44,7 +44,7 @@ def main() -> None:
 def write(folder: Path) -> Path:
     """Write RESULTS.md beside a folder of JSON, and the plots into it. Returns its path."""
     reports = []
-    for name in (*ORDER, "latency-submit"):
+    for name in (*ORDER, "stage-cluster", "latency-submit"):
         path = folder / f"{name}.json"
         if path.exists():
             reports.append(json.loads(path.read_text(encoding="utf-8")))

@@ -2,6 +2,7 @@
 
     python benchmarks/stage.py                      # 4 million records, all peers
     python benchmarks/stage.py --no-slow-peers      # without dropDuplicates, streaming, row per id
+    python benchmarks/stage.py --cluster --no-slow-peers --no-variants
     python benchmarks/stage.py --records 20000 --runs 1
 
 The pass-through is `spark.read.schema(...).json(...).write.parquet(...)`: it reads and writes, and
@@ -55,14 +56,19 @@ def main() -> None:
     parser.add_argument("--wide", type=int, help="records of 2 kB (default an eighth of --records)")
     parser.add_argument("--no-slow-peers", action="store_true")
     parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
+    parser.add_argument("--cluster", action="store_true", help="a standalone Spark, two workers")
     options = parser.parse_args()
+    master = harness.CLUSTER if options.cluster else harness.LOCAL
     with (
         harness.open_place() as place,
-        harness.open_spark(place) as spark,
+        harness.open_spark(place, master) as spark,
         Ledger(place.dsn) as ledger,
     ):
         report = _Bench(place, spark, ledger).measure(options)
-    harness.save("stage", options, report)
+    if options.cluster:
+        report["title"] += ", on a standalone cluster of two workers"
+        report["headline"] = {f"{key}_cluster": x for key, x in report["headline"].items()}
+    harness.save("stage", options, report, part="cluster" if options.cluster else "")
 
 
 class _Bench:

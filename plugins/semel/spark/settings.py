@@ -6,10 +6,8 @@ SETTINGS = {
     "spark.stage.maxAttempts": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.daemon.module": "semel.spark.daemon",
-    # Over TCP each task waits 40 ms for its first batch: Nagle's algorithm, and a delayed ACK.
-    "spark.python.unix.domain.socket.enabled": "true",
 }
-"""What each Spark needs; the last two only to be fast."""
+"""What each Spark needs; the last one only to be fast."""
 
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
