@@ -223,9 +223,7 @@ def quiet(_: str) -> None:
     """Takes what a verb says."""
 
 
-def save(
-    name: str, options: argparse.Namespace, report: dict[str, Any], *, part: str = ""
-) -> None:
+def save(name: str, options: argparse.Namespace, report: dict[str, Any], *, part: str = "") -> None:
     """Write a benchmark's JSON, and print its headline as the last line.
 
     `report` holds `title`, `headline`, and the `tables` and `plots` that results.py shows. `part`

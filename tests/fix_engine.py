@@ -11,9 +11,9 @@ import pytest
 from semel.spark.engine import Outcome, schema_of
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.steps.job import StageJob
-from semel.steps.read import read
+from semel.steps.read import Read, read_task
 from semel.steps.shard import classify_shard
-from semel.steps.write import decide
+from semel.steps.write import write_task
 
 
 class LocalEngine:
@@ -27,7 +27,7 @@ class LocalEngine:
         assert not job.spec.transforms, "the local engine runs no transforms"
         self.jobs.append(job)
         by_position = job.spec.by_position
-        done = [read(job, split, write=by_position) for split in job.splits]
+        done = read_all(job, write=by_position)
         reports = [d.report for d in done]
         if not by_position:
             dropped = [[] for _ in done]
@@ -38,10 +38,21 @@ class LocalEngine:
             if self.before_write:
                 self.before_write(job)
             reports = [
-                decide(job, report, drops, write=True)
-                for report, drops in zip(reports, dropped, strict=True)
+                report
+                for task in range(job.tasks)
+                for report in write_task(
+                    job,
+                    task,
+                    [(reports[s.number], dropped[s.number]) for s in job.splits_of_task(task)],
+                    write=True,
+                )
             ]
         return Outcome(reports=reports, files=(), sink_schema=schema_of(job.output_schema()))
+
+
+def read_all(job: StageJob, *, write: bool = False) -> list[Read]:
+    """What the read tasks of a job make, in source order."""
+    return [done for task in range(job.tasks) for done in read_task(job, task, write=write)]
 
 
 @pytest.fixture

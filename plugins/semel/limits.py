@@ -96,7 +96,7 @@ DICTIONARY_BYTES_MAX = 64 << 10
 which saves a third of the writer's time, and their files are a fifth smaller."""
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
-"""Files that one write task may open for partition_by before it is refused as a wrong key."""
+"""Folders that the rows of one split may go to before partition_by is refused as a wrong key."""
 
 SPEC_BYTES_MAX = 64 << 10
 """Longest pipeline file. A spec has some hundred lines; hostile YAML is parsed at 30 KB/s."""

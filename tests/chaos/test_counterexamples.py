@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from fix_account import quiet, settled
-from fix_engine import LocalEngine
+from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_proxy import Proxy
@@ -39,7 +39,6 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage
 from semel.steps.job import StageJob
-from semel.steps.read import read
 from semel.steps.shard import classify_shard
 
 
@@ -218,7 +217,7 @@ def test_a_copy_of_a_task_sees_what_the_first_saw(scene: Scene) -> None:
     dropped = []
 
     def classified(job: StageJob) -> list[dict]:
-        done = [read(job, split, write=False) for split in job.splits]
+        done = read_all(job)
         reports = [d.report for d in done]
         shards = range(job.shards)
         return [classify_shard(job, k, [d.ids[k] for d in done], reports) for k in shards]

@@ -1,7 +1,7 @@
 """The end of a horizon, and tasks that run again: what was decided stays decided."""
 
 from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, live_runs, payload_tables, time_passes
@@ -14,7 +14,6 @@ from semel.stage import stage
 from semel.steps import shard
 from semel.steps.classify import pack_ids, unpack_ids
 from semel.steps.job import StageJob
-from semel.steps.read import read
 
 
 # Attacks G1.
@@ -37,7 +36,7 @@ class Speculative(LocalEngine):
     """Classifies each shard twice, as Spark may; `between` is called in between."""
 
     def run(self, job: StageJob) -> Outcome:
-        done = [read(job, split, write=True) for split in job.splits]
+        done = read_all(job, write=True)
         for number in range(job.shards):
             parts = [unpack_ids(pack_ids(d.ids[number])) for d in done]
             shard.classify_shard(job, number, parts, [d.report for d in done])

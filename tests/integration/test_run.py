@@ -1,8 +1,10 @@
 """The verbs one after the other, on real Postgres, with the local engine."""
 
 import json
+from collections import Counter
 
 import pyarrow.dataset as ds
+import pytest
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 
@@ -38,6 +40,25 @@ def test_records_are_in_the_output_once(
     assert (counts.survivors, counts.duplicates_catalog, counts.quarantined) == (600, 500, 1)
     assert sorted(row["n"] for row in output(spec)) == list(range(1600))
     assert run_batch(ledger, spec, "r3", engine).plan.batch is None
+
+
+@pytest.mark.parametrize("record_id", [["id"], None])
+def test_many_small_files_become_few(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, record_id: list[str] | None
+) -> None:
+    """A task's splits share its files, and each record is accounted for as before."""
+    spec = bench.spec(record_id=record_id)
+    for n in range(30):
+        bench.write(f"in/{n}.jsonl", [*events(10 * n, 10 * n + 11), b"{not json"])
+    counts = run_batch(ledger, spec, "r1", engine).finalized.counts
+    repeats = 29 if record_id else 0
+    assert (counts.survivors, counts.quarantined) == (330 - repeats, 30)
+    assert (counts.duplicates_batch, counts.rows_written) == (repeats, 330 - repeats)
+    [marker] = (spec.sink_path() / "_semel" / "markers").glob("*.json")
+    kinds = sorted(f["kind"] for f in json.loads(marker.read_text())["files"])
+    assert kinds == ["data", "dead_letters", *(["decisions"] if repeats else [])]
+    found = Counter(row["n"] for row in output(spec))
+    assert len(found) == 301 and found.total() == 330 - repeats
 
 
 # Attacks P8.

@@ -29,6 +29,7 @@ FEW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
+
 @pytest.fixture
 def spec(bench: Workbench) -> Spec:
     return bench.spec()
@@ -70,6 +71,24 @@ def folders(tmp_path: Path, schema: pa.Schema, rows: list[dict]) -> dict[str, in
     writer = PartWriter(str(tmp_path), format="parquet", partition_by=keys, tag="t")
     writer.write(pa.Table.from_pylist(rows, schema))
     return {file.folder: file.records for file in writer.close()}
+
+
+def test_a_split_of_too_many_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other splits its task has: those that are over do not count."""
+    monkeypatch.setattr(limits, "PARTITION_FILES_PER_SPLIT_MAX", 2)
+    writer = PartWriter(str(tmp_path), tag="t", partition_by=("k",))
+    for split in ("ab", "bc", "de"):
+        writer.write(pa.table({"id": [1, 2], "k": list(split)}))
+        writer.end_split()
+    with pytest.raises(LimitError, match="more than 2 values in one split"):
+        writer.write(pa.table({"id": [1, 2, 3], "k": ["a", "b", "c"]}))
+    done = PartWriter(str(tmp_path), tag="u", partition_by=("k",))
+    done.write(pa.table({"id": [1, 2], "k": ["a", "b"]}))
+    done.end_split()
+    done.write(pa.table({"id": [3], "k": ["a"]}))
+    assert {file.folder: file.records for file in done.close()} == {"k=a": 2, "k=b": 1}
 
 
 TEXTS = st.one_of(

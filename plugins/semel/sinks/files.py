@@ -31,32 +31,47 @@ class PartWriter:
     """
 
     def __init__(
-        self, folder: str, *, format: str, partition_by: tuple[str, ...], tag: str
+        self,
+        folder: str,
+        *,
+        tag: str,
+        kind: Kind = Kind.DATA,
+        format: str = "parquet",
+        partition_by: tuple[str, ...] = (),
     ) -> None:
         self._folder = Path(folder)
+        self._tag = tag
+        self._kind = kind
         self._format = format
         self._keys = list(partition_by)
-        self._tag = tag
         self._held: dict[str, list[pa.Table]] = defaultdict(list)
+        self._of_split: set[str] = set()
         self._files: list[StagedFile] = []
-        self.rows = 0
 
     def write(self, table: pa.Table) -> None:
         for folder, part in self._parts(table):
+            self._of_split.add(folder)
             held = self._held[folder]
             held.append(part)
             if sum(t.nbytes for t in held) > limits.OUTPUT_FILE_BYTES:
                 self._flush(folder)
-        if len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX:
+        if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
             raise LimitError(
                 f"sink.partition_by {self._keys} has more than "
                 f"{limits.PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
                 "fewer values"
             )
-        self.rows += table.num_rows
+
+    def end_split(self) -> None:
+        """What comes next is of another split. Its folders are counted anew."""
+        self._of_split.clear()
+        size = sum(table.nbytes for held in self._held.values() for table in held)
+        many = len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX
+        if many or size > limits.OUTPUT_FILE_BYTES:
+            self.close()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write what is held. Returns all files, in the order of their folders."""
+        """Write what is held, in the order of the folders. Returns all files."""
         for folder in sorted(self._held):
             self._flush(folder)
         return tuple(self._files)
@@ -89,7 +104,7 @@ class PartWriter:
             return
         table = pa.concat_tables(held)
         path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
-        self._files.append(write_table(path, table, Kind.DATA, folder, self._format))
+        self._files.append(write_table(path, table, self._kind, folder, self._format))
 
 
 def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:

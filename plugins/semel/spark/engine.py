@@ -21,10 +21,10 @@ from semel.manifest import Kind, SplitReport, StagedFile
 from semel.spark.transforms import load_transforms, module_path
 from semel.spec_parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.steps.job import Split, StageJob
-from semel.steps.read import read
+from semel.steps.job import StageJob
+from semel.steps.read import read_task
 from semel.steps.shard import classify_shard
-from semel.steps.write import decide, survivors, write_rows
+from semel.steps.write import survivors, write_rows, write_task
 
 _READ = "shard int, split int, ids binary, report binary"
 _CLASSIFIED = "task int, split int, shard int, dropped binary, report binary"
@@ -213,20 +213,20 @@ def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> 
 
 def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split in _splits(job, batches):
-            done = read(job, split, write=False)
-            report = done.report.to_bytes()
-            for shard, ids in done.ids.items():
-                yield _one(_READ, shard, split.number, pack_ids(ids), report)
+        for number in _tasks(batches):
+            for done in read_task(job, number, write=False):
+                report = done.report.to_bytes()
+                for shard, ids in done.ids.items():
+                    yield _one(_READ, shard, done.report.split, pack_ids(ids), report)
 
     return task
 
 
 def _read_only(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split in _splits(job, batches):
-            report = read(job, split, write=write).report
-            yield _one(_REPORTS, split.number, report.to_bytes())
+        for number in _tasks(batches):
+            for done in read_task(job, number, write=write):
+                yield _one(_REPORTS, done.report.split, done.report.to_bytes())
 
     return task
 
@@ -252,6 +252,7 @@ def _classify(job: StageJob) -> Callable:
 def _write(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = list(_rows(batches))
+        parts = []
         for number in sorted({row["split"] for row in rows}):
             own = [row for row in rows if row["split"] == number]
             _each_once("shard", [row["shard"] for row in own], job.shards, job)
@@ -262,15 +263,19 @@ def _write(job: StageJob, write: bool) -> Callable:
                 )
             report = SplitReport.from_bytes(own[0]["report"])
             dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
-            yield _one(_REPORTS, number, decide(job, report, dropped, write=write).to_bytes())
+            parts.append((report, dropped))
+        if parts:
+            for report in write_task(job, rows[0]["task"], parts, write=write):
+                yield _one(_REPORTS, report.split, report.to_bytes())
 
     return task
 
 
 def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split in _splits(job, batches):
-            yield from survivors(job, reports[split.number])
+        for number in _tasks(batches):
+            for split in job.splits_of_task(number):
+                yield from survivors(job, reports[split.number])
 
     return task
 
@@ -295,11 +300,10 @@ def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
         )
 
 
-def _splits(job: StageJob, batches: Iterator[pa.RecordBatch]) -> Iterator[Split]:
-    """The splits of the tasks whose numbers come in."""
+def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    """The numbers of tasks that come in."""
     for batch in batches:
-        for task in batch.column("id").to_pylist():
-            yield from job.splits_of_task(task)
+        yield from batch.column("id").to_pylist()
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

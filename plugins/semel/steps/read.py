@@ -1,14 +1,14 @@
 """read: a split's bytes become a spill of valid records, packed ids, and dead letters.
 
-Runs in a task, once per split and once more per retry or speculation. Its result is a pure function
-of the planned bytes and the job; only file names differ between tries.
+Runs in a task, for each of its splits, and once more per retry or speculation. Its result is a pure
+function of the planned bytes and the job; only file names differ between tries.
 """
 
 import gzip
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import numpy as np
@@ -19,13 +19,13 @@ import xxhash
 from semel import limits
 from semel.batch import Counts
 from semel.ids import hash_ids
-from semel.manifest import Kind, SplitReport, StagedFile
+from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
-from semel.sinks.files import PartWriter, write_table
 from semel.sources import files, formats
 from semel.sources.records import OFFSET, Block, Rejected, read_split, with_offset
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
+from semel.steps.task_files import TaskFiles
 
 DEAD_LETTERS = pa.schema(
     [
@@ -56,18 +56,29 @@ class Read:
     ids: dict[int, SplitIds]
 
 
-def read(job: StageJob, split: Split, *, write: bool) -> Read:
-    """Read a split. `write`: its records go to output files at once (no catalog, no transform).
+def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
+    """Read the splits of a task. The last one's report names what the task wrote.
 
-    SourceError: the file is no longer what was planned.
+    `write`: the records go to output files at once (no catalog, no transform). SourceError: a file
+    is no longer what was planned.
     """
+    out = TaskFiles(job, f"r{task:05d}")
+    done = [_read(job, split, out, write=write) for split in job.splits_of_task(task)]
+    report = replace(done[-1].report, files=out.close())
+    return [*done[:-1], replace(done[-1], report=report)]
+
+
+def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
     with files.open_claim(split.claim) as raw:
         gzipped = split.claim.path.endswith(".gz")
         file: BinaryIO = raw
         if gzipped:
             file = gzip.GzipFile(fileobj=files.FirstBytes(raw, split.claim.end))  # type: ignore
         reader = _Reader(job, split, file, gzipped=gzipped)
-        result = reader.run(_Output(job, split) if write else _Spill(job, split))
+        result = reader.run(_Output(job, split, out) if write else _Spill(job, split))
+    if reader.rejected:
+        out.letters(reader.letters())
+    out.end_split()
     with files.open_claim(split.claim):
         return result
 
@@ -78,7 +89,7 @@ class _Reader:
     def __init__(self, job: StageJob, split: Split, file: BinaryIO, *, gzipped: bool) -> None:
         self._job, self._split, self._file, self._gzipped = job, split, file, gzipped
         self._digest = xxhash.xxh3_128()
-        self._rejected: list[Rejected] = []
+        self.rejected: list[Rejected] = []
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
@@ -87,21 +98,19 @@ class _Reader:
     def run(self, out: "_Spill | _Output") -> Read:
         kept = 0
         for block in self._blocks():
-            self._rejected += block.rejected
+            self.rejected += block.rejected
             table = self._identify(block)
             out.write(table)
             kept += table.num_rows
-        spill, written = out.close()
-        letters = self._dead_letters()
-        reasons = Counter(r.reason for r in self._rejected)
+        spill = out.close()
+        reasons = Counter(r.reason for r in self.rejected)
         late = reasons.get(REASONS[LATE][0], 0)
         bytes_read = self._split.end - self._split.start
         counts = Counts(
-            records_read=kept + len(self._rejected),
+            records_read=kept + len(self.rejected),
             survivors=kept,
-            quarantined=len(self._rejected) - late,
+            quarantined=len(self.rejected) - late,
             late=late,
-            rows_written=sum(f.records for f in written),
             bytes_read=bytes_read,
         )
         self._digest.update(
@@ -111,7 +120,6 @@ class _Reader:
             split=self._split.number,
             digest=self._digest.hexdigest(),
             counts=counts,
-            files=(*written, *letters),
             spill=spill,
             bucket_min=self._bucket_min,
             bucket_max=self._bucket_max,
@@ -187,7 +195,7 @@ class _Reader:
         offsets = table.column(OFFSET).to_numpy()
         for index in np.flatnonzero(reason):
             why, detail = REASONS[int(reason[index])]
-            self._rejected.append(block.reject(int(offsets[index]), why, detail))
+            self.rejected.append(block.reject(int(offsets[index]), why, detail))
 
     def _by_shard(self) -> dict[int, SplitIds]:
         if self._job.spec.by_position:
@@ -201,11 +209,10 @@ class _Reader:
             found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
         return found
 
-    def _dead_letters(self) -> tuple[StagedFile, ...]:
-        if not self._rejected:
-            return ()
-        letters = sorted(self._rejected, key=lambda r: r.offset)
-        table = pa.table(
+    def letters(self) -> pa.Table:
+        """The rejected records, in source order."""
+        letters = sorted(self.rejected, key=lambda r: r.offset)
+        return pa.table(
             [
                 pa.array([self._split.claim.source_partition_id] * len(letters), pa.int64()),
                 pa.array([r.offset for r in letters], pa.int64()),
@@ -216,13 +223,11 @@ class _Reader:
             ],
             schema=DEAD_LETTERS,
         )
-        path = self._job.data_dir / f"letters-{self._split.number:05d}-{uuid.uuid4().hex}"
-        return (write_table(path, table, Kind.DEAD_LETTERS, "", "parquet"),)
 
     def _example(self) -> str | None:
-        if not self._rejected:
+        if not self.rejected:
             return None
-        first = min(self._rejected, key=lambda r: r.offset)
+        first = min(self.rejected, key=lambda r: r.offset)
         return f"{self._split.claim.path!r} byte {first.offset}: {first.reason} ({first.detail})"
 
 
@@ -238,30 +243,23 @@ class _Spill:
     def write(self, table: pa.Table) -> None:
         self._writer.write_table(table)
 
-    def close(self) -> tuple[str, tuple[StagedFile, ...]]:
+    def close(self) -> str:
         self._writer.close()
         self._file.close()
-        return self._path, ()
+        return self._path
 
 
 class _Output:
-    """Straight to output files: identity by position and no transform need no spill."""
+    """Straight to the output: identity by position and no transform need no spill."""
 
-    def __init__(self, job: StageJob, split: Split) -> None:
-        self._job, self._split = job, split
-        sink = job.spec.sink
-        self._writer = PartWriter(
-            str(job.data_dir),
-            format=sink.format,
-            partition_by=sink.partition_by,
-            tag=f"s{split.number:05d}",
-        )
+    def __init__(self, job: StageJob, split: Split, out: TaskFiles) -> None:
+        self._job, self._split, self._out = job, split, out
 
     def write(self, table: pa.Table) -> None:
-        self._writer.write(output_columns(self._job, self._split, table))
+        self._out.rows(output_columns(self._job, self._split, table))
 
-    def close(self) -> tuple[None, tuple[StagedFile, ...]]:
-        return None, self._writer.close()
+    def close(self) -> None:
+        """It goes on with the task's next split."""
 
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:

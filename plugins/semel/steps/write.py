@@ -1,8 +1,8 @@
 """write: a split's spill minus its dropped rows becomes output files and decisions.
 
-Runs in a task after classify, once per split and once more per retry or speculation. Which rows are
-kept is a pure function of the job; with transforms, the rows pass through Spark and `write_rows`
-writes what comes out of them.
+Runs in a task after classify, for each of its splits, and once more per retry or speculation. Which
+rows are kept is a pure function of the job; with transforms, the rows pass through Spark and
+`write_rows` writes what comes out of them.
 """
 
 import uuid
@@ -13,23 +13,32 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import CorruptionError
-from semel.manifest import Kind, SplitReport, StagedFile
-from semel.sinks.files import PartWriter, write_table
+from semel.manifest import SplitReport, StagedFile
 from semel.sources.records import OFFSET
 from semel.steps.classify import Dropped, Reason
 from semel.steps.job import Split, StageJob
 from semel.steps.read import output_columns
+from semel.steps.task_files import TaskFiles
 
 REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
 
 
-def decide(
-    job: StageJob, report: SplitReport, dropped: list[Dropped], *, write: bool
-) -> SplitReport:
-    """Write a split's decisions and, with `write`, its survivors. Returns the whole account.
+def write_task(
+    job: StageJob, task: int, parts: list[tuple[SplitReport, list[Dropped]]], *, write: bool
+) -> list[SplitReport]:
+    """Write the decisions and, with `write`, the survivors of a task's splits (in source order).
 
-    Without `write` the kept rows go to a file beside the spill, for `survivors` to read.
+    Returns the whole account; the last report names what the task wrote here. Without `write` the
+    kept rows go to a file beside each spill, for `survivors` to read.
     """
+    out = TaskFiles(job, f"w{task:05d}")
+    done = [_decide(job, report, dropped, out, write=write) for report, dropped in parts]
+    return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close()))]
+
+
+def _decide(
+    job: StageJob, report: SplitReport, dropped: list[Dropped], out: TaskFiles, *, write: bool
+) -> SplitReport:
     split = job.splits[report.split]
     rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
     reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
@@ -41,22 +50,15 @@ def decide(
             f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this "
             "is a defect of semel, nothing was committed"
         )
-    files = list(report.files)
-    writer = _writer(job, f"s{split.number:05d}") if write else None
-    out: list[pa.Table] = []
     for table, codes in _parts(report, code):
         if codes.any():
-            out.append(_decisions(job, split, table, codes))
-        if writer is not None:
+            out.decisions(_decisions(job, split, table, codes))
+        if write:
             kept = table.filter(pa.array(codes == 0)) if codes.any() else table
-            writer.write(output_columns(job, split, kept))
-    if out:
-        path = job.data_dir / f"decisions-{split.number:05d}-{uuid.uuid4().hex}"
-        files.append(write_table(path, pa.concat_tables(out), Kind.DECISIONS, "", "parquet"))
+            out.rows(output_columns(job, split, kept))
+    out.end_split()
     kept_path = None
-    if writer is not None:
-        files += writer.close()
-    else:
+    if not write:
         kept_path = str(job.spill_dir / f"k{split.number:05d}-{uuid.uuid4().hex}.npy")
         np.save(kept_path, code == 0)
     catalog = int(np.count_nonzero(reason == Reason.DUPLICATE_CATALOG))
@@ -65,9 +67,8 @@ def decide(
         survivors=total - len(rows),
         duplicates_batch=len(rows) - catalog,
         duplicates_catalog=catalog,
-        rows_written=writer.rows if writer is not None else 0,
     )
-    return replace(report, files=tuple(files), counts=counts, kept=kept_path)
+    return replace(report, counts=counts, kept=kept_path)
 
 
 def survivors(job: StageJob, report: SplitReport) -> Iterator[pa.RecordBatch]:
@@ -86,18 +87,11 @@ def write_rows(
     job: StageJob, part: int, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 ) -> tuple[StagedFile, ...]:
     """Write what the transforms made in one Spark partition, as `schema`. Returns the files."""
-    writer = _writer(job, f"t{part:05d}")
+    out = TaskFiles(job, f"t{part:05d}")
     for batch in batches:
         # Spark hands times over in the zone of its session: the same moments, another type.
-        writer.write(pa.Table.from_batches([batch]).cast(schema))
-    return writer.close()
-
-
-def _writer(job: StageJob, tag: str) -> PartWriter:
-    sink = job.spec.sink
-    return PartWriter(
-        str(job.data_dir), format=sink.format, partition_by=sink.partition_by, tag=tag
-    )
+        out.rows(pa.Table.from_batches([batch]).cast(schema))
+    return out.close()
 
 
 def _parts(report: SplitReport, code: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray]]:
