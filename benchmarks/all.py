@@ -46,7 +46,7 @@ _TINY = (
     "lookup --records 2000 --catalogs 4000 20000 --grow-by 1000 --runs 1",
     "catalog --records 20000 --batch 1000 --written 20000 --runs 1",
     "commit --records 10 1000 --others 1000 --runs 1",
-    "collect --records 20000 --batch 500",
+    "collect --records 20000 --batch 500 --runs 1",
     "memory --records 1000 20000",
 )
 _TIMEOUT_S = 3_600

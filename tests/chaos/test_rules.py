@@ -35,8 +35,8 @@ def test_what_lies_in_the_folder_decides_nothing(scene: Scene) -> None:
     left = []
 
     def zombie(job) -> None:  # noqa: ANN001 - a StageJob
-        letters = next(p for p in job.data_dir.iterdir() if p.name.startswith("letters"))
-        for name in (f"s00000-{'0' * 32}", f"letters-00000-{'0' * 32}", "more.parquet"):
+        letters = next(p for p in job.data_dir.iterdir() if "letters" in p.name)
+        for name in (f"w00000-{'0' * 32}", f"r00000-letters-{'0' * 32}", "more.parquet"):
             left.append(Path(shutil.copy(letters, job.data_dir / name)))
 
     batch_id = staged(scene, "r1", LocalEngine(before_write=zombie))
@@ -49,9 +49,9 @@ class LosesRows(LocalEngine):
 
     def run(self, job):  # noqa: ANN001, ANN201 - as LocalEngine
         outcome = super().run(job)
-        files = outcome.reports[0].files
+        files = outcome.reports[-1].files
         short = [replace(f, records=f.records - 1) if f.kind == "data" else f for f in files]
-        outcome.reports[0] = replace(outcome.reports[0], files=tuple(short))
+        outcome.reports[-1] = replace(outcome.reports[-1], files=tuple(short))
         return outcome
 
 

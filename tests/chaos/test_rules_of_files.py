@@ -46,14 +46,15 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
     def reported(step: Callable) -> Callable:
         def call(*arguments: object, **options: object) -> object:
             done = step(*arguments, **options)
-            for file in getattr(done, "report", done).files:
-                assert disk.holds(file.path) and not disk.is_open(file.path)
-                seen.append("reported")
+            for each in done:
+                for file in getattr(each, "report", each).files:
+                    assert disk.holds(file.path) and not disk.is_open(file.path)
+                    seen.append("reported")
             return done
 
         return call
 
-    for step in ("read", "decide"):
+    for step in ("read_task", "write_task"):
         monkeypatch.setattr(fix_engine, step, reported(getattr(fix_engine, step)))
 
     def sealing(_: object, text: str, values: dict) -> None:
