@@ -3,6 +3,7 @@
 import os
 import signal
 
+import polars as pl
 import psutil
 from airflow_rest import wait_for
 from fix_pipelines import events
@@ -10,8 +11,8 @@ from fix_stack import SOURCES, Stack
 
 from semel import pipeline, reader
 
-KILLED_RECORDS = 400_000
-"""34 MB: staging them takes seconds, so that there is a middle to be killed in."""
+KILLED_RECORDS = 5_000_000
+"""320 MB: staging them takes seconds, so that there is a middle to be killed in."""
 
 SPILL_POLL_SECONDS = 0.05
 """The middle of a stage does not last: it is looked for more often than what stays."""
@@ -104,7 +105,10 @@ def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
     """After SIGKILL of the stage task Airflow retries it; marked failed, it cancels its Spark
     operation, and the run is cleared by hand. Both outputs are exact.
     """
-    stack.write("many/a.jsonl", events(0, KILLED_RECORDS))
+    numbers = pl.int_range(KILLED_RECORDS, eager=True)
+    at = pl.lit("2026-01-01T00:00:00Z").alias("at")
+    many = pl.DataFrame({"id": numbers.cast(pl.String), "n": numbers}).with_columns(at)
+    many.write_ndjson(stack.write("many/a.jsonl", []))
     killed = staged_to_the_middle(stack, "killed")
     ((driver,),) = stack.query(
         "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
