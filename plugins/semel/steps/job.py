@@ -74,15 +74,17 @@ class StageJob:
 def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> tuple[Split, ...]:
     """Cut claims into splits in source order. The same claims and size give the same splits.
 
-    Those of one claim are of equal size, so that tasks end together. A task has splits up to
-    `split_bytes` together, so that a thousand small files are not as many tasks. `whole` holds the
-    ordinals of claims that cannot be cut (gzip, multiline CSV).
+    Those of one claim are of equal size, and one, two or a multiple of four in number, as cores
+    are: so tasks end together. A task has splits up to `split_bytes` together, so that a thousand
+    small files are not as many tasks. `whole` holds the ordinals of claims that cannot be cut
+    (gzip, multiline CSV).
     """
     found: list[Split] = []
     task = held = 0
     for claim in claims:
         size = claim.end - claim.start
         parts = 1 if claim.ordinal in whole else -(-size // split_bytes)
+        parts = parts if parts <= 2 else -(-parts // 4) * 4
         step = -(-size // parts)
         for start in range(claim.start, claim.end, step):
             end = min(start + step, claim.end)
