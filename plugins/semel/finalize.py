@@ -7,13 +7,14 @@ of the folders, success marker, `committed -> finalized`, and only then the stag
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from semel import faults
+from semel import faults, limits
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, batch_of
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
@@ -139,8 +140,13 @@ def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
     """
     folders = {Path(f.final_path).parent for f in files}
     seen: dict[Inode, str] = {}
+
+    def look(file: ManifestFile) -> tuple[ManifestFile, State, State]:
+        return file, _state(file, file.staged_path, seen), _state(file, file.final_path, seen)
+
     for _ in range(_ROUNDS_MAX):
-        acts = [(f, _state(f, f.staged_path, seen), _state(f, f.final_path, seen)) for f in files]
+        with ThreadPoolExecutor(limits.CHECKSUMS_AT_ONCE) as pool:
+            acts = list(pool.map(look, files))
         faults.point("finalize.after_look")
         broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
         # Keeps F4.

@@ -88,6 +88,9 @@ ORPHAN_SECONDS = 3_600
 HEARTBEAT_SECONDS = 15
 """How often the driver of a running attempt signs in."""
 
+CHECKSUMS_AT_ONCE = 4
+"""Files that finalize reads at once: one core alone waits for the disk, or the disk for it."""
+
 OUTPUT_FILE_BYTES = 512 << 20
 """Bytes of rows in memory (Arrow) that one output file is made of at most."""
 

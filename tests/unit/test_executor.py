@@ -106,6 +106,8 @@ def test_a_task_that_dies_as_it_is_received_has_failed(executor: SturdyLocalExec
     for pid in executor.workers:
         until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
         os.kill(pid, signal.SIGSTOP)
+        # Until it has, it may still take the task that comes.
+        until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     doomed = begin(executor, "doomed", 0)
     Packets.get(executor.activity_queue)
     for pid in executor.workers:

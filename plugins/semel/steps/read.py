@@ -7,7 +7,7 @@ function of the planned bytes and the job; only file names differ between tries.
 import gzip
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -75,7 +75,13 @@ def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
         if gzipped:
             file = gzip.GzipFile(fileobj=files.FirstBytes(raw, split.claim.end))  # type: ignore
         reader = _Reader(job, split, file, gzipped=gzipped)
-        result = reader.run(_Output(job, split, out) if write else _Spill(job, split))
+        if write:
+            result = reader.run(lambda table: out.rows(output_columns(job, split, table)))
+        else:
+            path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
+            schema = with_offset(job.spec.arrow_schema())
+            with pa.OSFile(path, "wb") as made, pa.ipc.new_file(made, schema) as spill:
+                result = reader.run(spill.write_table, spill=path)
     if reader.rejected:
         out.letters(reader.letters())
     out.end_split()
@@ -95,14 +101,14 @@ class _Reader:
         self._bucket_max: int | None = None
         self._bucket_open_min: int | None = None
 
-    def run(self, out: "_Spill | _Output") -> Read:
+    def run(self, write: Callable[[pa.Table], None], *, spill: str | None = None) -> Read:
+        """Give `write` the valid records. `spill` is the Arrow file that takes them, if any."""
         kept = 0
         for block in self._blocks():
             self.rejected += block.rejected
             table = self._identify(block)
-            out.write(table)
+            write(table)
             kept += table.num_rows
-        spill = out.close()
         reasons = Counter(r.reason for r in self.rejected)
         late = reasons.get(REASONS[LATE][0], 0)
         bytes_read = self._split.end - self._split.start
@@ -229,37 +235,6 @@ class _Reader:
             return None
         first = min(self.rejected, key=lambda r: r.offset)
         return f"{self._split.claim.path!r} byte {first.offset}: {first.reason} ({first.detail})"
-
-
-class _Spill:
-    """The valid records of a split as an Arrow file that the write step reads again."""
-
-    def __init__(self, job: StageJob, split: Split) -> None:
-        self._path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
-        schema = with_offset(job.spec.arrow_schema())
-        self._file = pa.OSFile(self._path, "wb")
-        self._writer = pa.ipc.new_file(self._file, schema)
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table)
-
-    def close(self) -> str:
-        self._writer.close()
-        self._file.close()
-        return self._path
-
-
-class _Output:
-    """Straight to the output: identity by position and no transform need no spill."""
-
-    def __init__(self, job: StageJob, split: Split, out: TaskFiles) -> None:
-        self._job, self._split, self._out = job, split, out
-
-    def write(self, table: pa.Table) -> None:
-        self._out.rows(output_columns(self._job, self._split, table))
-
-    def close(self) -> None:
-        """It goes on with the task's next split."""
 
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
