@@ -271,12 +271,8 @@ def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
         with open(folder / f"{name}.log", "wb") as log:
             started.append(
                 subprocess.Popen(
-                    command,
-                    env=environment,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                    command, env=environment, cwd=folder, stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=log,
                 )  # fmt: skip
             )
 

@@ -5,7 +5,7 @@ gives a file its final name (finalize does).
 """
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -45,15 +45,16 @@ class PartWriter:
         self._format = format
         self._keys = list(partition_by)
         self._held: dict[str, list[pa.Table]] = defaultdict(list)
+        self._bytes: Counter[str] = Counter()
         self._of_split: set[str] = set()
         self._files: list[StagedFile] = []
 
     def write(self, table: pa.Table) -> None:
         for folder, part in self._parts(table):
             self._of_split.add(folder)
-            held = self._held[folder]
-            held.append(part)
-            if sum(t.nbytes for t in held) > limits.OUTPUT_FILE_BYTES:
+            self._held[folder].append(part)
+            self._bytes[folder] += part.nbytes
+            if self._bytes[folder] > limits.OUTPUT_FILE_BYTES:
                 self._flush(folder)
         if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
             raise LimitError(
@@ -65,9 +66,8 @@ class PartWriter:
     def end_split(self) -> None:
         """What comes next is of another split. Its folders are counted anew."""
         self._of_split.clear()
-        size = sum(table.nbytes for held in self._held.values() for table in held)
         many = len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX
-        if many or size > limits.OUTPUT_FILE_BYTES:
+        if many or self._bytes.total() > limits.OUTPUT_FILE_BYTES:
             self.close()
 
     def close(self) -> tuple[StagedFile, ...]:
@@ -100,6 +100,7 @@ class PartWriter:
 
     def _flush(self, folder: str) -> None:
         held = self._held.pop(folder, [])
+        del self._bytes[folder]
         if not held:
             return
         table = pa.concat_tables(held)

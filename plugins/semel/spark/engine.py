@@ -8,6 +8,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -233,7 +235,7 @@ def _read_only(job: StageJob, write: bool) -> Callable:
 
 def _classify(job: StageJob) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sorted(_rows(batches), key=lambda row: row["split"])
+        rows = sorted(_rows(batches), key=itemgetter("split"))
         if not rows:
             return
         shard = rows[0]["shard"]
@@ -251,10 +253,12 @@ def _classify(job: StageJob) -> Callable:
 
 def _write(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = list(_rows(batches))
+        rows = sorted(_rows(batches), key=itemgetter("split"))
+        if not rows:
+            return
         parts = []
-        for number in sorted({row["split"] for row in rows}):
-            own = [row for row in rows if row["split"] == number]
+        for number, of_split in groupby(rows, key=itemgetter("split")):
+            own = list(of_split)
             _each_once("shard", [row["shard"] for row in own], job.shards, job)
             if len({row["report"] for row in own}) != 1:
                 raise RetryableError(
@@ -264,9 +268,8 @@ def _write(job: StageJob, write: bool) -> Callable:
             report = SplitReport.from_bytes(own[0]["report"])
             dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
             parts.append((report, dropped))
-        if parts:
-            for report in write_task(job, rows[0]["task"], parts, write=write):
-                yield _one(_REPORTS, report.split, report.to_bytes())
+        for report in write_task(job, rows[0]["task"], parts, write=write):
+            yield _one(_REPORTS, report.split, report.to_bytes())
 
     return task
 
