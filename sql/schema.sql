@@ -20,6 +20,8 @@ CREATE TABLE semel.pipeline (
     lease_batch_id    bigint,
     lease_until       timestamptz,
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Grows with each change of the pipeline's partitions, claims and losses.
+    source_version    bigint NOT NULL DEFAULT 0 CHECK (source_version >= 0),
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.
@@ -27,7 +29,8 @@ CREATE TABLE semel.pipeline (
     CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
 );
 
--- A source partition: one generation of a file.
+-- A source partition: one generation of a file. Open; or closed, because its file is gone, until it
+-- comes back; or retired by a person's word, for ever.
 CREATE TABLE semel.source_partition (
     source_partition_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
@@ -35,23 +38,51 @@ CREATE TABLE semel.source_partition (
     generation        int NOT NULL CHECK (generation >= 1),
     device            bigint NOT NULL,
     inode             bigint NOT NULL,
+    -- What was read: its length, and hashes of its beginning, its first and last record and its
+    -- last bytes.
     head_length       int NOT NULL CHECK (head_length >= 0),
     head_hash         text NOT NULL,
-    tail_end          bigint NOT NULL DEFAULT 0 CHECK (tail_end >= 0),
+    reached           bigint NOT NULL DEFAULT 0 CHECK (reached >= 0),
     tail_hash         text NOT NULL DEFAULT '',
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     retired_at        timestamptz,
+    first_hash        text NOT NULL DEFAULT '',
+    last_length       int NOT NULL DEFAULT 0 CHECK (last_length >= 0),
+    last_hash         text NOT NULL DEFAULT '',
+    -- The file as the last plan saw it: its content's length, and its stat. A plan does not open a
+    -- file whose stat is still this one.
+    content           bigint NOT NULL DEFAULT 0 CHECK (content >= 0),
+    size              bigint NOT NULL DEFAULT -1,
+    mtime_ns          bigint NOT NULL DEFAULT 0,
+    ctime_ns          bigint NOT NULL DEFAULT 0,
+    birth_ns          bigint,
+    -- Positions are those of the bytes on disk of a gzip file: so it was before revision 0002.
+    packed            boolean NOT NULL DEFAULT false,
+    closed_at         timestamptz,
+    -- Closed, and all that was seen of it is claimed or a recorded loss.
+    accounted         boolean NOT NULL DEFAULT false,
     -- This prevents two open generations of one path: the same bytes would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.
     CONSTRAINT source_partition_path_open EXCLUDE USING gist
-        (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL) DEFERRABLE INITIALLY DEFERRED,
+        (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
+        DEFERRABLE INITIALLY DEFERRED,
     -- This prevents one file from being read under two paths (hard links).
     -- Keeps P9.
     CONSTRAINT source_partition_inode_open EXCLUDE USING gist
-        (pipeline_id WITH =, device WITH =, inode WITH =) WHERE (retired_at IS NULL)
-        DEFERRABLE INITIALLY DEFERRED
+        (pipeline_id WITH =, device WITH =, inode WITH =)
+        WHERE (retired_at IS NULL AND closed_at IS NULL) DEFERRABLE INITIALLY DEFERRED
 );
+CREATE INDEX source_partition_open ON semel.source_partition (pipeline_id, path)
+    WHERE retired_at IS NULL AND closed_at IS NULL;
+CREATE INDEX source_partition_inode ON semel.source_partition (pipeline_id, inode)
+    WHERE retired_at IS NULL;
+CREATE INDEX source_partition_head ON semel.source_partition (pipeline_id, head_length, head_hash)
+    WHERE retired_at IS NULL AND reached > 0;
+CREATE INDEX source_partition_generation
+    ON semel.source_partition (pipeline_id, path, generation);
+CREATE INDEX source_partition_gone ON semel.source_partition (pipeline_id)
+    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND NOT accounted;
 
 -- A batch: a fixed set of offset ranges, written down before any work.
 CREATE TABLE semel.batch (
@@ -95,6 +126,12 @@ CREATE TABLE semel.claim (
     source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
     span              int8range NOT NULL,
     tail_hash         text NOT NULL,
+    -- What was read up to the claim's end: the partition's own when the claims behind it go.
+    head_length       int NOT NULL DEFAULT 0 CHECK (head_length >= 0),
+    head_hash         text NOT NULL DEFAULT '',
+    first_hash        text NOT NULL DEFAULT '',
+    last_length       int NOT NULL DEFAULT 0 CHECK (last_length >= 0),
+    last_hash         text NOT NULL DEFAULT '',
     PRIMARY KEY (batch_id, ordinal),
     -- This prevents a position from being claimed twice, whatever our own code does.
     -- Keeps P3.
@@ -102,6 +139,21 @@ CREATE TABLE semel.claim (
     -- An empty range passes the exclusion, and an unbounded one would swallow all that comes.
     -- Keeps P4.
     CONSTRAINT claim_bounded CHECK (
+        NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
+);
+
+-- A loss: bytes that are not read, and whose word that is: their file is gone or was replaced, they
+-- repeat what was read before, or they are a hole. It is subtracted like a claim: what is lost is
+-- accounted for, not forgotten.
+CREATE TABLE semel.loss (
+    source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
+    span              int8range NOT NULL,
+    reason            text NOT NULL CHECK (reason IN ('gone', 'replaced', 'repeated', 'hole')),
+    accepted_by       text NOT NULL,
+    accepted_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- This prevents a loss from being counted twice.
+    CONSTRAINT loss_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),
+    CONSTRAINT loss_bounded CHECK (
         NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
 );
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from fix_pipelines import events
 
 from semel.audit import audit
 from semel.batch import Counts
+from semel.cli import main
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 
@@ -106,3 +109,19 @@ def refusals(ledger: Ledger) -> dict[str, str]:
     with ledger.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT path, reason FROM semel.refusal")
         return {os.path.basename(path): reason for path, reason in found}
+
+
+def advised(ledger: Ledger, detail: str, option: str = "") -> None:
+    """Follow a message's advice: run the command in it that has an option (or none), as typed."""
+    commands = [shlex.split(text)[1:] for text in re.findall(r"`(semel [^`]+)`", detail)]
+    options = [[word for word in words if word.startswith("--")] for words in commands]
+    wanted = [option] if option else []
+    words = next(w for w, o in zip(commands, options, strict=True) if o == wanted)
+    before = os.environ.get("SEMEL_LEDGER_DSN")
+    os.environ["SEMEL_LEDGER_DSN"] = ledger.dsn
+    try:
+        assert main(words) == 0, words
+    finally:
+        os.environ.pop("SEMEL_LEDGER_DSN")
+        if before is not None:
+            os.environ["SEMEL_LEDGER_DSN"] = before

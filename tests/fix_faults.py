@@ -19,7 +19,7 @@ from fix_engine import LocalEngine
 
 from semel import faults, limits, merge, pipeline
 from semel.abandon import abandon
-from semel.accept import accept_columns, accept_file
+from semel.accept import accept_columns, accept_file, accept_loss
 from semel.batch import BatchStatus
 from semel.collect import collect
 from semel.ledger import Ledger
@@ -66,8 +66,13 @@ def abandoning(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 
 def accepting(ledger: Ledger, spec: pipeline.Spec) -> None:
-    """Say that the refused file e.jsonl is the one that was read, and let columns be new."""
-    accept_file(ledger, spec, "e.jsonl", same=True)
+    """Let e.jsonl, which was edited, go on behind its old records; what is gone is lost, and new
+    columns are fine.
+    """
+    old = (spec.source_root() / "e.jsonl").read_bytes().partition(b'"e000114"')
+    start = len(old[0]) + len(old[1]) + old[2].index(b"\n") + 1
+    accept_file(ledger, spec, "e.jsonl", same=False, start=start)
+    accept_loss(ledger, spec, "g.jsonl")
     accept_columns(ledger, spec)
 
 

@@ -2,9 +2,9 @@
 
 import sqlalchemy as sa
 
-from semel import faults
+from semel import faults, partitions
 from semel.errors import StateError
-from semel.ledger import Ledger, change, row, rows, transition
+from semel.ledger import Ledger, row, rows, transition
 
 
 def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
@@ -17,15 +17,22 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
         if found is None:
             raise StateError(f"there is no batch {batch_id}; see `semel batches`")
         rows(connection, "plan", "lock_pipeline", pipeline_id=found["pipeline_id"])
+        held = rows(connection, "abandon", "claims", batch_id=batch_id)
         released = release(connection, batch_id, reason)
+        partitions.restore(connection, released)
+        partitions.touch(connection, found["pipeline_id"])
         faults.point("abandon.before_release")
     faults.point("abandon.after_release")
-    return released
+    return len(held)
 
 
 # Keeps A2.
-def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
-    """The same within a transaction that holds the pipeline's lock (plan takes over orphans so)."""
+def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
+    """The same within a transaction that holds the pipeline's lock (plan takes over orphans so).
+
+    Returns the partitions that claims were released of: they are to be restored, and the pipeline's
+    source version to be counted up, in the same transaction.
+    """
     status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
     transition(
         connection,
@@ -37,4 +44,5 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> int:
         reason=reason,
     )
     rows(connection, "abandon", "lose_attempts", batch_id=batch_id, reason=reason)
-    return len(rows(connection, "abandon", "release_claims", batch_id=batch_id))
+    released = rows(connection, "abandon", "release_claims", batch_id=batch_id)
+    return {r["source_partition_id"] for r in released}

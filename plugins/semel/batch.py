@@ -104,8 +104,13 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(_FromRow):
-    """One planned range: bytes [start, end) of one generation of a file, and what identifies it."""
+    """One planned range: bytes [start, end) of one generation of a file, and what identifies it.
 
+    The bytes are those of its content; of its bytes on disk, where `packed` (a gzip file that was
+    planned before semel counted so).
+    """
+
+    batch_id: int
     ordinal: int
     source_partition_id: int
     path: str
@@ -116,6 +121,7 @@ class Claim(_FromRow):
     start: int
     end: int
     tail_hash: str
+    packed: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,6 +193,12 @@ def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
         return State.ABSENT
 
 
+def _claim(claim: Claim) -> dict[str, object]:
+    plain = asdict(claim)
+    del plain["batch_id"]
+    return plain
+
+
 def marker_content(
     spec: Spec,
     pipeline: Row,
@@ -221,7 +227,7 @@ def marker_content(
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "counts": asdict(counts),
-        "claims": [asdict(claim) for claim in claims],
+        "claims": [_claim(claim) for claim in claims],
         "files": [
             {
                 "kind": file.kind,

@@ -20,6 +20,7 @@ from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.pipeline import Spec
 from semel.reader import Marker, columns_in_files, dataset_of, markers
+from semel.sources.content import is_gzip
 from semel.sources.files import list_files
 
 _FILE = "__filename"
@@ -202,6 +203,10 @@ def _unclaimed(spec: Spec, found: list[Marker]) -> int:
     for claim in (c for marker in found for c in marker.claims):
         key = (claim.device, claim.inode)
         claimed[key] = claimed.get(key, 0) + claim.end - claim.start
-    listed, refused = list_files(spec)
-    behind = sum(file.size > claimed.get((file.device, file.inode), 0) for file in listed)
-    return behind + len(refused)
+    listing = list_files(spec)
+    behind = 0
+    for file in listing.files:
+        done = claimed.get((file.device, file.inode), 0)
+        # How long the content of a gzip file is, only its end would tell.
+        behind += not done if is_gzip(file.path) else file.size > done
+    return behind + len(listing.refused)

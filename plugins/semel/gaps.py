@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
+from semel import limits, partitions
+from semel.batch import Pipeline
 from semel.errors import RetryableError
-from semel.ledger import Ledger, Row, row, rows
+from semel.ledger import Ledger, row, rows
 from semel.pipeline import Spec
-from semel.plan import known
+from semel.sources import files
 from semel.sources.cut import Wanted, want
-from semel.sources.files import Known, Refusal, list_files
+from semel.sources.facts import Knowledge, gather
+from semel.sources.files import Refusal
+from semel.survey import Found, survey
+
+_ROUNDS_MAX = 20
 
 
 class State(StrEnum):
@@ -42,12 +49,28 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Bytes [start, end) of a file that a person called lost."""
+
+    path: str
+    start: int
+    end: int
+    reason: str
+    accepted_by: str
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """The answer of gaps. Refused files are judged as a plan would judge them now."""
+    """The answer of gaps. Refused files are judged as a plan would judge them now.
+
+    `losses` are the last LOSSES_SHOWN of what a person gave up.
+    """
 
     pipeline: str
     gaps: tuple[Gap, ...]
     refusals: tuple[Refusal, ...]
+    losses: tuple[Loss, ...] = ()
 
     @property
     def idle(self) -> bool:
@@ -58,44 +81,72 @@ class Gaps:
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     """List the gaps of a pipeline, in the order of paths and positions.
 
-    RetryableError: the ledger did not answer, or a file went away under our eyes.
+    RetryableError: the ledger did not answer, or files are moved faster than they are looked at.
     """
-    listed, unread = list_files(spec)
     with ledger.transaction() as connection:
         pipeline = row(connection, "plan", "pipeline", name=spec.name)
-        found: list[Known] = []
-        held: list[Row] = []
-        if pipeline is not None:
-            identity = {"pipeline_id": pipeline["pipeline_id"]}
-            found = known(connection, pipeline["pipeline_id"], listed)
-            orphan_seconds = spec.limits.orphan_after.total_seconds()
-            held = rows(
-                connection, "look", "open_claims", orphan_seconds=orphan_seconds, **identity
-            )
-    try:
-        wanted, refused = want(spec, listed, found)
-    except FileNotFoundError as error:
-        raise RetryableError(
-            f"{error.filename!r} went away while it was looked at; run this again"
-        ) from error
-    partitions = [w.known.source_partition_id for w in wanted if w.known and w.end]
-    ends = [w.end for w in wanted if w.known and w.end]
-    free: dict[int, list[tuple[int, int]]] = {}
-    for r in ledger.rows("plan", "free", partitions=partitions, ends=ends, orphans=[]):
-        free.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
-    found = [gap for item in wanted for gap in _of_file(item, free)]
+    if pipeline is None:
+        wanted, refused = unplanned(spec)
+        found = [gap for item in wanted for gap in _of_file(item, {})]
+        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
+    pipeline_id = pipeline["pipeline_id"]
+    seen = _seen(ledger, spec, Pipeline.from_row(pipeline))
+    with ledger.transaction() as connection:
+        silent = spec.limits.orphan_after.total_seconds()
+        held = rows(
+            connection, "look", "open_claims", pipeline_id=pipeline_id, orphan_seconds=silent
+        )
+        losses = rows(
+            connection,
+            "partitions",
+            "losses",
+            pipeline_id=pipeline_id,
+            count=limits.LOSSES_SHOWN,
+        )
+    found = [gap for item in seen.wanted for gap in _of_file(item, seen.free)]
     found += [Gap(**{**r, "state": State(r["state"])}) for r in held]
     found.sort(key=lambda gap: (gap.path, gap.start))
-    return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=(*unread, *refused))
+    return Gaps(
+        pipeline=spec.name,
+        gaps=tuple(found),
+        refusals=seen.refusals,
+        losses=tuple(Loss(**r) for r in losses),
+    )
 
 
-def _of_file(item: Wanted, free: dict[int, list[tuple[int, int]]]) -> Iterator[Gap]:
+def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
+    for _ in range(_ROUNDS_MAX):
+        try:
+            # No request is called so: what orphans hold is shown as theirs, not as free.
+            return survey(ledger, spec, pipeline, request_key=None, window=None)
+        except FileNotFoundError:
+            continue
+    raise RetryableError(
+        f"files of {spec.name} were moved {_ROUNDS_MAX} times in a row while they were looked at; "
+        "run this again"
+    )
+
+
+def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
+    """What a first plan would see."""
+    listing = files.list_files(spec)
+    known = Knowledge(
+        partitions=[], unsettled=listing.files, names={}, lengths=[], like=lambda *_: []
+    )
+    wanted, refused = want(spec, gather(spec, listing, known, None), None)
+    return wanted, (*listing.refused, *refused)
+
+
+def _of_file(item: Wanted, free: partitions.Spans) -> Iterator[Gap]:
     """What no batch has of one file."""
     path = item.file.path
     spans = free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
+    spans = [(max(start, item.start), end) for start, end in spans]
     for start, end in spans:
         if start < end:
             yield Gap(path=path, start=start, end=end, state=State.UNCLAIMED)
-    reached = max(item.end, item.known.tail_end if item.known else 0)
-    if reached < item.file.size:
-        yield Gap(path=path, start=reached, end=item.file.size, state=State.WAITING)
+    reached = max(item.end, item.start, item.known.reached if item.known else 0)
+    # Of a gzip file that is not complete yet, only its size is known.
+    size = item.content.size if item.content else max(item.file.size, reached + 1)
+    if reached < size:
+        yield Gap(path=path, start=reached, end=size, state=State.WAITING)

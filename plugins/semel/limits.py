@@ -64,6 +64,12 @@ HEAD_BYTES = 4_096
 TAIL_BYTES = 4_096
 """Bytes before the claimed end that are hashed to recognise it."""
 
+EVIDENCE_BYTES = 4_096
+"""Bytes that must agree, behind a CSV's header, for a file to be another one's by them alone."""
+
+ALIKE_MAX = 32
+"""Known files of one beginning that a new file is held against: files of one constant record."""
+
 BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
 
@@ -148,3 +154,6 @@ FIND_PLACES_MAX = 1_000
 
 BATCHES_SHOWN = 50
 """Batches that `semel batches` lists unless told otherwise."""
+
+LOSSES_SHOWN = 50
+"""Recorded losses that `semel gaps` lists, from the newest on."""

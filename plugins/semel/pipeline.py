@@ -130,6 +130,7 @@ class Spec(Model):
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
         shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
+        del shaping["source"]["on_refused"]  # It says what a plan does, not what is in a batch.
         text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,34 +1,41 @@
 """plan: fix a batch before any work, as offset ranges that end at a record's end.
 
 How it works:
-1. list the source, outside any transaction;
-2. read what the ledger knows of these files and what is unclaimed, and cut the ranges;
-3. lock the pipeline and read the same again; if it is not the same any more, start over;
-4. write source partitions, batch and claims in that transaction.
+1. look at source and ledger (`survey`);
+2. cut the ranges that are free;
+3. lock the pipeline; when its claims or partitions changed since they were read, start over;
+4. write source partitions, batch and claims in that transaction; nothing, where nothing changed.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import faults, limits
+from semel import faults, limits, partitions
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
-from semel.errors import RetryableError, TerminalError
-from semel.ledger import Ledger, change, row, rows, transition
+from semel.errors import RetryableError, SourceError, TerminalError
+from semel.ledger import Ledger, change, row, transition
 from semel.pipeline import Spec
-from semel.sources import files
-from semel.sources.cut import Range, Wanted, cut, want
-from semel.sources.files import Known, ListedFile, Refusal
+from semel.sources.cut import Range, cut
+from semel.sources.facts import Recognised, Window, in_window
+from semel.sources.files import Refusal
+from semel.spec_parts import OnRefused
+from semel.survey import Found, latest_batch, same_refusals, survey
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
+REFUSALS_SHOWN_MAX = 10
+"""Refused files that a message names; `semel gaps` lists them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer of plan. `batch` is None when there was nothing to take."""
+    """The answer of plan. `batch` is None when there was nothing to take.
+
+    `matched` are the files that were recognised by what is in them, with the paths that they had.
+    """
 
     pipeline: Pipeline
     batch: Batch | None
@@ -38,14 +45,7 @@ class Plan:
     bytes_left: int = 0
     refusals: tuple[Refusal, ...] = ()
     taken_over: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Free:
-    """What nobody holds: planned batches to take over, and unclaimed ranges by partition."""
-
-    orphans: list[int]
-    ranges: dict[int, list[tuple[int, int]]]
+    matched: tuple[tuple[str, str], ...] = ()
 
 
 def plan(
@@ -57,53 +57,38 @@ def plan(
     """Find the request's batch, or write one down that takes what is unclaimed.
 
     The same request gets the same batch until that one is finalized or abandoned; then it gets the
-    next, if there is anything to take. TerminalError, LimitError: nothing was written.
+    next, if there is anything to take. TerminalError, LimitError: nothing was written. SourceError:
+    files were refused, and `source.on_refused` is `fail`.
     """
     interval = _interval(spec, interval)
     window = (interval[0] - spec.source.lateness, interval[1]) if interval else None
     pipeline = register(ledger, spec)
-    listed: list[ListedFile] | None = None
     for _ in range(_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            latest = _latest(connection, pipeline, request_key)
+            latest = latest_batch(connection, pipeline, request_key)
         if latest is not None and latest.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
             return Plan(pipeline=pipeline, batch=latest, created=False)  # Keeps P5.
-        if listed is None:
-            listed, unread = files.list_files(spec, window)
-        with ledger.transaction() as connection:
-            partitions = known(connection, pipeline.pipeline_id, listed)
-        wanted, refused = want(spec, listed, partitions)
-        with ledger.transaction() as connection:
-            free = _free(connection, spec, pipeline, request_key, wanted)
         try:
-            ranges, left = cut(spec, wanted, free.ranges)
-        except FileNotFoundError:  # It went away under our eyes: look again.
-            listed = None
+            found = survey(ledger, spec, pipeline, request_key, window)
+            refused = _counted(spec, found.refusals, window)
+            ranges, left = ([], 0) if refused else cut(spec, found.wanted, found.free)
+        except FileNotFoundError:  # It was moved under our eyes: look again.
             continue
         faults.point("plan.before_lock")
-        with ledger.transaction() as connection:
-            # Keeps P1, P2.
-            lock(connection, pipeline)
-            if (
-                _latest(connection, pipeline, request_key) != latest
-                or known(connection, pipeline.pipeline_id, listed) != partitions
-                or _free(connection, spec, pipeline, request_key, wanted) != free
-            ):
-                continue
-            refusals = (*unread, *refused)
-            looked_at = [f.path for f in listed] + [r.path for r in unread] if window else None
-            _write_refusals(connection, pipeline, refusals, looked_at)
-            written = _write_partitions(connection, pipeline, wanted, ranges)
-            batch = None
-            if ranges:
-                # Keeps P7, P11.
-                for orphan in free.orphans:
-                    release(connection, orphan, f"taken over by {request_key}")
-                ordinal = latest.ordinal + 1 if latest else 1
-                batch = _write_batch(connection, pipeline, spec, request_key, ordinal, interval)
-                _write_claims(connection, batch, ranges, written)
-            faults.point("plan.before_write")
-        faults.point("plan.after_write")
+        made = partitions.changes(
+            found.wanted, ranges, found.recognised.facts.values(), found.recognised.lost
+        )
+        batch = None
+        if made or ranges or not same_refusals(found):
+            with ledger.transaction() as connection:
+                if not _unchanged(connection, pipeline, spec, request_key, found):
+                    continue
+                ordinal = found.latest.ordinal + 1 if found.latest else 1
+                write = _Writing(connection, pipeline, spec, request_key, ordinal, interval)
+                batch = write.all(found, made, ranges)
+            faults.point("plan.after_write")
+        if refused:
+            raise SourceError(_failed(spec, refused))
         return Plan(
             pipeline=pipeline,
             batch=batch,
@@ -111,13 +96,138 @@ def plan(
             files=len({r.wanted.file.path for r in ranges}),
             bytes=sum(r.end - r.start for r in ranges),
             bytes_left=left,
-            refusals=refusals,
-            taken_over=tuple(free.orphans) if batch else (),
+            refusals=found.refusals,
+            taken_over=tuple(found.orphans) if batch else (),
+            matched=_matched(found.recognised),
         )
     raise RetryableError(
-        f"plan of {spec.name}: other planners changed its claims {_ROUNDS_MAX} times in a row; "
-        "run this again"
+        f"plan of {spec.name}: other planners changed its claims, or files were moved, "
+        f"{_ROUNDS_MAX} times in a row; run this again"
     )
+
+
+def _counted(spec: Spec, refusals: tuple[Refusal, ...], window: Window) -> list[Refusal]:
+    """The refusals for which the plan fails: those of its interval, or of an unknown time."""
+    # Keeps P10.
+    if spec.source.on_refused_or_default is OnRefused.WARN:
+        return []
+    return [r for r in refusals if r.when is None or in_window(r.when, window)]
+
+
+def _failed(spec: Spec, refused: list[Refusal]) -> str:
+    shown = [f"{r.path!r}: {r.reason}: {r.detail}" for r in refused[:REFUSALS_SHOWN_MAX]]
+    more = len(refused) - len(shown)
+    count = "1 file is" if len(refused) == 1 else f"{len(refused)} files are"
+    return "\n".join(
+        [
+            f"pipeline {spec.name}: {count} refused, so this run would not be complete; nothing "
+            "was planned. Settle each, or declare source.on_refused: warn, then run this again",
+            *shown,
+            *([f"and {more} more; `semel gaps {spec.name}` lists all"] if more else []),
+        ]
+    )
+
+
+def _matched(recognised: Recognised) -> tuple[tuple[str, str], ...]:
+    """(path, known path) of files that are known by what is in them."""
+    return tuple(
+        (path, found.matched.path)
+        for path, found in recognised.facts.items()
+        if found.answer == "take up" and found.matched.reached
+    )
+
+
+def _unchanged(
+    connection: sa.Connection, pipeline: Pipeline, spec: Spec, request_key: str, found: Found
+) -> bool:
+    """Take the pipeline's lock. Whether what a plan is made of is still so."""
+    # Keeps P1, P2.
+    lock(connection, pipeline)
+    silent = spec.limits.orphan_after.total_seconds()
+    orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
+    return (
+        partitions.version(connection, pipeline.pipeline_id) == found.version
+        and latest_batch(connection, pipeline, request_key) == found.latest
+        and set(found.orphans) <= set(orphans)
+    )
+
+
+class _Writing:
+    """What a plan writes, in one transaction under the pipeline's lock."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        pipeline: Pipeline,
+        spec: Spec,
+        request_key: str,
+        ordinal: int,
+        interval: tuple[datetime, datetime] | None,
+    ) -> None:
+        self.connection, self.pipeline, self.spec = connection, pipeline, spec
+        self.request_key, self.ordinal, self.interval = request_key, ordinal, interval
+
+    def all(
+        self, found: Found, made: partitions.Changes, ranges: list[Range]
+    ) -> Batch | None:
+        """Refusals and partitions; the batch, where there is something to take."""
+        connection, pipeline_id = self.connection, self.pipeline.pipeline_id
+        if not same_refusals(found):
+            self._refusals(found.refusals)
+        released: set[int] = set()
+        if ranges:
+            # Keeps P7, P11.
+            for orphan in found.orphans:
+                released |= release(connection, orphan, f"taken over by {self.request_key}")
+        new = partitions.write(connection, pipeline_id, made)
+        accounted = [partition for partition in made.closed if not found.lost.get(partition)]
+        if accounted:
+            partitions.account(connection, accounted)
+        known = {r.wanted.file.path: r.wanted.known for r in ranges if r.wanted.known}
+        new |= {path: known[path].source_partition_id for path in known}
+        holes = {
+            new[r.wanted.file.path]: [(0, r.wanted.start)] for r in ranges if r.wanted.start
+        }
+        partitions.lose(connection, holes, "hole", "plan")
+        batch = None
+        if ranges:
+            batch = self._batch()
+            _write_claims(connection, batch, ranges, new)
+        if released:
+            partitions.restore(connection, released)
+        partitions.touch(connection, pipeline_id)
+        faults.point("plan.before_write")
+        return batch
+
+    def _refusals(self, refusals: tuple[Refusal, ...]) -> None:
+        pipeline_id = self.pipeline.pipeline_id
+        change(self.connection, "plan", "clear_refusals", pipeline_id=pipeline_id)
+        change(
+            self.connection,
+            "plan",
+            "insert_refusals",
+            pipeline_id=pipeline_id,
+            paths=[r.path for r in refusals],
+            reasons=[r.reason for r in refusals],
+            details=[r.detail for r in refusals],
+        )
+
+    def _batch(self) -> Batch:
+        interval = self.interval
+        made = row(
+            self.connection,
+            "plan",
+            "insert_batch",
+            pipeline_id=self.pipeline.pipeline_id,
+            request_key=self.request_key,
+            ordinal=self.ordinal,
+            spec=json.dumps(self.spec.to_json()),
+            spec_digest=self.spec.digest(),
+            split_bytes=limits.SPLIT_BYTES,
+            interval_start=interval[0] if interval else None,
+            interval_end=interval[1] if interval else None,
+        )
+        return Batch.from_row(made)
 
 
 # Keeps P15.
@@ -135,7 +245,7 @@ def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
     """The newest batch that a request planned, or None."""
     with ledger.transaction() as connection:
         found = row(connection, "plan", "pipeline", name=spec.name)
-        return _latest(connection, Pipeline.from_row(found), request_key) if found else None
+        return latest_batch(connection, Pipeline.from_row(found), request_key) if found else None
 
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:
@@ -204,167 +314,19 @@ def _interval(
     return interval
 
 
-def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:
-    found = row(
-        connection,
-        "plan",
-        "latest_batch",
-        pipeline_id=pipeline.pipeline_id,
-        request_key=request_key,
-    )
-    return Batch.from_row(found) if found else None
-
-
-def known(connection: sa.Connection, pipeline_id: int, listed: list[ListedFile]) -> list[Known]:
-    """The open source partitions that listed files may be, by path, inode or head."""
-    found = rows(
-        connection,
-        "plan",
-        "known",
-        pipeline_id=pipeline_id,
-        paths=[file.path for file in listed],
-        inodes=[file.inode for file in listed],
-        heads=[file.head_hash for file in listed],
-        head_bytes=limits.HEAD_BYTES,
-    )
-    return [Known(**r) for r in found]
-
-
-def _free(
-    connection: sa.Connection,
-    spec: Spec,
-    pipeline: Pipeline,
-    request_key: str,
-    wanted: list[Wanted],
-) -> _Free:
-    ends = {w.known.source_partition_id: w.end for w in wanted if w.known and w.end}
-    partitions = list(ends)
-    orphans = rows(
-        connection,
-        "plan",
-        "orphans",
-        pipeline_id=pipeline.pipeline_id,
-        request_key=request_key,
-        orphan_seconds=spec.limits.orphan_after.total_seconds(),
-        partitions=partitions,
-    )
-    batches = [r["batch_id"] for r in orphans]
-    free: dict[int, list[tuple[int, int]]] = {}
-    for r in rows(
-        connection, "plan", "free", partitions=partitions, ends=list(ends.values()), orphans=batches
-    ):
-        free.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
-    return _Free(orphans=batches, ranges=free)
-
-
-def _write_refusals(
-    connection: sa.Connection,
-    pipeline: Pipeline,
-    refusals: tuple[Refusal, ...],
-    looked_at: list[str] | None,
-) -> None:
-    change(
-        connection,
-        "plan",
-        "clear_refusals",
-        pipeline_id=pipeline.pipeline_id,
-        everything=looked_at is None,
-        paths=looked_at or [],
-    )
-    change(
-        connection,
-        "plan",
-        "insert_refusals",
-        pipeline_id=pipeline.pipeline_id,
-        paths=[r.path for r in refusals],
-        reasons=[r.reason for r in refusals],
-        details=[r.detail for r in refusals],
-    )
-
-
-def _write_partitions(
-    connection: sa.Connection, pipeline: Pipeline, wanted: list[Wanted], ranges: list[Range]
-) -> dict[str, int]:
-    """Bring the source partitions up to date. Returns the partition of each path."""
-    tails = {r.wanted.file.path: (r.end, r.tail_hash) for r in ranges}
-    old = [(w.file, w.known) for w in wanted if w.known]
-    new = [r.wanted.file for r in ranges if r.wanted.known is None]
-    generations = rows(
-        connection,
-        "plan",
-        "next_generation",
-        pipeline_id=pipeline.pipeline_id,
-        paths=[file.path for file in new],
-    )
-    last = {r["path"]: r["generation"] for r in generations}
-    stale = [r.wanted.stale.source_partition_id for r in ranges if r.wanted.stale]
-    change(connection, "plan", "retire_partitions", partitions=stale)
-    made = rows(
-        connection,
-        "plan",
-        "insert_partitions",
-        pipeline_id=pipeline.pipeline_id,
-        paths=[file.path for file in new],
-        generations=[last.get(file.path, 0) + 1 for file in new],
-        devices=[file.device for file in new],
-        inodes=[file.inode for file in new],
-        head_lengths=[file.head_length for file in new],
-        heads=[file.head_hash for file in new],
-    )
-    partitions = {r["path"]: r["source_partition_id"] for r in made}
-    partitions |= {file.path: known.source_partition_id for file, known in old}
-    moved = [(file, known.tail_end, known.tail_hash) for file, known in old]
-    moved += [(file, 0, "") for file in new]
-    moved = [(f, *max((end, tail), tails.get(f.path, (0, "")))) for f, end, tail in moved]
-    change(
-        connection,
-        "plan",
-        "update_partitions",
-        partitions=[partitions[file.path] for file, _, _ in moved],
-        paths=[file.path for file, _, _ in moved],
-        devices=[file.device for file, _, _ in moved],
-        head_lengths=[file.head_length for file, _, _ in moved],
-        heads=[file.head_hash for file, _, _ in moved],
-        tail_ends=[end for _, end, _ in moved],
-        tails=[tail for _, _, tail in moved],
-    )
-    return partitions
-
-
-def _write_batch(
-    connection: sa.Connection,
-    pipeline: Pipeline,
-    spec: Spec,
-    request_key: str,
-    ordinal: int,
-    interval: tuple[datetime, datetime] | None,
-) -> Batch:
-    made = row(
-        connection,
-        "plan",
-        "insert_batch",
-        pipeline_id=pipeline.pipeline_id,
-        request_key=request_key,
-        ordinal=ordinal,
-        spec=json.dumps(spec.to_json()),
-        spec_digest=spec.digest(),
-        split_bytes=limits.SPLIT_BYTES,
-        interval_start=interval[0] if interval else None,
-        interval_end=interval[1] if interval else None,
-    )
-    return Batch.from_row(made)
-
-
 def _write_claims(
     connection: sa.Connection, batch: Batch, ranges: list[Range], partitions: dict[str, int]
 ) -> None:
+    claims = [
+        {
+            **asdict(r.evidence),
+            "ordinal": ordinal,
+            "source_partition_id": partitions[r.wanted.file.path],
+            "start": r.start,
+            "end": r.end,
+        }
+        for ordinal, r in enumerate(ranges)
+    ]
     change(
-        connection,
-        "plan",
-        "insert_claims",
-        batch_id=batch.batch_id,
-        partitions=[partitions[r.wanted.file.path] for r in ranges],
-        starts=[r.start for r in ranges],
-        ends=[r.end for r in ranges],
-        tails=[r.tail_hash for r in ranges],
+        connection, "plan", "insert_claims", batch_id=batch.batch_id, claims=json.dumps(claims)
     )

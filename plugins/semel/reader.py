@@ -156,7 +156,7 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         spec_digest=plain["spec_digest"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
         counts=_typed(Counts, plain["counts"]),
-        claims=tuple(_typed(Claim, claim) for claim in plain["claims"]),
+        claims=tuple(_claim(int(plain["batch_id"]), claim) for claim in plain["claims"]),
         files=tuple(_typed(MarkedFile, {**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
     )
     if path.name != layout.marker(Path(), marker.batch_id).name:
@@ -167,6 +167,12 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         if parts.is_absolute() or ".." in parts.parts:
             raise ValueError(f"it lists {file.path!r}, which is not below the sink")
     return marker
+
+
+def _claim(batch_id: int, plain: dict[str, Any]) -> Claim:
+    """A claim. Those of gzip files counted bytes on disk before markers said which they count."""
+    packed = plain.get("packed", str(plain["path"]).endswith(".gz"))
+    return _typed(Claim, {**plain, "batch_id": batch_id, "packed": packed})
 
 
 def _typed(kind: type[_T], plain: dict[str, Any]) -> _T:

@@ -54,6 +54,13 @@ class Select(StrEnum):
     INTERVAL = "interval"
 
 
+class OnRefused(StrEnum):
+    """What a plan does when it refuses files that belong to its run."""
+
+    FAIL = "fail"
+    WARN = "warn"
+
+
 class Scope(StrEnum):
     """Where a repeated id is looked for: in the whole horizon, or in its record time's bucket."""
 
@@ -115,9 +122,19 @@ class FilesSource(Model):
     lateness: Duration = timedelta(0)
     """An interval's batch also takes what is unclaimed this far before its start."""
     closed_after: Duration | None = None
-    """A last line without newline, and a gzip file, is taken once the file is this old."""
+    """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
+    on_refused: OnRefused | None = None
+    """When files are refused. fail: the run fails, so that no run is green and not complete (the
+    default with select: interval, for files of its interval or of an unknown time). warn: it takes
+    the others and says so (the default with select: arrival)."""
     csv: Csv = Csv()
     """Only for format: csv."""
+
+    @property
+    def on_refused_or_default(self) -> OnRefused:
+        """What is declared, or what is right for the selection."""
+        by_interval = self.select is Select.INTERVAL
+        return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
 
     @field_validator("path")
     @classmethod

@@ -47,6 +47,7 @@ from semel.pipeline import Spec
 from semel.plan import lock
 from semel.sinks import layout
 from semel.sources import files
+from semel.sources.content import is_gzip
 from semel.sources.formats import is_whole
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
@@ -126,8 +127,9 @@ def _attempt(
     engine: Engine,
     say: Say,
 ) -> Staged:
-    files.check_claims(claims)
-    attempt, job = _begin(ledger, spec, pipeline, batch, claims)
+    root = Path(os.path.realpath(spec.source_root()))
+    files.check_claims(claims, root)
+    attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
     say(
         f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
         f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
@@ -141,7 +143,7 @@ def _attempt(
             faults.point("stage.after_folders")
             outcome = engine.run(job)
             faults.point("stage.after_job")
-            files.check_claims(claims)
+            files.check_claims(claims, root)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)
@@ -168,7 +170,7 @@ def _give_up(
 
 
 def _begin(
-    ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim]
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim], root: Path
 ) -> tuple[Attempt, StageJob]:
     with ledger.transaction() as connection:
         lock(connection, pipeline)
@@ -197,7 +199,7 @@ def _begin(
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
-    whole = {c.ordinal for c in claims if is_whole(spec, c.path)}
+    whole = {c.ordinal for c in claims if is_whole(spec) or is_gzip(c.path)}
     return attempt, StageJob(
         spec=spec,
         dsn=ledger.dsn,
@@ -206,6 +208,7 @@ def _begin(
         attempt_id=attempt.attempt_id,
         fence=attempt.fence,
         folder=folder,
+        source_root=root,
         splits=splits_of(claims, batch.split_bytes, whole=whole),
         shards=pipeline.shards,
         bucket_seconds=pipeline.bucket_seconds,

@@ -20,5 +20,8 @@ SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
 WHERE batch_id = :batch_id AND status IN ('running', 'staged')
 RETURNING attempt_id;
 
+-- name: claims
+SELECT ordinal FROM semel.claim WHERE batch_id = :batch_id;
+
 -- name: release_claims
 DELETE FROM semel.claim WHERE batch_id = :batch_id RETURNING source_partition_id;

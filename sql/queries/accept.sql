@@ -1,17 +1,16 @@
 -- accept: a person's word on what plan refused.
 
--- name: retire
-UPDATE semel.source_partition
-SET retired_at = clock_timestamp()
-WHERE pipeline_id = :pipeline_id AND retired_at IS NULL
-  AND (path = :path OR (device = :device AND inode = :inode))
-RETURNING source_partition_id, path, generation;
+-- name: open
+SELECT path, source_partition_id, generation
+FROM semel.source_partition
+WHERE pipeline_id = :pipeline_id AND path = :path AND retired_at IS NULL AND closed_at IS NULL;
 
--- name: move_partition
-UPDATE semel.source_partition
-SET path = :path, device = :device, inode = :inode
-WHERE source_partition_id = :source_partition_id AND retired_at IS NULL
-RETURNING source_partition_id, path, generation;
+-- name: gone
+SELECT p.path, p.source_partition_id, lower(l.span) AS start, upper(l.span) AS "end"
+FROM semel.loss AS l
+JOIN semel.source_partition AS p USING (source_partition_id)
+WHERE p.pipeline_id = :pipeline_id AND l.reason = 'gone'
+ORDER BY p.path, p.source_partition_id, start;
 
 -- name: settle
 DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND path = :path;

@@ -3,6 +3,7 @@
 `live` takes what arrives, `hours` takes files by the hour in their names and has scope `bucket`.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +18,13 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from machine_clock import Clock, Killed, Mortal
-from machine_files import File, Files
+from machine_files import Files
 from machine_output import Output
 
 from semel import commit as commit_module
 from semel import faults, limits, merge
 from semel.abandon import abandon
-from semel.accept import accept_file
+from semel.accept import accept_loss
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import CorruptionError, SemelError, SourceError, StateError
@@ -49,10 +50,6 @@ WHERE p.name = :name ORDER BY b.batch_id
 _REFUSALS = """
 SELECT r.path, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE p.name = :name ORDER BY r.path
-"""
-_PARTITIONS = """
-SELECT p.name, s.path FROM semel.source_partition AS s JOIN semel.pipeline AS p USING (pipeline_id)
-WHERE s.inode = :inode AND s.retired_at IS NULL
 """
 
 
@@ -103,8 +100,6 @@ class World:
         self._made = 0
         self.moved = False
         """Whether a file is not where it was: a batch that was planned before may be refused."""
-        self.refused: set[tuple[str, str]] = set()
-        """Files that a plan must refuse, until somebody accepts them."""
 
     def request(self, name: str, pick: int, hours: int = 1) -> tuple[str, Interval | None]:
         """One of the last requests that were not deleted, or a new one."""
@@ -143,11 +138,11 @@ class World:
                 self.arena.note("finalized by collect", done.batches_finalized)
         elif verb == "plan":
             request, interval = self.request(name, pick, hours)
-            self._planned(name, plan(self.ledger, spec, request, interval), interval)
+            self._planned(name, plan(self.ledger, spec, request, interval))
         elif verb == "run":
             request, interval = self.request(name, pick, hours)
             ran = run_batch(self.ledger, spec, request, LocalEngine(), interval, quiet)
-            self._planned(name, ran.plan, interval)
+            self._planned(name, ran.plan)
             if ran.committed is not None:
                 self.arena.note("attempts lost to a rival", ran.committed.losses)
         else:
@@ -236,34 +231,20 @@ class World:
             except SemelError as error:
                 self.arena.note(f"meanwhile {type(error).__name__}")
 
-    def spoil(self, file: File, change: Callable[[], None], *, cut: bool) -> None:
-        """Cut or replace a file. Whoever read of it must not go on by himself."""
-        inode = file.path.stat().st_ino
-        for row in self.sql(_PARTITIONS, inode=inode):
-            self.refused.add((row["name"], str(file.path) if cut else row["path"]))
-        self.moved = True
-        change()
-
-    def untouched(self, file: File) -> bool:
-        """Whether nobody waits for a word on this file."""
-        return all(path != str(file.path) for _, path in self.refused)
-
-    def accept(self, name: str, pick: int, *, same: bool) -> None:
-        """A person's word on a refused file."""
+    def accept(self, name: str, pick: int) -> None:
+        """A person's word on what is refused."""
         found = self.sql(_REFUSALS, name=name)
-        if not found:
-            return
-        path, reason = found[pick % len(found)].values()
-        same = same and reason in ("copy", "replaced")
+        if found:
+            self._accept(name, *found[pick % len(found)].values())
+
+    def _accept(self, name: str, path: str, reason: str) -> None:
+        """With an id all that changed is read; only what went unread with its file is asked for."""
+        assert reason == "gone", (name, path, reason)
         try:
-            accept_file(self.ledger, self.specs[name], path, same=same)
-        except SourceError:
-            assert same, path
+            accept_loss(self.ledger, self.specs[name], path)
+        except (SourceError, StateError):  # It came back, or a batch has it again.
             return
-        self.arena.note(f"accepted {reason}{' as the same' if same else ''}")
-        self.refused.discard((name, path))
-        if same:  # The partition has moved here, and the file that was cut is nobody's.
-            self.refused.discard((name, f"{path[:-8]}00.jsonl"))
+        self.arena.note(f"accepted {reason}")
 
     def look(self) -> None:
         for output in self.outputs.values():
@@ -286,15 +267,18 @@ class World:
     def _finish(self, name: str, request: str) -> bool:
         spec = self.specs[name].model_copy(update={"limits": Limits(quarantine_ratio_max=1.0)})
         interval = (DAY, DAY + timedelta(days=1)) if name == "hours" else None
-        planned = plan(self.ledger, spec, request, interval)
-        self._planned(name, planned, interval)
+        batch = None
+        with contextlib.suppress(SourceError):  # What is gone makes an interval fail.
+            planned = plan(self.ledger, spec, request, interval)
+            self._planned(name, planned)
+            batch = planned.batch
         for row in self.sql(_BATCHES, name=name):
             if row["status"] in ("planned", "committed"):
                 self._finish_batch(name, row["batch_id"])
-        for row in self.sql(_REFUSALS, name=name):
-            accept_file(self.ledger, spec, row["path"], same=False)
-            self.refused.discard((name, row["path"]))
-        return planned.batch is not None or bool(planned.refusals)
+        refused = self.sql(_REFUSALS, name=name)
+        for row in refused:
+            self._accept(name, row["path"], row["reason"])
+        return batch is not None or bool(refused)
 
     def _finish_batch(self, name: str, batch_id: int) -> None:
         try:
@@ -304,15 +288,13 @@ class World:
             assert self.moved
             self.on(name, "abandon", batch_id)
 
-    def _planned(self, name: str, planned: Plan, interval: Interval | None) -> None:
+    def _planned(self, name: str, planned: Plan) -> None:
         if planned.batch is not None and not planned.created:
             return
-        told = {refusal.path for refusal in planned.refusals}
-        for path in (path for whose, path in self.refused if whose == name):
-            hour = DAY + timedelta(hours=int(Path(path).name[11:13]))
-            if interval is None or interval[0] <= hour < interval[1]:
-                assert path in told, f"{name}: {path} is not what it was, and was not refused"
-        self.arena.note("files refused", len(told))
+        told = {refusal.reason for refusal in planned.refusals}
+        assert told <= {"gone"}, (name, planned.refusals)
+        self.arena.note("files refused", len(planned.refusals))
+        self.arena.note("files recognised by content", len(planned.matched))
         self.arena.note("orphans taken over", len(planned.taken_over))
 
 

@@ -126,20 +126,21 @@ class Scenes:
         if script == "abandoning":
             plan(self.ledger, scene.spec, "r1")
         elif script == "accepting":
-            self._replaced(scene)
+            self._edited(scene)
         elif script == "collecting":
             self._garbage(scene)
         return scene
 
-    def _replaced(self, scene: Scene) -> None:
-        """A file that was read, as a restore from a backup leaves it: the same bytes and more."""
-        path = scene.add("e.jsonl", events(105, 115))
-        scene.run("e1", "e2", "e3")
-        text = path.read_bytes()
-        path.with_name("copy").write_bytes(text)
-        path.with_name("copy").replace(path)
+    def _edited(self, scene: Scene) -> None:
+        """A file that was read, edited in place since; and one that went with a torn line."""
+        path = scene.add("e.jsonl", [b"{bad", *events(105, 115)])
+        gone = self.bench.data / "in" / "g.jsonl"
+        gone.write_bytes(b"\n\ntorn")
+        scene.run("e1", "e2", "e3", "e4")
+        path.write_bytes(path.read_bytes().replace(b"{bad", b"{bed"))
         self.bench.write("in/e.jsonl", events(115, 120), mode="ab")
-        scene.run("e4")  # It is refused; with the others all read, nothing is left.
+        gone.unlink()
+        scene.run("e5")  # Both are refused; with the others all read, nothing is left.
 
     def _garbage(self, scene: Scene) -> None:
         """Runs to merge and to drop, and the folder of an attempt that failed."""

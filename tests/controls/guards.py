@@ -66,11 +66,11 @@ def no_pipeline_lock() -> None:
 def no_reread() -> None:
     """Plan trusts what it read before it had the lock."""
     again = (
-        "_latest(connection, pipeline, request_key) != latest",
-        "known(connection, pipeline.pipeline_id, listed) != partitions",
-        "_free(connection, spec, pipeline, request_key, wanted) != free",
+        "partitions.version(connection, pipeline.pipeline_id) == found.version",
+        "latest_batch(connection, pipeline, request_key) == found.latest",
+        "set(found.orphans) <= set(orphans)",
     )
-    source("plan", "plan", dict.fromkeys(again, "False"))
+    source("plan", "_unchanged", dict.fromkeys(again, "True"))
 
 
 def no_pinned_list() -> None:
@@ -162,7 +162,7 @@ def plan_not_persisted() -> None:
         return call
 
     patch("stage", "rows", grown)
-    patch("stage", "files.check_claims", lambda _: lambda claims: None)
+    patch("stage", "files.check_claims", lambda _: lambda claims, root: None)
 
 
 def delete_on_unknown_outcome() -> None:

@@ -11,7 +11,7 @@ from test_bad_records import run
 
 from semel import pipeline
 from semel.accept import accept_columns
-from semel.errors import LimitError, SpecError, StateError, TerminalError
+from semel.errors import LimitError, SourceError, SpecError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -213,7 +213,7 @@ def test_an_interval_pipeline_needs_an_interval(bench: Workbench, ledger: Ledger
 
 def test_names_say_the_interval(bench: Workbench, ledger: Ledger) -> None:
     """Each interval takes its own files, in any order; a name without a date is refused."""
-    spec = daily(bench)
+    spec = daily(bench, on_refused="warn")
     for number in (1, 2, 3):
         bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
     bench.write("in/today.jsonl", events(90, 95))
@@ -228,6 +228,32 @@ def test_names_say_the_interval(bench: Workbench, ledger: Ledger) -> None:
     (bench.data / "in" / "today.jsonl").rename(bench.data / "in" / "2026-01-04.jsonl")
     on(ledger, spec, 4)
     assert settled(spec).ids == [*ids(10, 40), *ids(90, 95)]
+
+
+# Attacks P10.
+def test_a_file_of_unknown_time_fails_an_interval(bench: Workbench, ledger: Ledger) -> None:
+    """It may belong to this interval: without `on_refused: warn` nothing is planned."""
+    spec = daily(bench)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    bench.write("in/today.jsonl", events(90, 95))
+    with pytest.raises(SourceError, match=r"would not be complete.*\n.*today\.jsonl.*interval"):
+        on(ledger, spec, 1)
+    assert stored(ledger, "batch") == 0
+    assert refusals(ledger) == {"today.jsonl": "interval"}
+    on(ledger, daily(bench, on_refused="warn"), 1)
+    assert settled(spec).ids == ids(0, 10)
+
+
+def test_arrival_may_fail_for_refused_files_too(bench: Workbench, ledger: Ledger) -> None:
+    """`on_refused: fail`: nothing is planned until all is settled."""
+    spec = bench.spec(source={"on_refused": "fail"})
+    bench.write("in/a.jsonl", events(0, 5))
+    os.mkfifo(bench.data / "in" / "pipe.jsonl")
+    with pytest.raises(SourceError, match=r"1 file is refused.*on_refused: warn"):
+        run(ledger, spec, "r1")
+    (bench.data / "in" / "pipe.jsonl").unlink()
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 5)
 
 
 def test_an_intervals_late_bytes_come_with_a_cleared_run(bench: Workbench, ledger: Ledger) -> None:

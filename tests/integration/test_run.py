@@ -59,21 +59,3 @@ def test_many_small_files_become_few(
     assert kinds == ["data", "dead_letters", *(["decisions"] if repeats else [])]
     found = Counter(row["n"] for row in output(spec))
     assert len(found) == 301 and found.total() == 330 - repeats
-
-
-# Attacks P8.
-def test_an_inode_given_to_a_new_file_is_no_rename(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
-    """A new file that got a deleted file's inode is read whole, not refused, not taken for it."""
-    spec = bench.spec()
-    old = bench.write("in/a.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", engine)
-    new = bench.data / "in" / "b.jsonl"
-    old.rename(new)  # the same inode, another name, and then other content
-    with new.open("wb") as file:
-        file.write(b'{"id": "other", "n": 77, "at": null}\n')
-    done = run_batch(ledger, spec, "r2", engine)
-    assert done.plan.refusals == ()
-    assert done.finalized.counts.survivors == 1
-    assert 77 in {row["n"] for row in output(spec)}

@@ -1,6 +1,8 @@
 """docs/protocol.md, the code and the tests say the same: rules, states, transitions."""
 
+import itertools
 import re
+from enum import StrEnum
 from pathlib import Path
 
 import tree
@@ -8,6 +10,7 @@ import tree
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.finalize import State, judge
 from semel.manifest import Kind
+from semel.sources.recognise import Match, Own, Place, recognise
 from semel.sources.records import Reason
 from semel.steps import read, write
 
@@ -143,6 +146,34 @@ def test_the_decision_table_is_the_code() -> None:
     }
     wanted = {(staged, final): str(judge(staged, final)) for staged in State for final in State}
     assert found == wanted, "docs/protocol.md: the table of finalize is not that of judge"
+
+
+def test_the_recognition_table_is_the_code() -> None:
+    """P8, P16, P17: each of the cells has one row in the document, which says what the code does.
+
+    Each row names a test that is there.
+    """
+    text = PROTOCOL.read_text(encoding="utf-8")
+    table = re.search(r"^\| own inode \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
+    _, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
+    found: dict[tuple[Own, Place, Match], tuple[str, str]] = {}
+    for own, place, match, by_position, by_id, test in rows:
+        cells = itertools.product(_labels(Own, own), _labels(Place, place), _labels(Match, match))
+        for cell in cells:
+            assert cell not in found, f"docs/protocol.md: two rows of the table speak of {cell}"
+            found[cell] = by_position, by_id
+        module, _, name = test.strip("`").partition("::")
+        source = (tree.ROOT / "tests" / "integration" / module).read_text(encoding="utf-8")
+        assert f"\ndef {name}(" in source, f"docs/protocol.md names {test}: there is no such test"
+    wanted = {
+        cell: tuple(str(recognise(*cell, by_position=flag)) for flag in (True, False))
+        for cell in itertools.product(Own, Place, Match)
+    }
+    assert found == wanted, "docs/protocol.md: the table of files is not that of recognise"
+
+
+def _labels(kind: type[StrEnum], text: str) -> list[StrEnum]:
+    return list(kind) if text == "any" else [kind(label.strip()) for label in text.split(",")]
 
 
 def test_the_document_names_every_reason_and_kind() -> None:

@@ -47,9 +47,10 @@ def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -
     folder.mkdir()
     for name in names:
         Path(folder, os.fsdecode(name + SUFFIX)).write_bytes(b"{}\n")
-    listed, refused = list_files(spec)
+    listing = list_files(spec)
+    refused = listing.refused
     shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
-    assert {os.fsencode(file.path) for file in listed} == {
+    assert {os.fsencode(file.path) for file in listing.files} == {
         os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)
     }
     assert [item.reason for item in refused] == ["name"] * sum(not _is_text(n) for n in shown)

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from semel import limits
 from semel.errors import SourceError
+from semel.gaps import unplanned
 from semel.sources.csv import Csv
-from semel.sources.cut import want
-from semel.sources.files import list_files
 from semel.sources.jsonl import JsonLines
 from semel.sources.records import OFFSET, read_split
 
@@ -107,7 +106,7 @@ def test_any_damage_to_a_gzip_file(data: bytes, at: int, byte: int, cut: bool) -
 
 
 def test_a_damaged_csv_gz_is_refused_by_name(bench: Workbench) -> None:
-    """Plan goes on without a compressed CSV file whose header cannot be had, and says which."""
+    """Plan goes on without a compressed CSV file that is damaged, and says which."""
     spec = bench.spec(
         source={"format": "csv", "path": "in/*", "closed_after": "0 s",
                 "schema": {"id": "string", "n": "bigint"}},
@@ -116,10 +115,9 @@ def test_a_damaged_csv_gz_is_refused_by_name(bench: Workbench) -> None:
     bad = bench.data / "in" / "bad.csv.gz"
     bad.write_bytes(whole[:20] + bytes(40) + whole[60:])
     (bench.data / "in" / "good.csv").write_bytes(b"id,n\na,1\n")
-    listed, _ = list_files(spec)
-    wanted, refused = want(spec, listed, [])
-    assert [item.file.path for item in wanted] == [str(bench.data / "in" / "good.csv")]
-    assert [(item.path, item.reason) for item in refused] == [(str(bad), "header")]
+    (wanted,), refused = unplanned(spec)
+    assert wanted.file.path == str(bench.data / "in" / "good.csv")
+    assert [(item.path, item.reason) for item in refused] == [(str(bad), "damaged")]
 
 
 def test_a_long_record_in_any_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,18 +79,35 @@ class Finder:
 
 
 def _holds(path: str, claim: Claim) -> bool:
-    """Whether a file has the head of the claimed one, and its bytes before the claimed end."""
+    """Whether a file has the head of the claimed one, and its bytes before the claimed end.
+
+    What was claimed of a plain file may be in a packed one since, and the other way round.
+    """
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < claim.end:
-                return False
-            if xxhash.xxh3_128_hexdigest(file.read(claim.head_length)) != claim.head_hash:
+        with _content(path, claim) as file:
+            head = file.read(claim.head_length)
+            if xxhash.xxh3_128_hexdigest(head) != claim.head_hash:
                 return False
             start = max(0, claim.end - limits.TAIL_BYTES)
             file.seek(start)
-            return xxhash.xxh3_128_hexdigest(file.read(claim.end - start)) == claim.tail_hash
-    except OSError:
+            tail = file.read(claim.end - start)
+            return (
+                len(tail) == claim.end - start
+                and xxhash.xxh3_128_hexdigest(tail) == claim.tail_hash
+            )
+    except (OSError, EOFError, zlib.error):
         return False
+
+
+@contextmanager
+def _content(path: str, claim: Claim) -> Iterator[BinaryIO]:
+    """The bytes that a claim's positions count."""
+    with open(path, "rb") as file:
+        if path.endswith(".gz") and not claim.packed:
+            with gzip.GzipFile(fileobj=file) as content:
+                yield content  # type: ignore
+        else:
+            yield file
 
 
 def header_of(path: str, csv: Csv) -> tuple[str, ...]:
@@ -112,10 +129,10 @@ def lines(batch: int, claim: Claim, path: str, csv: Csv | None) -> Iterator[Line
 
     SourceError: a gzip stream is damaged.
     """
-    gzipped = path.endswith(".gz")
     blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
-    with _open(path, claim.end) as file:
-        start, end = (0, None) if gzipped else (claim.start, claim.end)
+    opened = _open(path, claim.end) if claim.packed else _content(path, claim)
+    with opened as file:
+        start, end = (0, None) if claim.packed else (claim.start, claim.end)
         file.seek(start)
         whole = csv is not None and csv.multiline
         try:

@@ -119,6 +119,11 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
             print(f"{gap.state}{holder}{silent}: {gap.path!r} bytes {gap.start} to {gap.end}")
         for refusal in found.refusals:
             print(f"refused: {refusal.path!r}: {refusal.reason}: {refusal.detail}")
+        for loss in found.losses:
+            print(
+                f"lost: {loss.path!r} bytes {loss.start} to {loss.end}: {loss.reason}, by "
+                f"{loss.accepted_by}, {loss.accepted_at:%Y-%m-%d %H:%M}"
+            )
         if not found.gaps and not found.refusals:
             print(f"{pipeline}: all that the source holds is finalized")
 

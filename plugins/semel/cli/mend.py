@@ -16,21 +16,34 @@ def accept(
         bool,
         typer.Option("--same", help="It goes on in the partition that was read (checked)."),
     ] = False,
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="What was seen of it and never read is gone: record that."),
+    ] = False,
+    start: Annotated[
+        int,
+        typer.Option("--from", min=0, help="The byte that the new generation is read from."),
+    ] = 0,
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Settle a file that plan refused: as a new generation (default) or --same; or new --columns.
+    """Settle a file that plan refused: as a new generation (default), --same or --lost.
 
-    A new generation is read from its start: with a record_id, what it repeats is dropped.
+    A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
+    dropped; by position it is written again. --same goes on where the old file ended. --lost is for
+    records whose file is gone for good. The path is absolute, or below the data folder, the working
+    folder or the source's. Or: let the output have new --columns.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
     if (path is None) != columns:
         raise typer.BadParameter("give either a PATH or --columns")
+    if same + lost + columns + bool(start) > 1:
+        raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
     from semel import pipeline as pipelines
-    from semel.accept import accept_columns, accept_file
+    from semel.accept import accept_columns, accept_file, accept_loss
     from semel.cli.connect import open_ledger
 
     spec = pipelines.find(pipeline)
@@ -40,12 +53,20 @@ def accept(
             text = f"{pipeline}: the next batch that commits decides the columns"
             output.emit({"pipeline": pipeline}, as_json=as_json, render=lambda: print(text))
             return
-        done = accept_file(ledger, spec, path, same=same)
-    how = "goes on in" if same else "is read from its start as"
-    text = f"{done.path} {how} partition {done.source_partition_id}, generation {done.generation}"
-    output.emit(
-        {"pipeline": pipeline, "accepted": done}, as_json=as_json, render=lambda: print(text)
-    )
+        if lost:
+            losses = accept_loss(ledger, spec, path)
+            said = [f"lost: bytes {x.start} to {x.end} of {x.path!r}" for x in losses]
+            payload = {"pipeline": pipeline, "lost": losses}
+            output.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
+            return
+        done = accept_file(ledger, spec, path, same=same, start=start)
+    how = "goes on in" if same else f"is read from byte {start} on as"
+    how = "is read already in" if done.found else how
+    new = f"partition {done.source_partition_id}, generation {done.generation}"
+    lines = [f"{done.path} {how} {new}"]
+    lines += [f"lost: bytes {a} to {b} of partition {part}" for part, a, b in done.lost]
+    payload = {"pipeline": pipeline, "accepted": done}
+    output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
 
 
 def abandon(

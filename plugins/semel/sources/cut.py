@@ -1,32 +1,54 @@
-"""Cutting a plan: which ranges of the files a batch takes, by what is known and unclaimed."""
+"""Cutting a plan: which ranges of the files a batch takes, by what is recognised and unclaimed."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import xxhash
 
+from semel import limits
 from semel.errors import LimitError, SourceError
 from semel.pipeline import Spec
-from semel.sources import files
-from semel.sources.files import Known, ListedFile, Refusal
+from semel.sources.content import Content
+from semel.sources.evidence import Partition, last_record
+from semel.sources.facts import Facts, Recognised, Window, in_window
+from semel.sources.files import ListedFile, Refusal, file_time, quoted, refusal
 from semel.sources.formats import header_of, is_whole
+from semel.sources.recognise import REFUSED, Answer, Match
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A file that may be read up to `end`. `whole`: as one range or not at all.
+    """A file that is read on in `known`, or as a new partition; its bytes [start, end) may be.
 
-    `stale` is the partition of a deleted file whose inode this new file was given.
+    `whole`: as one range or not at all. `start` is behind a hole of NULs that a truncation left.
     """
 
     file: ListedFile
-    known: Known | None
+    birth_ns: int | None
+    content: Content | None
+    known: Partition | None
     end: int
-    whole: bool
-    stale: Known | None = None
+    whole: bool = False
+    start: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was read of a file up to `reached`: it recognises the file later."""
+
+    reached: int
+    head_length: int
+    head_hash: str
+    first_hash: str
+    last_length: int
+    last_hash: str
+    tail_hash: str
+
+
+NOTHING_READ = Evidence(
+    reached=0, head_length=0, head_hash="", first_hash="", last_length=0, last_hash="", tail_hash=""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,144 +58,177 @@ class Range:
     wanted: Wanted
     start: int
     end: int
-    tail_hash: str
+    evidence: Evidence
 
 
 def want(
-    spec: Spec, listed: list[ListedFile], known: list[Known]
+    spec: Spec, recognised: Recognised, window: Window
 ) -> tuple[list[Wanted], list[Refusal]]:
-    """Recognise each listed file and find its last record end; leave out what went away."""
-    by_inode = {(k.device, k.inode): k for k in known}
-    by_path = {k.path: k for k in known}
-    inodes = {file.inode for file in listed}
-    heads = _heads(_cut_or_gone(listed, known))
+    """What may be read of each file in the window, oldest first, and what is refused."""
     wanted, refused = [], []
-    for file in listed:
-        there = by_path.get(file.path)
+    for found in recognised.facts.values():
         try:
-            same = by_inode.get((file.device, file.inode)) or _after_reboot(file, there)
-            stale = same if same and files.is_stale(file, same) else None
-            copies = [] if same else _begins_alike(file, heads)
-            found = files.recognise(file, None if stale else same, there, copies, inodes)
-            item = found if isinstance(found, Refusal) else _end(spec, file, found)
-            if isinstance(item, Wanted) and item.end and not (found and found.tail_end):
-                item = _first_look(spec, item)
+            item = _want(spec, found, window)
         except FileNotFoundError:
-            continue
-        if stale and isinstance(item, Wanted):
-            item = replace(item, stale=stale)
-        (refused if isinstance(item, Refusal) else wanted).append(item)
-    wanted = _each_inode_once(wanted, refused)
-    return _each_path_once(wanted, by_path, refused), refused
+            continue  # It was moved while we looked: the next plan sees where it is.
+        if isinstance(item, Refusal):
+            refused.append(item)
+        elif item is not None:
+            wanted.append(item)
+    for file, why in recognised.closed.items():
+        refused.append(refusal(file.path, "unreadable", why, file.when))
+    for name, several in recognised.linked.items():
+        detail = f"one file under {len(several)} names; leave one name in the source folder"
+        refused.append(refusal(name, "hard link", detail))
+    wanted.sort(key=lambda item: (item.file.mtime_ns, item.file.path))
+    return wanted, sorted(refused, key=lambda item: item.path)
 
 
-def _each_path_once(
-    wanted: list[Wanted], by_path: dict[str, Known], refused: list[Refusal]
-) -> list[Wanted]:
-    """Leave out new files whose path is still that of a partition: its file was not recognised."""
-    found = {item.known.source_partition_id for item in wanted if item.known}
-    kept = []
-    for item in wanted:
-        there = by_path.get(item.file.path)
-        if item.known is None and there and there.source_partition_id not in found:
-            refused.append(files.replaced(item.file, there))
-        else:
-            kept.append(item)
-    return kept
+def _want(spec: Spec, found: Facts, window: Window) -> Wanted | Refusal | None:
+    seen = found.seen
+    file = seen.file
+    if found.answer is Answer.WAIT:
+        return None
+    if found.answer in REFUSED:
+        return refusal(file.path, found.answer, _why(spec, found), file.when)
+    known = found.goes_on
+    item = Wanted(
+        file=file, birth_ns=seen.birth_ns, content=seen.of(known), known=known, end=0
+    )
+    if not in_window(file.when, window):
+        return item if known else None
+    return _end(spec, found, item)
 
 
-def _cut_or_gone(listed: list[ListedFile], known: list[Known]) -> Iterator[Known]:
-    """Partitions that no listed file holds any more, also where a cut one has grown again."""
-    by_inode = {(file.device, file.inode): file for file in listed}
-    by_path = {file.path: file for file in listed}
-    for k in known:
-        file = by_inode.get((k.device, k.inode)) or by_path.get(k.path)
-        try:
-            if k.tail_end and (file is None or files.differs(file, k)):
-                yield k
-        except FileNotFoundError:
-            yield k
-
-
-def _heads(cut_or_gone: Iterable[Known]) -> dict[int, dict[str, list[Known]]]:
-    """Partitions whose own file was truncated or is gone, by the length and hash of their heads."""
-    heads: dict[int, dict[str, list[Known]]] = {}
-    for known in cut_or_gone:
-        heads.setdefault(known.head_length, {}).setdefault(known.head_hash, []).append(known)
-    return heads
-
-
-def _begins_alike(file: ListedFile, heads: dict[int, dict[str, list[Known]]]) -> list[Known]:
-    """Those with whose head a file begins, however long that was when it was hashed."""
-    head = files.read_head(file) if heads else b""
-    return [
-        known
-        for length, by_hash in heads.items()
-        if length <= len(head)
-        for known in by_hash.get(xxhash.xxh3_128_hexdigest(head[:length]), [])
-    ]
-
-
-def _after_reboot(file: ListedFile, there: Known | None) -> Known | None:
-    """The partition of the file's path when only the number of its device changed."""
-    alike = there is not None and there.inode == file.inode and not files.differs(file, there)
-    return there if alike else None
-
-
-def _each_inode_once(wanted: list[Wanted], refused: list[Refusal]) -> list[Wanted]:
-    """Leave out all names but the known one of a file that is listed under several names."""
-    names = defaultdict(list)
-    for item in wanted:
-        names[item.file.device, item.file.inode].append(item)
-    kept = []
-    for items in names.values():
-        known = [i for i in items if i.known and i.known.path == i.file.path]
-        chosen = known or (items if len(items) == 1 else [])
-        kept += chosen
-        refused += [
-            Refusal(
-                path=i.file.path,
-                reason="hard link",
-                detail=f"one file under {len(items)} names; leave one name in the source folder",
-            )
-            for i in items
-            if i not in chosen
-        ]
-    return sorted(kept, key=lambda i: (i.file.mtime_ns, i.file.path))
-
-
-def _end(spec: Spec, file: ListedFile, known: Known | None) -> Wanted | Refusal:
+def _end(spec: Spec, found: Facts, item: Wanted) -> Wanted | Refusal:
+    """Where the records of a file end that may be read now."""
+    file, known, content = item.file, item.known, item.content
     after = spec.source.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
     closed = after is not None and age >= after.total_seconds()
-    if is_whole(spec, file.path):
-        kind = "gzip" if file.path.endswith(".gz") else "multiline CSV"
-        if known and known.tail_end and known.tail_end != file.size:
+    reached = known.reached if known else 0
+    if content is None:
+        if found.seen.unfinished and not closed:
+            return _replace(item, end=reached)
+        return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
+    if known and known.packed:
+        return _replace(item, end=reached)
+    start = 0 if reached or spec.source.format == "csv" else content.nuls()
+    if is_whole(spec):
+        if known and reached not in (0, content.size):
             detail = (
-                f"a {kind} file is read once, whole, and this one was {known.tail_end} bytes long "
-                f"then (partition {known.source_partition_id}), now {file.size}; put it back, or "
-                "`semel accept` reads all of it again as a new generation"
+                f"a multiline CSV file is read once, whole, and this one was {reached} bytes long "
+                f"then (partition {known.source_partition_id}), now {content.size}; put it back, "
+                f"or {_accept(spec, file.path)} reads all of it again as a new generation"
             )
-            return Refusal(path=file.path, reason="changed", detail=detail)
+            return refusal(file.path, "changed", detail, file.when)
         if after is None:
             detail = (
-                f"a {kind} file is read once, whole, and nothing says when it is complete; declare "
-                "source.closed_after"
+                "a multiline CSV file is read once, whole, and nothing says when it is complete; "
+                "declare source.closed_after"
             )
-            return Refusal(path=file.path, reason="open", detail=detail)
-        return Wanted(file=file, known=known, end=file.size if closed else 0, whole=True)
-    end = files.record_end(file, 0, file.size, whole=closed)
-    return Wanted(file=file, known=known, end=end, whole=False)
+            return refusal(file.path, "open", detail, file.when)
+        end = content.size if closed else 0
+    else:
+        end = content.size if closed else content.record_end(max(start, reached), content.size)
+    item = _replace(item, end=end, start=start, whole=is_whole(spec))
+    return _check_header(spec, item) if end > reached else item
+
+
+def _replace(item: Wanted, **changes: object) -> Wanted:
+    return Wanted(**{**vars(item), **changes})
 
 
 # Keeps P14.
-def _first_look(spec: Spec, item: Wanted) -> Wanted | Refusal:
-    """Check what a new file begins with: a CSV header must name the schema's columns."""
+def _check_header(spec: Spec, item: Wanted) -> Wanted | Refusal:
+    """A CSV file's header must name the schema's columns, in each file of which something is read.
+
+    The schema may be another one since the file was read first.
+    """
     try:
         header_of(spec, item.file.path)
-    except (SourceError, OSError, EOFError) as error:
-        return Refusal(path=item.file.path, reason="header", detail=str(error))
+    except (SourceError, OSError) as error:
+        return refusal(item.file.path, "header", str(error), item.file.when)
     return item
+
+
+def _accept(spec: Spec, path: str, option: str = "") -> str:
+    """The command that settles a file, as it is typed."""
+    return f"`semel accept {spec.name} {quoted(path)}{option and ' '}{option}`"
+
+
+def _why(spec: Spec, found: Facts) -> str:
+    """What is wrong with a refused file, and what to do."""
+    file = found.seen.file
+    accept = _accept(spec, file.path)
+    same = _accept(spec, file.path, "--same")
+    now = f"now inode {file.inode}, {file.size} bytes"
+    if found.answer is Answer.COPY:
+        known = found.matched
+        how = "is there as well" if found.match is Match.LIVING else "is gone, or was cut"
+        same = f"{same} goes on in it where that one ended, " if found.alike else ""
+        return (
+            f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
+            f"{how}: it may be a copy; {now}. Remove it if it is one; {same}{accept} reads all of "
+            "it as new records"
+        )
+    if found.answer is Answer.CHANGED:
+        known = found.known
+        what = f"{_difference(found)} since it was planned as {show(known)}; {now}. Put back what "
+        what += f"was there, or {accept} reads it from its start as a new generation"
+    else:
+        known = found.before
+        what = f"another file took the place of {show(known)}; {now}. {accept} reads this one from "
+        what += "its start as a new generation"
+        if found.alike:
+            what += f", {same} goes on where the old one ended"
+    if not spec.by_position:
+        return what
+    what += "; without a record_id, what it repeats is written again"
+    end = None if found.seen.of(known) is None else last_record(found.seen, known)
+    if end:
+        behind = _accept(spec, file.path, f"--from {end}")
+        what += f". {behind} reads what stands behind the last record that was read"
+    return what
+
+
+def _difference(found: Facts) -> str:
+    known, content = found.known, found.seen.of(found.known)
+    if content is None:
+        return found.seen.trouble
+    if content.size < known.reached:
+        return f"it shrank to {content.size} bytes"
+    if content.hash(0, known.head_length) != known.head_hash:
+        return f"its first {known.head_length} bytes changed"
+    return f"its bytes before {known.reached} changed"
+
+
+def show(known: Partition) -> str:
+    """A partition as a person knows it."""
+    return (
+        f"{known.path!r} (partition {known.source_partition_id}, generation {known.generation}, "
+        f"inode {known.inode}, read up to byte {known.reached})"
+    )
+
+
+def gone(spec: Spec, known: Partition, spans: list[tuple[int, int]], path: str | None) -> Refusal:
+    """Records that were seen and not read, and whose file is not in the source any more.
+
+    `path`: where it is now, if that is in the source's folder.
+    """
+    shown = ", ".join(f"{start} to {end}" for start, end in spans)
+    where = f"is now {path!r}, which the pattern does not find" if path else "is gone"
+    lost = _accept(spec, known.path, "--lost")
+    detail = (
+        f"bytes {shown} of it (partition {known.source_partition_id}) were seen and never read, "
+        f"and the file {where}; bring it back, or {lost} records them as lost"
+    )
+    return refusal(known.path, "gone", detail, _when(spec, known))
+
+
+def _when(spec: Spec, known: Partition) -> datetime | None:
+    when = file_time(spec, known.path, known.mtime_ns)
+    return None if isinstance(when, Refusal) else when
 
 
 def cut(
@@ -187,12 +242,12 @@ def cut(
     """
     room = spec.limits.bytes_per_batch_max
     spans = [
-        (item, start, end)
+        (item, max(start, item.start), end)
         for item in wanted
         for start, end in (
             free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
         )
-        if start < end
+        if max(start, item.start) < end
     ]
     total = sum(end - start for _, start, end in spans)
     # Keeps P10.
@@ -205,12 +260,28 @@ def cut(
     for item, start, end in spans:
         stop = _stop(spec, item, start, end, room - used, first=not taken)
         if stop > start:
-            tail = files.tail_of(item.file.path, stop)
-            taken.append(Range(wanted=item, start=start, end=stop, tail_hash=tail))
+            seen = evidence(spec, item.content, stop)
+            taken.append(Range(wanted=item, start=start, end=stop, evidence=seen))
             used += stop - start
         if stop < end:
             break
     return taken, total - used
+
+
+def evidence(spec: Spec, content: Content, reached: int) -> Evidence:
+    """What recognises a file of which `reached` bytes are read."""
+    length = min(reached, limits.HEAD_BYTES)
+    csv = spec.source.format == "csv"
+    last_length, last_hash = content.last_record(reached)
+    return Evidence(
+        reached=reached,
+        head_length=length,
+        head_hash=xxhash.xxh3_128_hexdigest(content.head[:length]),
+        first_hash=content.first_record(content.head.find(b"\n") + 1 if csv else 0, reached),
+        last_length=last_length,
+        last_hash=last_hash,
+        tail_hash=content.tail_hash(reached),
+    )
 
 
 # Keeps P6.
@@ -225,7 +296,7 @@ def _stop(spec: Spec, item: Wanted, start: int, end: int, room: int, *, first: b
                 f"{spec.limits.bytes_per_batch_max}: raise it"
             )
         return start
-    stop = files.record_end(item.file, start, start + room, whole=False) if room > 0 else start
+    stop = item.content.record_end(start, start + room) if room > 0 else start
     if stop == start and first:  # One record is longer than the limit: it is taken alone.
-        stop = files.next_record_end(item.file, start, end)
+        stop = item.content.next_record_end(start, end)
     return stop

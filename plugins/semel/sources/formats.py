@@ -18,9 +18,9 @@ def format_of(spec: Spec) -> Format:
     return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
 
 
-def is_whole(spec: Spec, path: str) -> bool:
-    """Whether a file is read once, as one split: no byte of it tells where a record begins."""
-    return path.endswith(".gz") or spec.source.csv.multiline
+def is_whole(spec: Spec) -> bool:
+    """Whether a file is read once, as one range: no byte of it tells where a record begins."""
+    return spec.source.csv.multiline
 
 
 def header_of(spec: Spec, path: str) -> list[str] | None:

@@ -36,6 +36,7 @@ class StageJob:
     attempt_id: int
     fence: int
     folder: Path
+    source_root: Path
     splits: tuple[Split, ...]
     shards: int
     bucket_seconds: int

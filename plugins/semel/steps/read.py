@@ -8,6 +8,7 @@ import gzip
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -17,11 +18,12 @@ import pyarrow.compute as pc
 import xxhash
 
 from semel import limits
-from semel.batch import Counts
+from semel.batch import Claim, Counts
 from semel.ids import hash_ids
 from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
 from semel.sources import files, formats
+from semel.sources.content import is_gzip
 from semel.sources.records import OFFSET, Block, Rejected, read_split, with_offset
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
@@ -69,12 +71,8 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
-    with files.open_claim(split.claim) as raw:
-        gzipped = split.claim.path.endswith(".gz")
-        file: BinaryIO = raw
-        if gzipped:
-            file = gzip.GzipFile(fileobj=files.FirstBytes(raw, split.claim.end))  # type: ignore
-        reader = _Reader(job, split, file, gzipped=gzipped)
+    with files.open_claim(split.claim, job.source_root) as raw, content(raw, split.claim) as file:
+        reader = _Reader(job, split, file, path=raw.name)
         if write:
             result = reader.run(lambda table: out.rows(output_columns(job, split, table)))
         else:
@@ -85,15 +83,27 @@ def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
     if reader.rejected:
         out.letters(reader.letters())
     out.end_split()
-    with files.open_claim(split.claim):
+    with files.open_claim(split.claim, job.source_root):
         return result
+
+
+@contextmanager
+def content(raw: BinaryIO, claim: Claim) -> Iterator[BinaryIO]:
+    """The bytes that a claim's positions count: those of the file, or what it unpacks to."""
+    if not is_gzip(raw.name):
+        yield raw
+        return
+    # What was appended since a plan is none of a packed claim's.
+    file = files.FirstBytes(raw, claim.end) if claim.packed else raw
+    with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
+        yield unpacked  # type: ignore[misc]
 
 
 class _Reader:
     """One pass over a split."""
 
-    def __init__(self, job: StageJob, split: Split, file: BinaryIO, *, gzipped: bool) -> None:
-        self._job, self._split, self._file, self._gzipped = job, split, file, gzipped
+    def __init__(self, job: StageJob, split: Split, file: BinaryIO, *, path: str) -> None:
+        self._job, self._split, self._file, self._path = job, split, file, path
         self._digest = xxhash.xxh3_128()
         self.rejected: list[Rejected] = []
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -137,7 +147,7 @@ class _Reader:
 
     def _blocks(self) -> Iterator[Block]:
         split, spec = self._split, self._job.spec
-        whole = self._gzipped  # A stream is read from its first byte to its last.
+        whole = split.claim.packed  # It is read from its first byte to its last.
         return read_split(
             self._file,
             start=0 if whole else split.start,
@@ -146,7 +156,7 @@ class _Reader:
             range_end=None if whole else split.claim.end,
             schema=spec.arrow_schema(),
             format=formats.format_of(spec),
-            columns=formats.header_of(spec, split.claim.path),
+            columns=formats.header_of(spec, self._path),
             digest=self._digest,
         )
 

@@ -1,0 +1,323 @@
+"""The ledger's side of recognising files: source partitions, asked for and written.
+
+A partition is open, or closed because its file is gone, or retired by a person's word. Who changes
+partitions, claims or losses of a pipeline holds its lock and counts its `source_version` up, so
+that a plan sees with one comparison whether what it was made from is still true.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+
+from semel import limits
+from semel.ledger import Ledger, Row, change, row, rows
+from semel.sources.cut import NOTHING_READ, Evidence, Range, Wanted
+from semel.sources.evidence import Partition
+from semel.sources.facts import Facts, Knowledge, Lost
+from semel.sources.files import Listing
+
+Spans = dict[int, list[tuple[int, int]]]
+"""By partition: ranges [start, end), ascending."""
+
+
+def version(connection: sa.Connection, pipeline_id: int) -> int:
+    """Counts the changes of a pipeline's partitions, claims and losses."""
+    return row(connection, "partitions", "version", pipeline_id=pipeline_id)["source_version"]
+
+
+def touch(connection: sa.Connection, pipeline_id: int) -> None:
+    """Count a change; in the transaction that makes it, under the pipeline's lock."""
+    change(connection, "partitions", "touch", pipeline_id=pipeline_id)
+
+
+def knowledge(
+    ledger: Ledger,
+    connection: sa.Connection,
+    pipeline_id: int,
+    listing: Listing,
+    orphans: Iterable[int] = (),
+) -> Knowledge:
+    """What the ledger knows of listed files. What an orphan has claimed is not settled."""
+    listed = listing.files
+    settled = rows(
+        connection,
+        "partitions",
+        "settled",
+        pipeline_id=pipeline_id,
+        orphans=list(orphans),
+        paths=[file.path for file in listed],
+        devices=[file.device for file in listed],
+        inodes=[file.inode for file in listed],
+        sizes=[file.size for file in listed],
+        mtimes=[file.mtime_ns for file in listed],
+        ctimes=[file.ctime_ns for file in listed],
+    )
+    places = {r["place"] - 1 for r in settled}
+    unsettled = [file for place, file in enumerate(listed) if place not in places]
+    links = {file.inode for file in unsettled}
+    found = rows(
+        connection,
+        "partitions",
+        "unsettled",
+        pipeline_id=pipeline_id,
+        settled=[r["source_partition_id"] for r in settled],
+    )
+    lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
+
+    def like(
+        heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
+    ) -> list[Partition]:
+        found = ledger.rows(
+            "partitions",
+            "like",
+            pipeline_id=pipeline_id,
+            lengths=[length for length, _ in heads],
+            heads=[head for _, head in heads],
+            inodes=inodes,
+            paths=paths,
+            count=limits.ALIKE_MAX,
+        )
+        return [Partition(**r) for r in found]
+
+    return Knowledge(
+        partitions=[Partition(**r) for r in found],
+        unsettled=unsettled,
+        names={
+            file.path: file.inode
+            for place, file in enumerate(listed)
+            if place in places and file.inode in links
+        },
+        lengths=[r["head_length"] for r in lengths],
+        like=like,
+    )
+
+
+def orphans(
+    connection: sa.Connection, pipeline_id: int, request_key: str, silent_seconds: float
+) -> list[int]:
+    """Planned batches of other requests that gave no sign of life for so long."""
+    found = rows(
+        connection,
+        "partitions",
+        "orphans",
+        pipeline_id=pipeline_id,
+        request_key=request_key,
+        orphan_seconds=silent_seconds,
+    )
+    return [r["batch_id"] for r in found]
+
+
+def holders(
+    connection: sa.Connection, batches: list[int], partitions: Iterable[int]
+) -> list[int]:
+    """Those of some batches that have claimed a range of some partitions."""
+    found = rows(
+        connection, "partitions", "holders", batches=batches, partitions=list(partitions)
+    )
+    return [r["batch_id"] for r in found]
+
+
+def free(
+    connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
+) -> Spans:
+    """Of partitions, up to an end each: what is neither claimed (but by `orphans`) nor lost."""
+    found = rows(
+        connection,
+        "partitions",
+        "free",
+        partitions=list(ends),
+        ends=list(ends.values()),
+        orphans=list(orphans),
+    )
+    return _spans(found)
+
+
+def unaccounted(
+    connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()
+) -> tuple[list[Partition], Spans]:
+    """Closed partitions of which something was seen that nobody claimed, and what."""
+    found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
+    closed = [Partition(**r) for r in found]
+    ends = {k.source_partition_id: k.content for k in closed}
+    spans = free(connection, ends, orphans) if ends else {}
+    return [k for k in closed if k.source_partition_id in spans], spans
+
+
+def _spans(found: list[Row]) -> Spans:
+    spans: Spans = {}
+    for r in found:
+        spans.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
+    return spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What a plan changes of partitions. Ids of what is closed come with what was seen of it.
+
+    `made` are files with what is taken of them; nothing, of one that was cut and is empty yet.
+    """
+
+    updates: list[dict[str, object]]
+    made: list[tuple[Wanted, Evidence]]
+    closed: dict[int, int]
+    retired: list[int]
+
+    def __bool__(self) -> bool:
+        return bool(self.updates or self.made or self.closed or self.retired)
+
+
+def changes(
+    wanted: list[Wanted], ranges: list[Range], facts: Collection[Facts], lost: Iterable[Lost]
+) -> Changes:
+    """What follows for partitions from what was recognised and what is taken."""
+    reached = {item.wanted.file.path: item for item in ranges}  # The last range of each file.
+    updates = []
+    going_on = set()
+    for item in wanted:
+        if item.known is None:
+            continue
+        going_on.add(item.known.source_partition_id)
+        new = as_read(item, reached.get(item.file.path))
+        if item.known.closed or any(new[name] != getattr(item.known, name) for name in new):
+            updates.append(new)
+    closed = {}
+    retired = []
+    for found in facts:
+        known = found.known
+        if known is None or known.source_partition_id in going_on:
+            continue
+        if found.own == "cut" and found.answer in ("new", "take up"):
+            closed[known.source_partition_id] = known.content
+        elif found.seen.file.path != known.path:  # Renamed, and refused for something else.
+            updates.append({**asdict(known), "path": found.seen.file.path})
+    for item in lost:
+        if item.where in ("gone", "elsewhere"):
+            known = item.partition
+            seen = known.content if item.size is None or known.packed else item.size
+            closed[known.source_partition_id] = max(known.reached, seen)
+    for found in facts:
+        if found.answer == "new" and found.match == "weak":
+            retired += [k.source_partition_id for k in superseded(found)]
+    new = {r.wanted.file.path: (r.wanted, r.evidence) for r in ranges if r.wanted.known is None}
+    new |= {f.seen.file.path: (begun(f), NOTHING_READ) for f in facts if _cut(f, new)}
+    return Changes(
+        updates=updates,
+        made=list(new.values()),
+        closed={k: v for k, v in closed.items() if k not in going_on and k not in retired},
+        retired=[k for k in dict.fromkeys(retired) if k not in going_on],
+    )
+
+
+def _cut(found: Facts, taken: Collection[str]) -> bool:
+    """Whether a file was cut, and nothing is taken of it now: its inode has a new life."""
+    new = found.own == "cut" and found.answer == "new" and found.seen.content is not None
+    return new and found.seen.file.path not in taken
+
+
+def begun(found: Facts) -> Wanted:
+    """A file as a new partition of which nothing is read yet."""
+    seen = found.seen
+    return Wanted(
+        file=seen.file, birth_ns=seen.birth_ns, content=seen.content, known=None, end=0
+    )
+
+
+def superseded(found: Facts) -> list[Partition]:
+    """Partitions whose content a file holds that is read as new: nothing of them is lost."""
+    content = found.seen.content
+    return [k for k in found.alike if content is not None and content.size >= k.content]
+
+
+def as_read(item: Wanted, last: Range | None) -> dict[str, object]:
+    """The row of a known partition as it is once the plan is written."""
+    known = item.known
+    read = {name: getattr(known, name) for name in _EVIDENCE}
+    if last is not None and last.evidence.reached > known.reached:
+        read = asdict(last.evidence)
+    return {"source_partition_id": known.source_partition_id, **_place(item), **read}
+
+
+_EVIDENCE = [field.name for field in fields(Evidence)]
+
+
+def _place(item: Wanted) -> dict[str, object]:
+    """Where a file is, and how it looks. Not settled while its content cannot be had."""
+    file, known = item.file, item.known
+    size = file.size if item.content is not None else -1
+    content = item.content.size if item.content is not None else known.content
+    return {
+        "path": file.path, "device": file.device, "inode": file.inode, "size": size,
+        "birth_ns": item.birth_ns, "mtime_ns": file.mtime_ns, "ctime_ns": file.ctime_ns,
+        "content": content,
+    }  # fmt: skip
+
+
+def write(connection: sa.Connection, pipeline_id: int, made: Changes) -> dict[str, int]:
+    """Write what changes. Returns the partition of each new path."""
+    retire(connection, made.retired)
+    if made.closed:
+        values = {"partitions": list(made.closed), "contents": list(made.closed.values())}
+        change(connection, "partitions", "close", **values)
+    update(connection, made.updates)
+    new = insert(connection, pipeline_id, made.made)
+    return {r["path"]: r["source_partition_id"] for r in new}
+
+
+def update(connection: sa.Connection, updates: list[dict[str, object]]) -> None:
+    """Bring the rows of known partitions up to date; a closed one is open again."""
+    if updates:
+        change(connection, "partitions", "update", partitions=json.dumps(updates))
+
+
+def retire(connection: sa.Connection, partitions: list[int]) -> None:
+    """Forget partitions by a person's word, or because a new one holds all that they held."""
+    if partitions:
+        change(connection, "partitions", "retire", partitions=partitions)
+
+
+def insert(
+    connection: sa.Connection, pipeline_id: int, files: list[tuple[Wanted, Evidence]]
+) -> list[Row]:
+    """Open the next generation of each file's path: (source_partition_id, path, generation)."""
+    if not files:
+        return []
+    new = [{**_place(item), **asdict(evidence)} for item, evidence in files]
+    return rows(
+        connection, "partitions", "insert", pipeline_id=pipeline_id, partitions=json.dumps(new)
+    )
+
+
+def account(connection: sa.Connection, partitions: Iterable[int]) -> None:
+    """Closed partitions of which all that was seen is claimed or lost."""
+    change(connection, "partitions", "account", partitions=list(partitions))
+
+
+def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str) -> None:
+    """Record that ranges are lost for good, and whose word that is."""
+    flat = [(part, start, end) for part, found in spans.items() for start, end in found]
+    if flat:
+        partitions, starts, ends = (list(column) for column in zip(*flat, strict=True))
+        change(
+            connection,
+            "partitions",
+            "lose",
+            partitions=partitions,
+            starts=starts,
+            ends=ends,
+            reason=reason,
+            accepted_by=accepted_by,
+        )
+
+
+# Keeps A6.
+def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
+    """Partitions whose claims were released: what was read of them is what is still claimed.
+
+    Of one that was retired meanwhile by a person's word, the rest is a loss.
+    """
+    restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
+    ends = {r["source_partition_id"]: r["content"] for r in restored if r["retired"]}
+    if ends:
+        lose(connection, free(connection, ends), "replaced", "abandon")

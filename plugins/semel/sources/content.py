@@ -1,0 +1,207 @@
+"""What is in a file: its bytes, or what a gzip file unpacks to. All positions count these bytes.
+
+So a log that was read in part when it was compressed goes on where it was: what was claimed of the
+plain file is claimed of the packed one. A packed file is unpacked once to see where it ends.
+"""
+
+import errno
+import gzip
+import os
+import zlib
+from abc import ABC, abstractmethod
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from semel import limits
+from semel.errors import SourceError
+
+_SCAN_BYTES = 1 << 16
+_UNPACK_BYTES = 1 << 20
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the planner
+
+
+class UnfinishedError(SourceError):
+    """A gzip stream ends in its middle: somebody writes it still, or it was cut off."""
+
+
+class Content(ABC):
+    """The bytes of a file. Each call may raise OSError; FileNotFoundError when it was moved."""
+
+    size: int
+    head: bytes
+    """The first HEAD_BYTES."""
+
+    @abstractmethod
+    def read(self, start: int, length: int) -> bytes:
+        """Bytes [start, start + length), fewer at the end."""
+
+    def hash(self, start: int, length: int) -> str:
+        """The xxh3_128 of bytes [start, start + length), in hexadecimal digits."""
+        if start + length <= len(self.head):
+            return xxhash.xxh3_128_hexdigest(self.head[start : start + length])
+        return xxhash.xxh3_128_hexdigest(self.read(start, length))
+
+    def tail_hash(self, end: int) -> str:
+        """Hash of the bytes before `end`, at most TAIL_BYTES."""
+        start = max(0, end - limits.TAIL_BYTES)
+        return self.hash(start, end - start)
+
+    def record_end(self, floor: int, ceiling: int) -> int:
+        """The last end of a line in (floor, ceiling]; `floor` when there is none."""
+        position = ceiling
+        while position > floor:
+            start = max(floor, position - _SCAN_BYTES)
+            found = self.read(start, position - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            position = start
+        return floor
+
+    def next_record_end(self, start: int, ceiling: int) -> int:
+        """The first end of a line behind `start`, at most `ceiling`."""
+        for position in range(start, ceiling, _SCAN_BYTES):
+            found = self.read(position, min(_SCAN_BYTES, ceiling - position)).find(b"\n")
+            if found >= 0:
+                return position + found + 1
+        return ceiling
+
+    def nuls(self) -> int:
+        """How many NULs it begins with: a hole, under a writer that kept its place."""
+        if self.head[:1] != b"\0":
+            return 0
+        position = 0
+        while position < self.size:
+            data = self.read(position, _UNPACK_BYTES)
+            rest = data.lstrip(b"\0")
+            position += len(data) - len(rest)
+            if rest or not data:
+                break
+        return position
+
+    def last_record(self, end: int) -> tuple[int, str]:
+        """Length and hash of the line that ends at `end`; (0, "") when it is none or is long."""
+        start = max(0, end - _SCAN_BYTES)
+        line = self.read(start, end - start)
+        line = line[line.rfind(b"\n", 0, max(0, len(line) - 1)) + 1 :]
+        if not line or (len(line) == end - start and start):
+            return 0, ""
+        return len(line), xxhash.xxh3_128_hexdigest(line)
+
+    def find_line(self, length: int, digest: str) -> int | None:
+        """Where the last line of this length and hash ends; None when there is none."""
+        found, position = None, 0
+        while position < self.size:
+            data = self.read(position, _UNPACK_BYTES)
+            data = data[: data.rfind(b"\n") + 1 or None]
+            if not data:
+                break
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+            lengths = np.diff(ends, prepend=0)
+            for end in ends[lengths == length]:
+                if xxhash.xxh3_128_hexdigest(data[end - length : end]) == digest:
+                    found = position + int(end)
+            position += len(data)
+        return found
+
+    def first_record(self, start: int, end: int) -> str:
+        """Hash of the line at `start` (its first HEAD_BYTES at most); "" without a line there."""
+        line = self.read(start, min(end - start, limits.HEAD_BYTES)) if start < end else b""
+        return xxhash.xxh3_128_hexdigest(line[: line.find(b"\n") + 1 or None]) if line else ""
+
+
+class _Place:
+    """Where a file is, so that it is the same file when it is opened again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        status = os.fstat(file.fileno())
+        self._path, self._identity = file.name, (status.st_dev, status.st_ino)
+
+    def open(self) -> BinaryIO:
+        file = open_file(self._path)
+        status = os.fstat(file.fileno())
+        if (status.st_dev, status.st_ino) == self._identity:
+            return file
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, "it was moved while it was read", self._path)
+
+
+class PlainContent(Content):
+    """The bytes of a file as they lie on disk. Those of a small file are read once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._place = _Place(file)
+        self.size = os.fstat(file.fileno()).st_size
+        self.head = os.pread(file.fileno(), min(self.size, limits.HEAD_BYTES), 0)
+        self._block = 0, self.head  # What was read last is asked for again.
+
+    def read(self, start: int, length: int) -> bytes:
+        length = max(0, min(length, self.size - start))
+        for at, block in ((0, self.head), self._block):
+            if at <= start and start + length <= at + len(block):
+                return block[start - at : start - at + length]
+        with self._place.open() as file:
+            self._block = start, os.pread(file.fileno(), length, start)
+        return self._block[1]
+
+
+class GzipContent(Content):
+    """What a gzip file unpacks to, of all its members.
+
+    UnfinishedError: its stream ends in its middle. SourceError: it is damaged.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._place = _Place(file)
+        self._kept: list[bytes] = []  # The last pieces, which are asked for most.
+        self.size = self._line_end = 0
+        self.head = b""
+        try:
+            with gzip.GzipFile(fileobj=file, mode="rb") as stream:
+                while data := stream.read(_UNPACK_BYTES):
+                    self._note(data)
+        except EOFError as error:
+            raise UnfinishedError(f"{file.name!r}: its gzip stream ends in its middle") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise SourceError(
+                f"{file.name!r}: its gzip stream is damaged ({error}); replace the file"
+            ) from error
+
+    def _note(self, data: bytes) -> None:
+        if len(self.head) < limits.HEAD_BYTES:
+            self.head = (self.head + data)[: limits.HEAD_BYTES]
+        found = data.rfind(b"\n")
+        if found >= 0:
+            self._line_end = self.size + found + 1
+        self.size += len(data)
+        self._kept = [*self._kept[-1:], data]
+
+    def record_end(self, floor: int, ceiling: int) -> int:
+        if ceiling == self.size:
+            return max(floor, self._line_end)
+        return super().record_end(floor, ceiling)
+
+    def read(self, start: int, length: int) -> bytes:
+        kept = b"".join(self._kept)
+        at = start - (self.size - len(kept))
+        if at >= 0:
+            return kept[at : at + length]
+        with self._place.open() as file, gzip.GzipFile(fileobj=file, mode="rb") as stream:
+            stream.seek(start)
+            return stream.read(length)
+
+
+def content_of(file: BinaryIO, *, packed: bool = False) -> Content:
+    """The content of an open file. `packed`: its bytes on disk, whatever it is called."""
+    return GzipContent(file) if is_gzip(file.name) and not packed else PlainContent(file)
+
+
+def is_gzip(path: str) -> bool:
+    """Whether a file's content is what it unpacks to."""
+    return path.endswith(".gz")
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading; nothing is waited for, also when it is a pipe."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _OPEN))

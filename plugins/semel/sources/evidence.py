@@ -1,0 +1,234 @@
+"""What a file shows of itself, and how surely that is a file which is known.
+
+A file is known by device, inode and time of birth; by hashes of what was read of it, its beginning,
+its first and last record and its end; and, for a copy, by its time and by names that tools give.
+"""
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+
+import xxhash
+
+from semel import limits
+from semel.errors import SourceError
+from semel.pipeline import Spec
+from semel.sources.content import Content, PlainContent, UnfinishedError, content_of, open_file
+from semel.sources.files import ListedFile, seen_now, signed
+from semel.sources.recognise import Match
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A source partition of the ledger that is not retired: what was read of a file, up to
+    `reached`, and how the file looked when a plan last saw it.
+    """
+
+    source_partition_id: int
+    path: str
+    generation: int
+    device: int
+    inode: int
+    head_length: int
+    head_hash: str
+    first_hash: str
+    reached: int
+    tail_hash: str
+    last_length: int
+    last_hash: str
+    content: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    birth_ns: int | None
+    packed: bool
+    closed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A file that was opened. `trouble`: why its content cannot be had; `unfinished`: not yet."""
+
+    file: ListedFile
+    birth_ns: int | None
+    content: Content | None
+    on_disk: Content
+    trouble: str = ""
+    unfinished: bool = False
+    header_end: int = 0
+
+    def begins_with(self, known: Partition) -> bool:
+        """Whether it begins with all that was read of a partition."""
+        content = self.of(known)
+        if content is None or not known.reached:
+            return content is not None
+        return (
+            content.size >= max(known.reached, known.head_length)
+            and content.hash(0, known.head_length) == known.head_hash
+            and content.tail_hash(known.reached) == known.tail_hash
+        )
+
+    def of(self, known: Partition | None) -> Content | None:
+        """The bytes that a partition's positions count; None where they cannot be had."""
+        return self.on_disk if known is not None and known.packed else self.content
+
+    def same_birth(self, known: Partition) -> bool | None:
+        """Whether file and partition are one life of one inode; None: the file system is silent."""
+        if None in (self.birth_ns, known.birth_ns):
+            return None
+        return self.birth_ns == known.birth_ns
+
+
+# Keeps P19.
+def look(spec: Spec, file: ListedFile) -> Seen:
+    """Open a file and see what it is now. FileNotFoundError: another one is there, or none."""
+    with open_file(file.path) as handle:
+        status = os.fstat(handle.fileno())
+        if (signed(status.st_dev), signed(status.st_ino)) != (file.device, file.inode):
+            raise FileNotFoundError(file.path)
+        on_disk = PlainContent(handle)
+        content: Content | None = None
+        trouble, unfinished = "", False
+        try:
+            content = content_of(handle)
+        except UnfinishedError as error:
+            trouble, unfinished = str(error), True
+        except SourceError as error:
+            trouble = str(error)
+        header_end = content.head.find(b"\n") + 1 if content and spec.source.format == "csv" else 0
+        return Seen(
+            file=seen_now(file, status),
+            birth_ns=birth_ns(handle.fileno()),
+            content=content,
+            on_disk=on_disk,
+            trouble=trouble,
+            unfinished=unfinished,
+            header_end=header_end,
+        )
+
+
+def evidence(seen: Seen, known: Partition, *, free: bool) -> Match:
+    """How surely a file is another name, or a copy, of the file that a partition was.
+
+    What is read of a CSV's header says nothing. `free`: no file holds the partition. One of which
+    nothing was read is what has its path.
+    """
+    if not known.reached:
+        return Match.STRONG if free and known.path == seen.file.path else Match.NONE
+    beyond = known.reached - seen.header_end
+    if beyond <= 0 or not seen.begins_with(known):
+        return Match.NONE
+    sure = (
+        beyond >= limits.EVIDENCE_BYTES
+        or same_time(seen, known)
+        or is_rotation(known.path, seen.file.path)
+        or (free and known.inode == seen.file.inode and bool(seen.same_birth(known)))
+    )
+    if free:
+        return Match.STRONG if sure else Match.WEAK
+    return Match.LIVING if sure or known.path == seen.file.path else Match.NONE
+
+
+def last_record(seen: Seen, known: Partition) -> int | None:
+    """Where the last record that was read of a partition ends in another file; None: nowhere."""
+    content = seen.of(known)
+    if not known.last_length or content is None:
+        return None
+    return content.find_line(known.last_length, known.last_hash)
+
+
+def same_time(seen: Seen, known: Partition) -> bool:
+    """Whether a file has the length and the time of change of a known one: a copy that kept them.
+
+    Archivers keep whole seconds only. Where a file system has no finer clock, it tells nothing.
+    """
+    if seen.content is None or seen.content.size != known.content or not known.mtime_ns % 10**9:
+        return False
+    seconds = known.mtime_ns - known.mtime_ns % 10**9
+    return seen.file.mtime_ns in (known.mtime_ns, seconds)
+
+
+_NUMBER = r"\.(?P<mark>\d{1,4})"
+_DATE = r"[.-](?P<mark>\d{4}-?\d\d-?\d\d[\d.-]*)"
+_ROTATED = [
+    re.compile(rf"(?P<stem>.+?)(?:{mark})(?P<ending>{ending})", re.DOTALL)
+    for ending in ("", r"\.[A-Za-z]\w*")
+    for mark in (_NUMBER, _DATE)
+]
+
+
+def is_rotation(old: str, new: str) -> bool:
+    """Whether `new` is what logrotate, or its like, calls a file that was called `old`.
+
+    A number or a date is put behind the name or before its ending, then `.gz` behind all; in the
+    same folder or in one below.
+    """
+    if not f"{os.path.dirname(new)}/".startswith(f"{os.path.dirname(old)}/"):
+        return False
+    base, mark, packed = _rotated_name(old)
+    new_base, new_mark, new_packed = _rotated_name(new)
+    if base != new_base or packed:
+        return False
+    if mark is None:
+        return new_mark is not None or new_packed
+    if not new_packed or new_mark is None:
+        return False
+    return mark == new_mark or (len(mark) <= 4 and len(new_mark) <= 4 and int(mark) < int(new_mark))
+
+
+def _rotated_name(path: str) -> tuple[str, str | None, bool]:
+    """What a log was called at first, its number or date, and whether it is packed."""
+    name = os.path.basename(path)
+    packed = name.endswith(".gz")
+    name = name.removesuffix(".gz")
+    for pattern in _ROTATED:
+        if found := pattern.fullmatch(name):
+            return found["stem"] + found["ending"], found["mark"], packed
+    return name, None, packed
+
+
+def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
+    """(length, xxh3_128) of the beginnings of `head` with these lengths, which are ascending."""
+    state, at, found = xxhash.xxh3_128(), 0, []
+    for length in lengths:
+        if length > len(head):
+            break
+        state.update(head[at:length])
+        at = length
+        found.append((length, state.hexdigest()))
+    return found
+
+
+def still(path: str, known: Partition) -> int | None:
+    """The size of the file of a partition at a path; None when another file is there."""
+    try:
+        with open_file(path) as file:
+            status = os.fstat(file.fileno())
+            birth = birth_ns(file.fileno())
+    except OSError:
+        return None
+    other_life = None not in (birth, known.birth_ns) and birth != known.birth_ns
+    return None if signed(status.st_ino) != known.inode or other_life else status.st_size
+
+
+_AT_EMPTY_PATH, _STATX_BTIME, _STATX_BYTES = 0x1000, 0x800, 256
+_BTIME_AT = 80  # struct statx: stx_btime, an int64 of seconds and a uint32 of nanoseconds
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def birth_ns(handle: int) -> int | None:
+    """When an open file was made, in nanoseconds since 1970; None where nobody knows.
+
+    Python's os.stat has no birth time on Linux, so this asks statx(2).
+    """
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if not hasattr(_libc, "statx") or _libc.statx(
+        handle, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer
+    ):
+        return None
+    mask = ctypes.c_uint32.from_buffer(buffer).value
+    if not mask & _STATX_BTIME:
+        return None
+    seconds = ctypes.c_int64.from_buffer(buffer, _BTIME_AT).value
+    return seconds * 10**9 + ctypes.c_uint32.from_buffer(buffer, _BTIME_AT + 8).value

@@ -1,0 +1,94 @@
+"""Which file is this? The one table that decides it, over facts that were gathered before.
+
+It is pure and total: docs/protocol.md shows it whole, and a test compares the two in every cell.
+`sources/facts.py` gathers the facts, `plan` and `accept` act on the answers.
+"""
+
+from enum import StrEnum
+
+
+class Own(StrEnum):
+    """What the ledger knows under the file's own inode."""
+
+    UNKNOWN = "unknown"
+    """Nothing, or a file that is gone and whose inode's number this one was given."""
+    SAME = "same"
+    """A file that begins with all that was read, and that nothing tells from this one."""
+    EMPTY = "empty"
+    """A file of which something was read, and this one has no bytes (any more)."""
+    CUT = "cut"
+    """A file whose content went on in another file, or was overwritten by a hole of NULs."""
+    CHANGED = "changed"
+    """A file that is shorter now than what was read, or begins otherwise."""
+
+
+class Place(StrEnum):
+    """What the ledger knows under the file's path, with another inode."""
+
+    FREE = "free"
+    """Nothing, or a file that is still in the folder, under another name."""
+    GONE = "gone"
+    """A file that is nowhere in the folder any more."""
+    EDITED = "edited"
+    """The same, and this file has its first record: as if somebody edited a copy."""
+    UNSURE = "unsure"
+    """A file of which it cannot be told whether it is still there."""
+
+
+class Match(StrEnum):
+    """Whether it begins with all that was read of a file that does not hold it itself any more."""
+
+    NONE = "none"
+    WEAK = "weak"
+    """It does, but these are few bytes, and nothing else speaks for it."""
+    STRONG = "strong"
+    """It does: 4 KiB or more, or also the time or the name are those of the other file."""
+    LIVING = "living"
+    """It does, and another file still holds (or takes up) what was read: this one is a copy."""
+
+
+class Answer(StrEnum):
+    """What to do with a file."""
+
+    GO_ON = "go on"
+    """Read on in the partition of its inode."""
+    TAKE_UP = "take up"
+    """Read on in the matched partition: what was read of it is not read again."""
+    NEW = "new"
+    """Read it from its start, as a new partition."""
+    WAIT = "wait"
+    """Nothing to read now, and nothing is decided."""
+    CHANGED = "changed"
+    REPLACED = "replaced"
+    COPY = "copy"
+    """The last three are refusals: a person decides."""
+
+
+REFUSED = frozenset({Answer.CHANGED, Answer.REPLACED, Answer.COPY})
+"""Until `semel accept`."""
+
+
+# Keeps P8, P16, P17.
+def recognise(own: Own, place: Place, match: Match, *, by_position: bool) -> Answer:
+    """The answer for a file.
+
+    By position a record that is read twice is there twice, so what could be a copy is refused.
+    With a record id it is read: what it repeats is dropped.
+    """
+    if own is Own.SAME:
+        return Answer.GO_ON
+    if own is Own.EMPTY:
+        return Answer.WAIT
+    if own is Own.CHANGED:
+        return Answer.CHANGED
+    if place is Place.UNSURE:
+        return Answer.REPLACED
+    if match is Match.STRONG:
+        return Answer.TAKE_UP
+    if not by_position:
+        return Answer.NEW
+    if match is Match.LIVING:
+        return Answer.COPY
+    if match is Match.WEAK:
+        return Answer.COPY if place is Place.FREE else Answer.REPLACED
+    return Answer.REPLACED if place is Place.EDITED else Answer.NEW

@@ -1,0 +1,126 @@
+"""What there is to take, and what is refused: all that a plan is made of. Changes nothing.
+
+How it works:
+1. list the source, outside any transaction;
+2. read what the ledger knows of these files, and recognise each;
+3. read what is unclaimed of them, and what is missing of files that are gone.
+"""
+
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from semel import partitions
+from semel.batch import Batch, Pipeline
+from semel.ledger import Ledger, row, rows
+from semel.pipeline import Spec
+from semel.sources import files
+from semel.sources.cut import Wanted, gone, want
+from semel.sources.facts import Knowledge, Recognised, Window, gather
+from semel.sources.files import Listing, Refusal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a plan would be made of: all of it read from one `version` of the pipeline's ledger."""
+
+    latest: Batch | None
+    version: int
+    orphans: list[int]
+    wanted: list[Wanted]
+    free: partitions.Spans
+    lost: partitions.Spans
+    recognised: Recognised
+    refusals: tuple[Refusal, ...]
+    stored: list[Refusal]
+    """What semel.refusal holds."""
+
+
+def survey(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, request_key: str | None, window: Window
+) -> Found:
+    """What there is to take, and what is refused. Changes nothing; FileNotFoundError: look again.
+
+    The version is read first: whatever changes after it shows under the lock. Without a request,
+    what orphans have claimed is theirs.
+    """
+    listing = files.list_files(spec)
+    with ledger.transaction() as connection:
+        version = partitions.version(connection, pipeline.pipeline_id)
+        latest = latest_batch(connection, pipeline, request_key)
+        silent = spec.limits.orphan_after.total_seconds()
+        orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
+        known = partitions.knowledge(ledger, connection, pipeline.pipeline_id, listing, orphans)
+        stored = rows(connection, "plan", "refusals", pipeline_id=pipeline.pipeline_id)
+    recognised = gather(spec, listing, known, window)
+    wanted, refused = want(spec, recognised, window)
+    ends = {w.known.source_partition_id: w.end for w in wanted if w.known and w.end}
+    closing = partitions.changes(wanted, [], recognised.facts.values(), recognised.lost).closed
+    with ledger.transaction() as connection:
+        orphans = partitions.holders(connection, orphans, ends)
+        free = partitions.free(connection, ends, orphans)
+        lost = partitions.free(connection, closing)
+        before, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
+    refused += _gone(spec, known, recognised, lost)
+    back = {w.known.source_partition_id for w in wanted if w.known}
+    still_gone = [k for k in before if k.source_partition_id not in back]
+    refused += [gone(spec, k, spans[k.source_partition_id], None) for k in still_gone]
+    kept = _kept([Refusal(**r) for r in stored], listing, known.unsettled, recognised)
+    return Found(
+        latest=latest,
+        version=version,
+        orphans=orphans,
+        wanted=wanted,
+        free=free,
+        lost={partition: lost.get(partition, []) for partition in closing},
+        recognised=recognised,
+        refusals=(*listing.refused, *refused, *kept),
+        stored=[Refusal(**r) for r in stored],
+    )
+
+
+def _gone(
+    spec: Spec,
+    known: Knowledge,
+    recognised: Recognised,
+    lost: partitions.Spans,
+) -> list[Refusal]:
+    """Records that were seen, and whose file is found to be gone now."""
+    open_before = {k.source_partition_id: k for k in known.partitions}
+    paths = {item.partition.source_partition_id: item.path for item in recognised.lost}
+    return [
+        gone(spec, open_before[partition], spans, paths.get(partition))
+        for partition, spans in lost.items()
+    ]
+
+
+def _kept(
+    stored: list[Refusal],
+    listing: Listing,
+    unsettled: list[files.ListedFile],
+    recognised: Recognised,
+) -> list[Refusal]:
+    """Refusals of files that are of another interval, and that nobody looked at now."""
+    when = {file.path: file.when for file in unsettled}
+    asked = {*recognised.facts, *recognised.linked, *(r.path for r in listing.refused)}
+    return [replace(r, when=when[r.path]) for r in stored if r.path in when.keys() - asked]
+
+
+def same_refusals(found: Found) -> bool:
+    """Whether semel.refusal is what a plan would write."""
+    return {(r.path, r.reason, r.detail) for r in found.refusals} == {
+        (r.path, r.reason, r.detail) for r in found.stored
+    }
+
+
+def latest_batch(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:
+    found = row(
+        connection,
+        "plan",
+        "latest_batch",
+        pipeline_id=pipeline.pipeline_id,
+        request_key=request_key,
+    )
+    return Batch.from_row(found) if found else None
+
+

@@ -1,0 +1,101 @@
+"""Rotations of logs, as logrotate and its like do them: nobody's word is needed, for ever.
+
+By position, so that a record that is read twice shows.
+"""
+
+import os
+import shutil
+
+import pytest
+from fix_account import ids, lines, settled
+from fix_pipelines import Workbench, events
+from fix_rotation import Rotated, append, output, pack, position
+from semel.ledger import Ledger
+from test_bad_records import run
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("how", ["rename", "copytruncate"])
+@pytest.mark.parametrize("count", [3, 120])
+def test_logrotate_for_ever(
+    bench: Workbench, ledger: Ledger, how: str, suffix: str, count: int
+) -> None:
+    """Two old files are kept, the oldest is deleted, eight times: nobody's word is ever needed."""
+    spec = position(bench)
+    log = Rotated(bench.data / "in", keep=2, how=how, suffix=suffix)
+    for turn in range(8):
+        log.write(count)
+        assert run(ledger, spec, f"a{turn}").plan.refusals == ()
+        log.write(count)  # Read in part, when it is rotated.
+        log.rotate()
+        log.write(count)
+        assert run(ledger, spec, f"b{turn}").plan.refusals == ()
+        assert output(spec) == ids(0, log.written)
+
+
+def test_delaycompress(bench: Workbench, ledger: Ledger) -> None:
+    """The newest old file stays plain, the one before it is packed: all is read once."""
+    spec = position(bench)
+    folder = bench.data / "in"
+    log, first, second = (folder / f"app.log{n}" for n in ("", ".1", ".2"))
+    for turn in range(4):
+        append(log, 20 * turn, 20 * turn + 10)
+        run(ledger, spec, f"a{turn}")
+        append(log, 20 * turn + 10, 20 * turn + 20)
+        second.with_name("app.log.2.gz").unlink(missing_ok=True)
+        if first.exists():
+            first.rename(second)
+            pack(second)
+        log.rename(first)
+        assert run(ledger, spec, f"b{turn}").plan.refusals == ()
+    assert output(spec) == ids(0, 80)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_dateext(bench: Workbench, ledger: Ledger, packed: bool) -> None:
+    """Old files have dates in their names, packed or not."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    for turn in range(4):
+        append(log, 20 * turn, 20 * turn + 10)
+        run(ledger, spec, f"a{turn}")
+        append(log, 20 * turn + 10, 20 * turn + 20)
+        old = log.rename(log.with_name(f"app.log-2026010{turn + 1}"))
+        if packed:
+            pack(old)
+        assert run(ledger, spec, f"b{turn}").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 80)
+
+
+def test_copytruncate_under_a_writer_that_keeps_its_place(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """A writer without O_APPEND goes on at its old place: the hole of NULs is no record."""
+    spec = position(bench)
+    path = bench.data / "in" / "app.log"
+    with path.open("wb", buffering=0) as writer:
+        writer.write(lines(0, 10))
+        run(ledger, spec, "r1")
+        writer.write(lines(10, 20))
+        shutil.copyfile(path, path.with_name("app.log.1"))
+        os.truncate(path, 0)
+        writer.write(lines(20, 30))
+        assert path.read_bytes().startswith(b"\0" * len(lines(0, 20)))
+        assert run(ledger, spec, "r2").plan.refusals == ()
+        writer.write(lines(30, 40))
+        run(ledger, spec, "r3")
+    account = settled(spec)
+    assert (account.ids, account.letters) == (ids(0, 40), [])
+
+
+def test_delete_one_and_rename_another_to_it(bench: Workbench, ledger: Ledger) -> None:
+    """The file that was renamed goes on, the other one is gone: no error of the database."""
+    spec = position(bench, "in/*.jsonl")
+    a, b = bench.write("in/a.jsonl", events(0, 5)), bench.write("in/b.jsonl", events(5, 10))
+    run(ledger, spec, "r1")
+    append(a, 10, 15)
+    a.replace(b)
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    assert output(spec) == ids(0, 15)
+
+

@@ -1,0 +1,399 @@
+"""What logrotate, rsync, editors, cron jobs and archivers do to a folder: each record once.
+
+Each test is a day in the life of a folder. By position unless it says otherwise, so that a record
+that is read twice shows.
+"""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fix_account import advised, ids, lines, quiet, refusals, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_rotation import append, output, position
+from semel.accept import accept_columns, accept_file, accept_loss
+from semel.errors import LimitError, SourceError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.stage import stage
+from test_bad_records import run
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+HEADER = b"id,n,at\n"
+
+
+def row(number: int) -> bytes:
+    return b"e%06d,%d,2026-01-01T00:00:00Z\n" % (number, number)
+
+
+@pytest.mark.parametrize("gone", ["archived", "deleted", "out of the window"])
+def test_a_header_is_no_evidence(bench: Workbench, ledger: Ledger, gone: str) -> None:
+    """A CSV of which only the header was read makes no other CSV of that header a copy."""
+    window = gone == "out of the window"
+    select = {"select": "interval", "interval_from": "d%Y-%m-%d.csv"} if window else {}
+    spec = position(bench, "in/*.csv", source={"format": "csv", **select})
+    first = bench.data / "in" / "d2026-01-01.csv"
+    first.write_bytes(HEADER)
+
+    def go(day: int) -> list:
+        interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1)) if window else None
+        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, say=quiet)
+        return list(done.plan.refusals)
+
+    assert go(0) == []
+    if gone == "archived":
+        (bench.data / "archive").mkdir()
+        first.rename(bench.data / "archive" / first.name)
+    elif gone == "deleted":
+        first.unlink()
+    (bench.data / "in" / "d2026-01-02.csv").write_bytes(HEADER + row(0) + row(1))
+    assert go(1) == []
+    assert output(spec) == ids(0, 2)
+
+
+def test_a_constant_first_record_is_no_evidence_with_an_id(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """JSON Lines that begin alike are read: with an id, what is repeated is dropped."""
+    spec = bench.spec()
+    first = bench.write("in/a.jsonl", events(0, 1))
+    run(ledger, spec, "r1")
+    first.unlink()
+    for number in (1, 2, 3):
+        bench.write(f"in/b{number}.jsonl", [*events(0, 1), *events(number * 10, number * 10 + 2)])
+        assert run(ledger, spec, f"r{number + 1}").plan.refusals == ()
+    assert output(spec) == [*ids(0, 1), *ids(10, 12), *ids(20, 22), *ids(30, 32)]
+
+
+def test_a_constant_first_record_waits_once_by_position(bench: Workbench, ledger: Ledger) -> None:
+    """By position it could be a copy: one word settles it, also for all that come after."""
+    spec = position(bench, "in/*.jsonl")
+    first = bench.write("in/a.jsonl", events(0, 1))
+    run(ledger, spec, "r1")
+    first.unlink()
+    bench.write("in/b.jsonl", [*events(0, 1), *events(10, 12)])
+    (refusal,) = run(ledger, spec, "r2").plan.refusals
+    assert (refusal.reason, Path(refusal.path).name) == ("copy", "b.jsonl")
+    accept_file(ledger, spec, "b.jsonl", same=False)
+    run(ledger, spec, "r3")
+    bench.write("in/c.jsonl", [*events(0, 1), *events(20, 22)])
+    assert run(ledger, spec, "r4").plan.refusals == ()
+    assert output(spec) == sorted([*ids(0, 1) * 3, *ids(10, 12), *ids(20, 22)])
+
+
+# Attacks P18.
+def test_mtime_intervals_and_rotation(bench: Workbench, ledger: Ledger) -> None:
+    """Rotated out of the interval's window is not gone: the new file is read, the old one once."""
+    spec = position(bench, source={"select": "interval", "interval_from": "mtime"})
+    log = bench.data / "in" / "app.log"
+
+    def go(day: int) -> list:
+        interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
+        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, say=quiet)
+        return list(done.plan.refusals)
+
+    for day in range(3):
+        append(log, 10 * day, 10 * day + 10)
+        when = (DAY + timedelta(days=day, hours=1)).timestamp()
+        os.utime(log, (when, when))
+        assert go(day) == []
+        log.rename(log.with_name(f"app.log.{day}"))
+    assert settled(spec).ids == ids(0, 30)
+
+
+@pytest.mark.parametrize("identity", ["position", "id"])
+def test_an_inode_that_comes_back_is_another_file(
+    bench: Workbench, ledger: Ledger, identity: str
+) -> None:
+    """job2 gets the inode of job1 and begins with the same line: nothing of it is lost."""
+    path = "in/*.jsonl"
+    spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
+    first = bench.write("in/job1.jsonl", events(0, 1))
+    inode = first.stat().st_ino
+    run(ledger, spec, "r1")
+    first.unlink()
+    content = [*events(0, 1), *events(5, 8)]
+    for number in range(1000):  # Others in this file system may be faster.
+        second = bench.write("in/job2.jsonl", content)
+        if second.stat().st_ino == inode:
+            break
+        second.rename(bench.data / f"not-it-{number}")
+    else:
+        pytest.skip("this file system does not give an inode's number again")
+    done = run(ledger, spec, "r2")
+    if identity == "position":
+        assert [r.reason for r in done.plan.refusals] == ["copy"]
+        accept_file(ledger, spec, "job2.jsonl", same=False)
+        assert run(ledger, spec, "r3").plan.refusals == ()
+        assert output(spec) == sorted([*ids(0, 1), *ids(0, 1), *ids(5, 8)])
+    else:
+        assert done.plan.refusals == ()
+        assert output(spec) == [*ids(0, 1), *ids(5, 8)]
+
+
+# Attacks S6.
+def test_renamed_between_plan_and_stage(bench: Workbench, ledger: Ledger) -> None:
+    """A rotation does not stop the batch that was planned before: it finds the file's inode."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 10)
+    batch = plan(ledger, spec, "r1").batch
+    log.rename(log.with_name("app.log.1"))
+    append(log, 10, 15)
+    stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+    run(ledger, spec, "r1")
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 15)
+
+
+def test_renamed_while_stage_runs(bench: Workbench, ledger: Ledger) -> None:
+    """The same in the middle of an attempt."""
+    spec = bench.spec(source={"path": "in/app.log*"})
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 10)
+    batch = plan(ledger, spec, "r1").batch
+    engine = LocalEngine(before_write=lambda _: log.rename(log.with_name("app.log.1")))
+    stage(ledger, spec, batch.batch_id, engine, say=quiet)
+    run(ledger, spec, "r1")
+    assert settled(spec).ids == ids(0, 10)
+
+
+# Attacks P14.
+def test_a_csv_of_a_later_schema_is_refused_alone(bench: Workbench, ledger: Ledger) -> None:
+    """An old CSV with unread bytes, beside new ones of one more column: only the old one waits."""
+    old = position(bench, "in/*.csv", source={"format": "csv"})
+    path = bench.data / "in" / "old.csv"
+    path.write_bytes(HEADER + row(0))
+    run(ledger, old, "r1")
+    with path.open("ab") as file:
+        file.write(row(1))
+    new = position(bench, "in/*.csv", source={"format": "csv", "schema": {
+        "id": "string", "n": "bigint", "at": "timestamp", "more": "string",
+    }})  # fmt: skip
+    later = HEADER.replace(b"\n", b",more\n") + row(2).replace(b"\n", b",x\n")
+    (bench.data / "in" / "new.csv").write_bytes(later)
+    accept_columns(ledger, new)
+    planned = plan(ledger, new, "r2")
+    assert {Path(r.path).name: r.reason for r in planned.refusals} == {"old.csv": "header"}
+    assert stage(ledger, new, planned.batch.batch_id, LocalEngine(), quiet).counts.survivors == 1
+
+
+# Attacks A6.
+def test_a_file_that_was_corrected_is_planned_anew(bench: Workbench, ledger: Ledger) -> None:
+    """A batch failed for its records; abandoned, it leaves no trace of what the file held then."""
+    from semel.abandon import abandon
+
+    spec = position(bench, "in/*.jsonl", limits={"quarantine_ratio_max": 0.1})
+    path = bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    with path.open("ab") as file:
+        file.write(b"{bad}\n" * 5)
+    with pytest.raises(LimitError):
+        run(ledger, spec, "r2")
+    batch = plan(ledger, spec, "r2").batch
+    path.write_bytes(lines(0, 8))
+    abandon(ledger, batch.batch_id, "its records are corrected")
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 8)
+
+
+def test_a_new_file_that_was_corrected_is_planned_anew(bench: Workbench, ledger: Ledger) -> None:
+    """The same for a file of which nothing was ever committed, corrected in place or replaced."""
+    from semel.abandon import abandon
+
+    spec = position(bench, "in/*.jsonl", limits={"quarantine_ratio_max": 0.1})
+    for number, replace in enumerate((False, True)):
+        path = bench.write(f"in/{number}.jsonl", [b"{bad}"] * 5)
+        with pytest.raises(LimitError):
+            run(ledger, spec, f"r{number}")
+        batch = plan(ledger, spec, f"r{number}").batch
+        if replace:
+            other = path.with_name("other")
+            other.write_bytes(lines(10, 15))
+            other.replace(path)
+        else:
+            path.write_bytes(lines(0, 10))
+        abandon(ledger, batch.batch_id, "its records are corrected")
+        assert run(ledger, spec, f"r{number}").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 15)
+
+
+# Attacks P19.
+def test_a_file_that_grows_while_plans_race(bench: Workbench, ledger: Ledger, monkeypatch) -> None:
+    """A plan listed it, another run read beyond that: it did not shrink."""
+    from semel.sources import files
+
+    spec = position(bench, "in/*.jsonl")
+    path = bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    listed = files.list_files
+
+    def slowly(*args: object) -> object:
+        monkeypatch.setattr(files, "list_files", listed)
+        done = listed(*args)
+        append(path, 5, 10)
+        run(ledger, spec, "r2")
+        return done
+
+    append(path, 10, 11)
+    monkeypatch.setattr(files, "list_files", slowly)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert sorted(set(output(spec))) == output(spec)
+
+
+@pytest.mark.parametrize("name", ["absolute", "data", "working", "gaps"])
+def test_accept_takes_the_path_as_it_is_written(
+    bench: Workbench, ledger: Ledger, name: str, monkeypatch
+) -> None:
+    """Absolute, below the data folder, below the working folder, or as `gaps` printed it."""
+    from semel.gaps import gaps
+
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 5))
+    run(ledger, spec, "r1")
+    path.write_bytes(lines(10, 20))
+    (refusal,) = gaps(ledger, spec).refusals
+    monkeypatch.chdir(path.parent.parent.parent)
+    given = {
+        "absolute": str(path), "data": "in/a.jsonl", "working": "data/in/a.jsonl",
+        "gaps": refusal.path,
+    }  # fmt: skip
+    accept_file(ledger, spec, given[name], same=False)
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {}
+
+
+# Attacks P17.
+def test_rsync_of_a_file_that_grew(bench: Workbench, ledger: Ledger) -> None:
+    """rsync writes a new file and renames it: with 4 KiB that agree it is the same, and goes on."""
+    spec = position(bench, "in/*.jsonl")
+    path = bench.write("in/a.jsonl", events(0, 100))
+    run(ledger, spec, "r1")
+    other = path.with_name(".a.jsonl.Xyz")
+    other.write_bytes(lines(0, 150))
+    other.replace(path)
+    done = run(ledger, spec, "r2")
+    assert done.plan.refusals == ()
+    assert settled(spec).ids == ids(0, 150)
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_file_that_comes_back(bench: Workbench, ledger: Ledger, count: int) -> None:
+    """Moved out of the folder and back, as by a mount that was away: it goes on where it ended."""
+    spec = position(bench, "in/*.jsonl")
+    path = bench.write("in/a.jsonl", events(0, count))
+    bench.write("in/b.jsonl", events(count, count + 1))
+    run(ledger, spec, "r1")
+    aside = path.rename(bench.data / "aside")
+    run(ledger, spec, "r2")
+    aside.rename(path)
+    append(path, 200, 205)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, count + 1) + ids(200, 205)
+
+
+# Attacks P10.
+def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -> None:
+    """An interval without a file that was refused would be green and not complete: it fails (P10).
+
+    A refused file of another interval does not count.
+    """
+    spec = position(
+        bench, "in/*.jsonl", source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+    )
+    path = bench.write("in/2026-01-01.jsonl", events(0, 10))
+    bench.write("in/2026-01-02.jsonl", events(10, 20))
+
+    def go(day: int, request: str) -> object:
+        interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
+        return run_batch(ledger, spec, request, LocalEngine(), interval, say=quiet)
+
+    go(0, "r0")
+    path.write_bytes(lines(0, 3))
+    go(1, "r1")
+    with pytest.raises(SourceError, match=r"2026-01-01\.jsonl.*changed.*semel accept events "):
+        go(0, "r0")
+    assert refusals(ledger) == {"2026-01-01.jsonl": "changed"}
+
+
+# Attacks P18, A5.
+def test_what_was_seen_and_is_gone_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
+    """Records that a plan saw, and that went with their file, are a gap until they are a loss."""
+    from semel.gaps import gaps
+
+    spec = position(bench, "in/*.jsonl", limits={"bytes_per_batch_max": len(lines(0, 4))})
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    path.unlink()
+    done = run(ledger, spec, "r2")
+    assert [(Path(r.path).name, r.reason) for r in done.plan.refusals] == [("a.jsonl", "gone")]
+    assert f"semel accept events {path} --lost" in done.plan.refusals[0].detail
+    assert gaps(ledger, spec).idle
+    (lost,) = accept_loss(ledger, spec, str(path))
+    assert (lost.start, lost.end) == (len(lines(0, 4)), len(lines(0, 10)))
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    answer = gaps(ledger, spec)
+    assert not answer.idle
+    assert [(gap.start, gap.end) for gap in answer.losses] == [(lost.start, lost.end)]
+
+
+def test_a_file_that_was_emptied_waits(bench: Workbench, ledger: Ledger) -> None:
+    """A producer that writes its file anew empties it first: nothing is decided until it is full.
+
+    When it begins as before, it goes on; when it does not, it is refused.
+    """
+    spec = position(bench, "in/*.jsonl")
+    path = bench.write("in/a.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    os.truncate(path, 0)
+    done = run(ledger, spec, "r2").plan
+    assert (done.batch, done.refusals) == (None, ())
+    append(path, 0, 15)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 15)
+    os.truncate(path, 0)
+    run(ledger, spec, "r4")
+    append(path, 50, 53)
+    assert [r.reason for r in run(ledger, spec, "r5").plan.refusals] == ["changed"]
+
+
+@pytest.mark.parametrize("identity", ["position", "id"])
+def test_a_copy_beside_its_file(bench: Workbench, ledger: Ledger, identity: str) -> None:
+    """`cp app.log app.log.bak`: by position it is refused; by id all of it repeats."""
+    path = "in/app*"
+    spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 100)
+    run(ledger, spec, "r1")
+    log.with_name("app.log.bak").write_bytes(log.read_bytes())
+    append(log, 100, 110)
+    reasons = [r.reason for r in run(ledger, spec, "r2").plan.refusals]
+    assert reasons == (["copy"] if identity == "position" else [])
+    assert settled(spec).ids == ids(0, 110)
+
+
+@pytest.mark.parametrize("identity", ["position", "id"])
+def test_a_small_file_that_was_written_anew(
+    bench: Workbench, ledger: Ledger, identity: str
+) -> None:
+    """A new inode under a known path, with the little that was read and more: the same or not?"""
+    path = "in/*.jsonl"
+    spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
+    log = bench.write("in/a.jsonl", events(0, 3))
+    run(ledger, spec, "r1")
+    new = log.with_name("new")
+    new.write_bytes(lines(0, 5))
+    new.replace(log)
+    found = run(ledger, spec, "r2").plan.refusals
+    if identity == "position":
+        assert [r.reason for r in found] == ["replaced"]
+        advised(ledger, found[0].detail, "--same")
+        run(ledger, spec, "r3")
+    else:
+        assert found == ()
+    assert settled(spec).ids == ids(0, 5)
