@@ -110,7 +110,6 @@ class Claim(_FromRow):
     planned before semel counted so).
     """
 
-    batch_id: int
     ordinal: int
     source_partition_id: int
     path: str

@@ -2,11 +2,13 @@
 
 A pure decision table (`judge`) classifies each file by what is there; then it is acted upon. It
 never overwrites, and never takes existence for correctness. Order: final names (hard links), fsync
-of the folders, success marker, `committed -> finalized`, and only then the staged names go.
+of the folders, the claims when they are many, success marker, `committed -> finalized`, and only
+then the staged names go.
 """
 
 import json
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +18,7 @@ from typing import Any
 
 from semel import faults, limits
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, batch_of
+from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
@@ -112,7 +115,12 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     # Keeps F5.
     rename(sink, files, batch_id)
     faults.point("finalize.after_rename")
-    _mark(marker, marker_content(spec, pipeline, batch, won, counts, claims, files))
+    content = marker_content(spec, pipeline, batch, won, counts, files)
+    if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
+        content["files"].append(_keep_claims(sink, batch_id, claims, part=len(files)))
+    else:
+        content["claims"] = [asdict(claim) for claim in claims]
+    _mark(marker, content)
     faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
         done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
@@ -193,22 +201,15 @@ def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
         return State.ABSENT
 
 
-def _claim(claim: Claim) -> dict[str, object]:
-    plain = asdict(claim)
-    del plain["batch_id"]
-    return plain
-
-
 def marker_content(
     spec: Spec,
     pipeline: Row,
     batch: Batch,
     won: Row,
     counts: Counts,
-    claims: list[Claim],
     files: list[ManifestFile],
 ) -> dict[str, Any]:
-    """The success marker: with the files it lists, all that a reader and the audit need."""
+    """The success marker but for its claims: with the files it lists, all that readers need."""
     attempt = Attempt.from_row(won)
     return {
         "format": MARKER_FORMAT,
@@ -227,7 +228,6 @@ def marker_content(
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "counts": asdict(counts),
-        "claims": [_claim(claim) for claim in claims],
         "files": [
             {
                 "kind": file.kind,
@@ -239,6 +239,41 @@ def marker_content(
             for file in files
         ],
     }
+
+
+def _keep_claims(sink: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
+    """Write the claims beside the marker, durably. Returns how the marker lists them.
+
+    A file that is there already is right when it has these ranges: since it was written, a source
+    file may have been renamed or have grown.
+    """
+    path = layout.kept(sink, Kind.CLAIMS, batch_id, part)
+    make_folder(path.parent)
+    # Keeps F5, F6.
+    try:
+        write_new(path, pack_claims(claims))
+    except FileExistsError:
+        try:
+            same = _ranges(read_claims(path)) == _ranges(claims)
+        except CorruptionError:
+            same = False
+        if not same:
+            raise CorruptionError(
+                f"batch {batch_id}: {path} does not hold its claims, and was not touched; remove "
+                "it, and run finalize again"
+            ) from None
+        sync_folder(path.parent)
+    return {
+        "kind": Kind.CLAIMS,
+        "path": os.path.relpath(path, sink),
+        "records": len(claims),
+        "bytes": path.stat().st_size,
+        "checksum": checksum(path),
+    }
+
+
+def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
+    return [(c.ordinal, c.source_partition_id, c.start, c.end) for c in claims]
 
 
 def _mark(marker: Path, content: dict[str, Any]) -> None:

@@ -94,6 +94,10 @@ ORPHAN_SECONDS = 3_600
 HEARTBEAT_SECONDS = 15
 """How often the driver of a running attempt signs in."""
 
+CLAIMS_IN_MARKER_MAX = 16
+"""Claims that a marker lists itself, 5 KB; more are a Parquet file beside it. A file for each batch
+would cost those of a few files two fsyncs more, and whoever reads their claims an open."""
+
 CHECKSUMS_AT_ONCE = 4
 """Files that finalize reads at once: one core alone waits for the disk, or the disk for it."""
 

@@ -8,14 +8,17 @@ from typing import Self
 from semel.batch import Counts
 
 # Keeps L6.
-MARKER_FORMAT = 1
-"""The format of success markers: finalize writes it, and the reader knows no other."""
+MARKER_FORMAT = 2
+"""The format of success markers that finalize writes. Readers know all up to it."""
 
 
 class Kind(StrEnum):
+    """What a file of a batch is. Claims are written by finalize; a manifest holds the others."""
+
     DATA = "data"
     DECISIONS = "decisions"
     DEAD_LETTERS = "dead_letters"
+    CLAIMS = "claims"
 
 
 @dataclass(frozen=True, kw_only=True)

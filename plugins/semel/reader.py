@@ -6,21 +6,21 @@ reader may do the same: each marker is one JSON file that names the batch's file
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from semel.batch import Claim, Counts
+from semel.claims import read_claims, typed
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.manifest import MARKER_FORMAT, Kind
 from semel.pipeline import Spec
 from semel.sinks import layout
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,10 @@ class MarkedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """The success marker of one finalized batch. `sink_schema` holds names and Arrow types."""
+    """The success marker of one finalized batch. `sink_schema` holds names and Arrow types.
+
+    `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
+    """
 
     path: Path
     pipeline: str
@@ -50,12 +53,25 @@ class Marker:
     spec_digest: str
     sink_schema: pa.Schema
     counts: Counts
-    claims: tuple[Claim, ...]
+    claims_listed: tuple[Claim, ...]
     files: tuple[MarkedFile, ...]
+    generation: int
+    code_digest: str | None
+    parser_rules: int
 
     def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
         """The files of one kind, in the marker's order."""
         return tuple(file for file in self.files if file.kind is kind)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """The batch's claims, from the marker or from the file beside it that holds them.
+
+        CorruptionError: that file is damaged or gone.
+        """
+        sink = layout.sink_of(self.path)
+        kept = (read_claims(sink / file.path) for file in self.of_kind(Kind.CLAIMS))
+        return (*self.claims_listed, *(claim for claims in kept for claim in claims))
 
 
 def dataset(sink_path: str | Path) -> ds.Dataset:
@@ -131,8 +147,12 @@ def read_marker(path: Path) -> Marker:
     try:
         plain = json.loads(path.read_bytes())
         # Keeps R3.
-        if plain["format"] != MARKER_FORMAT:
-            raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
+        if plain["format"] not in range(1, MARKER_FORMAT + 1):
+            known = f"those up to {MARKER_FORMAT} are known"
+            raise ValueError(f"its format is {plain['format']!r}, and {known}")
+        for key in ("sink", "replaces"):
+            if key in plain:
+                raise ValueError(f"its {key} is {plain[key]!r}, which this semel cannot follow")
         return _marker(path, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -155,10 +175,15 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         spec=Spec.from_json(plain["spec"]),
         spec_digest=plain["spec_digest"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
-        counts=_typed(Counts, plain["counts"]),
-        claims=tuple(_claim(int(plain["batch_id"]), claim) for claim in plain["claims"]),
-        files=tuple(_typed(MarkedFile, {**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
+        counts=typed(Counts, plain["counts"]),
+        claims_listed=tuple(map(_claim, plain.get("claims", ()))),
+        files=tuple(typed(MarkedFile, {**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
+        generation=int(plain.get("generation", 1)),
+        code_digest=plain.get("code_digest"),
+        parser_rules=int(plain.get("parser_rules", 1)),
     )
+    if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
+        raise ValueError("its claims must be in it, or in a file of the kind `claims`")
     if path.name != layout.marker(Path(), marker.batch_id).name:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
     for file in marker.files:
@@ -169,20 +194,9 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
     return marker
 
 
-def _claim(batch_id: int, plain: dict[str, Any]) -> Claim:
+def _claim(plain: dict[str, Any]) -> Claim:
     """A claim. Those of gzip files counted bytes on disk before markers said which they count."""
-    packed = plain.get("packed", str(plain["path"]).endswith(".gz"))
-    return _typed(Claim, {**plain, "batch_id": batch_id, "packed": packed})
-
-
-def _typed(kind: type[_T], plain: dict[str, Any]) -> _T:
-    """A dataclass from JSON. ValueError where a number or a text is something else."""
-    made = kind(**plain)
-    for field in fields(made):
-        value = getattr(made, field.name)
-        if type(value) is not field.type:
-            raise ValueError(f"{field.name} is {value!r}")
-    return made
+    return typed(Claim, {"packed": str(plain["path"]).endswith(".gz"), **plain})
 
 
 def columns_in_files(marker: Marker) -> pa.Schema:

@@ -128,7 +128,7 @@ def _attempt(
     say: Say,
 ) -> Staged:
     root = Path(os.path.realpath(spec.source_root()))
-    files.check_claims(claims, root)
+    files.check_claims(claims, root, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
     say(
         f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
@@ -143,7 +143,7 @@ def _attempt(
             faults.point("stage.after_folders")
             outcome = engine.run(job)
             faults.point("stage.after_job")
-            files.check_claims(claims, root)
+            files.check_claims(claims, root, batch.batch_id)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)

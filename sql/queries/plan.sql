@@ -52,8 +52,8 @@ FROM jsonb_to_recordset(CAST(:claims AS jsonb))
                head_length int, head_hash text, first_hash text, last_length int, last_hash text);
 
 -- name: claims
-SELECT c.batch_id, c.ordinal, c.source_partition_id, p.path, p.device, p.inode, c.head_length,
-       c.head_hash, lower(c.span) AS start, upper(c.span) AS "end", c.tail_hash, p.packed
+SELECT c.ordinal, c.source_partition_id, p.path, p.device, p.inode, c.head_length, c.head_hash,
+       lower(c.span) AS start, upper(c.span) AS "end", c.tail_hash, p.packed
 FROM semel.claim AS c
 JOIN semel.source_partition AS p USING (source_partition_id)
 WHERE c.batch_id = :batch_id

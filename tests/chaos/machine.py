@@ -54,9 +54,10 @@ WHERE p.name = :name ORDER BY r.path
 
 
 def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """Small limits, so that merges, splits and leases happen with a few records."""
+    """Small limits: a few records make merges, splits, leases and claims beside the marker."""
     patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(limits, "SPLIT_BYTES", 500)
+    patch.setattr(limits, "CLAIMS_IN_MARKER_MAX", 1)
     patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
     # Who waits for a lease sees it end: its holder stands still below us, or is dead.
     waits = SimpleNamespace(sleep=lambda _: clock.advance(timedelta(minutes=5)))

@@ -80,15 +80,21 @@ class Output:
         marker = json.loads(path.read_text())
         self.visible[path] = _status(path), None
         listed, counts = Listed(), Counter()
+        claims = marker.get("claims", [])
         for file in marker["files"]:
-            counts[file["kind"]] += self._read(listed, file)
+            rows = self._rows(file)
+            if file["kind"] == "claims":
+                claims += rows
+                continue
+            counts[file["kind"]] += len(rows)
+            _list(listed, file["kind"], rows)
         _assert_sum(path, marker["counts"], counts)
         self.counts += Counter(marker["counts"])
-        lines = self._claimed(marker["claims"])
+        lines = self._claimed(claims)
         assert listed.positions == Counter(lines.keys()), f"{path}: a record is missing or twice"
         self._judge(path, marker, lines, listed)
 
-    def _read(self, listed: Listed, file: dict[str, Any]) -> int:
+    def _rows(self, file: dict[str, Any]) -> list[dict[str, Any]]:
         path = self.sink / file["path"]
         assert path not in self.visible, f"{path} is in two markers"
         assert path.stat().st_size == file["bytes"] and checksum(path) == file["checksum"], path
@@ -97,17 +103,8 @@ class Output:
             rows = [json.loads(line) for line in path.read_bytes().splitlines()]
         else:
             rows = pq.ParquetFile(path).read().to_pylist()
-        for row in rows:
-            if file["kind"] == "data":
-                at = row["_semel_source"], row["_semel_offset"]
-                listed.survivors[at] = row["id"], row["n"]
-            else:
-                at = row["source_partition_id"], row["offset"]
-                kept = listed.duplicates if file["kind"] == "decisions" else listed.letters
-                kept[at] = row["reason"]
-            listed.positions[at] += 1
         assert len(rows) == file["records"], path
-        return len(rows)
+        return rows
 
     def _claimed(self, claims: list[dict[str, Any]]) -> dict[Position, bytes]:
         """The lines of a batch's claims, in source order."""
@@ -180,6 +177,18 @@ class Output:
             held = any(other < seq for other, _ in self.survivors[key])
             assert held, f"{key} was dropped in commit {seq}, and no earlier one has it: lost"
         self._settled = seq
+
+
+def _list(listed: Listed, kind: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if kind == "data":
+            at = row["_semel_source"], row["_semel_offset"]
+            listed.survivors[at] = row["id"], row["n"]
+        else:
+            at = row["source_partition_id"], row["offset"]
+            kept = listed.duplicates if kind == "decisions" else listed.letters
+            kept[at] = row["reason"]
+        listed.positions[at] += 1
 
 
 def _status(path: Path) -> tuple[int, int, int]:

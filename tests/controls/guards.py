@@ -162,7 +162,7 @@ def plan_not_persisted() -> None:
         return call
 
     patch("stage", "rows", grown)
-    patch("stage", "files.check_claims", lambda _: lambda claims, root: None)
+    patch("stage", "files.check_claims", lambda _: lambda claims, root, batch_id: None)
 
 
 def delete_on_unknown_outcome() -> None:

@@ -1,12 +1,16 @@
 """The stage job on real Spark."""
 
+from pathlib import Path
+
 import pytest
+from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
 from test_run import output
 
 from semel import limits
 from semel.errors import TerminalError
 from semel.ledger import Ledger
+from semel.reader import dataset
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 
@@ -79,3 +83,12 @@ def test_a_transform_that_raises_is_named(
     with pytest.raises(TerminalError, match="bad_transform:bad"):
         run_batch(ledger, spec, "r1", spark_engine)
     assert output(spec) == []
+
+
+def test_readme_in_spark(spark: object, tmp_path: Path) -> None:
+    """The README's way in Spark reads what the dataset reads, from markers of both formats."""
+    sink = stored_sink(tmp_path)
+    as_format_2(sink)
+    found = {"spark": spark}
+    exec(snippet("Spark:").replace("data/out/flights", str(sink)), found)
+    assert found["flights"].count() == dataset(sink).count_rows() == 6

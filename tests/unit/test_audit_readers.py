@@ -97,7 +97,7 @@ def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> 
                        record_id=["s", "m"])  # fmt: skip
         claim = Claim(ordinal=0, source_partition_id=1, path=str(path), device=0, inode=0,
                       head_length=0, head_hash="", start=0, end=len(data),
-                      tail_hash="", batch_id=1, packed=False)  # fmt: skip
+                      tail_hash="", packed=False)  # fmt: skip
         found = []
         for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
             with Engine() as engine:

@@ -17,7 +17,7 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]]) -> None:
     claims = [
         Claim(
             ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=0,
-            head_hash="", start=start, end=start + length, tail_hash="", batch_id=1, packed=False,
+            head_hash="", start=start, end=start + length, tail_hash="", packed=False,
         )
         for n, (start, length, _) in enumerate(spans)
     ]  # fmt: skip

@@ -1,12 +1,14 @@
 """What markers list against what lies below the sink: each file there, whole, and listed once."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.audit.verdict import Findings, Offender
+from semel.batch import Claim
 from semel.errors import CorruptionError
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, marker_paths, read_marker
@@ -16,6 +18,7 @@ from semel.storage import checksum
 _SCHEMAS = {
     Kind.DECISIONS: ("source_partition_id", "offset", "reason", "record_id"),
     Kind.DEAD_LETTERS: ("source_partition_id", "offset", "reason", "raw"),
+    Kind.CLAIMS: tuple(field.name for field in fields(Claim)),
 }
 
 
@@ -37,6 +40,7 @@ def read_markers(sink: Path, pipeline: str, findings: Findings) -> list[Marker]:
         findings.examine("markers")
         try:
             marker = read_marker(path)
+            _ = marker.claims  # From here on they can be read.
         except CorruptionError as error:
             findings.blame("markers", Offender(what=str(error), file=str(path)))
             continue

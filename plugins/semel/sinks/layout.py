@@ -28,6 +28,11 @@ def marker(sink: Path, batch_id: int) -> Path:
     return markers(sink) / f"b{batch_id:08d}.json"
 
 
+def sink_of(marker_path: Path) -> Path:
+    """The sink that a marker speaks of."""
+    return marker_path.parents[2]
+
+
 def kept(sink: Path, kind: str, batch_id: int, part: int) -> Path:
-    """The final name of a `decisions` or `dead_letters` file."""
+    """The final name of a `decisions`, `dead_letters` or `claims` file."""
     return own(sink) / kind / f"b{batch_id:08d}-{part:05d}.parquet"

@@ -194,23 +194,23 @@ def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None
 
 
 # Keeps S6.
-def check_claims(claims: Iterable[Claim], root: Path) -> None:
+def check_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> None:
     """Prove that each claimed range still lies in the file that was planned.
 
     Called by the driver before and after the job. SourceError names the file and what changed.
     """
     for claim in claims:
-        with open_claim(claim, root) as handle:
+        with open_claim(claim, root, batch_id) as handle:
             content = content_of(handle, packed=claim.packed)
         if content.size < claim.end:
-            raise changed(claim, f"it shrank to {content.size} bytes")
+            raise changed(batch_id, claim, f"it shrank to {content.size} bytes")
         if content.hash(0, claim.head_length) != claim.head_hash:
-            raise changed(claim, f"its first {claim.head_length} bytes changed")
+            raise changed(batch_id, claim, f"its first {claim.head_length} bytes changed")
         if content.tail_hash(claim.end) != claim.tail_hash:
-            raise changed(claim, f"its bytes before {claim.end} changed")
+            raise changed(batch_id, claim, f"its bytes before {claim.end} changed")
 
 
-def open_claim(claim: Claim, root: Path) -> BinaryIO:
+def open_claim(claim: Claim, root: Path, batch_id: int) -> BinaryIO:
     """Open a claimed file for reading; SourceError when it is not the file that was planned.
 
     It is the file with the planned inode: under its path, or where a rotation moved it since, below
@@ -231,7 +231,7 @@ def open_claim(claim: Claim, root: Path) -> BinaryIO:
             trouble = f"it shrank to {status.st_size} bytes"
         handle.close()
         trouble = trouble or "another file took its place"
-    raise changed(claim, trouble)
+    raise changed(batch_id, claim, trouble)
 
 
 class FirstBytes:
@@ -246,11 +246,11 @@ class FirstBytes:
         return self._file.read(left if size < 0 else min(size, left))
 
 
-def changed(claim: Claim, what: str) -> SourceError:
+def changed(batch_id: int, claim: Claim, what: str) -> SourceError:
     return SourceError(
         f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what batch "
-        f"{claim.batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
-        f"Put the file back, or `semel abandon {claim.batch_id}`: the next run reads what is there "
+        f"{batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
+        f"Put the file back, or `semel abandon {batch_id}`: the next run reads what is there "
         "then"
     )
 

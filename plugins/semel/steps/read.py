@@ -71,7 +71,8 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
-    with files.open_claim(split.claim, job.source_root) as raw, content(raw, split.claim) as file:
+    opened = files.open_claim(split.claim, job.source_root, job.batch_id)
+    with opened as raw, content(raw, split.claim) as file:
         reader = _Reader(job, split, file, path=raw.name)
         if write:
             result = reader.run(lambda table: out.rows(output_columns(job, split, table)))
@@ -83,7 +84,7 @@ def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
     if reader.rejected:
         out.letters(reader.letters())
     out.end_split()
-    with files.open_claim(split.claim, job.source_root):
+    with files.open_claim(split.claim, job.source_root, job.batch_id):
         return result
 
 

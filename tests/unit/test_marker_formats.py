@@ -1,0 +1,100 @@
+"""Markers of each format are read, also side by side in one sink, by semel and by the README's way.
+
+tests/format_1 is a source and a sink as semel 0.1.0 wrote them, before there was a format 2.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel import paths
+from semel.audit import audit
+from semel.batch import Claim
+from semel.claims import pack_claims, read_claims
+from semel.errors import CorruptionError
+from semel.find import find
+from semel.reader import dataset, markers
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stored sink in data/out/flights below the working folder, as README has it."""
+    sink = stored_sink(tmp_path)
+    monkeypatch.setattr(paths, "data_roots", lambda: [(tmp_path / "data").resolve()])
+    monkeypatch.chdir(tmp_path)
+    return sink
+
+
+def check(sink: Path) -> None:
+    """All ways of reading see the six records of the two batches, and where each came from."""
+    one, two = markers(sink)
+    assert dataset(sink).count_rows() == duckdb_count() == 6
+    found: dict = {}
+    exec(snippet("Python:"), found)
+    assert found["table"].num_rows == 6
+    assert [(c.path, c.start, c.end) for c in (*one.claims, *two.claims)] == [
+        ("/srv/data/in/a.jsonl", 0, 224),
+        ("/srv/data/in/b.jsonl", 0, 66),
+        ("/srv/data/in/a.jsonl", 224, 392),
+    ]
+    places = find(one.spec, ["e000001"], sink).places
+    assert [(p.what, p.source, p.offset) for p in places] == [
+        ("output", None, None), ("duplicate_in_catalog", "/srv/data/in/a.jsonl", 224),
+    ]  # fmt: skip
+
+
+# Attacks R3, L6.
+def test_format_1_stays_readable(sink: Path) -> None:
+    """A sink that an older semel wrote is read, searched and proven."""
+    check(sink)
+    verdict = audit(markers(sink)[0].spec, sink)
+    assert verdict.ok, verdict.checks
+    for marker in markers(sink):
+        assert (marker.generation, marker.code_digest, marker.parser_rules) == (1, None, 1)
+
+
+def test_both_formats_in_one_sink(sink: Path) -> None:
+    """A sink goes on with format 2 where it had format 1; nobody needs to rewrite anything."""
+    as_format_2(sink, code_digest="ab", parser_rules=3, generation=2)
+    check(sink)
+    marker = markers(sink)[1]
+    assert (marker.generation, marker.code_digest, marker.parser_rules) == (2, "ab", 3)
+
+
+# Attacks R3.
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "topic"}},
+        {"format": 3}, {"format": "2"}, {"format": None}, {"files": []},
+    ],
+)  # fmt: skip
+def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:
+    """A marker whose files are not all that counts must not be read as if they were."""
+    as_format_2(sink)
+    path = second_marker(sink)
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    with pytest.raises(CorruptionError, match="b00000002.json"):
+        markers(sink)
+
+
+VALUES = {
+    int: st.integers(-(1 << 63), (1 << 63) - 1),
+    str: st.text(st.characters(exclude_categories=["Cs"])),
+    bool: st.booleans(),
+}
+CLAIMS = st.builds(Claim, **{name: VALUES[kind] for name, kind in Claim.__annotations__.items()})
+
+
+@given(claims=st.lists(CLAIMS, max_size=5))
+def test_claims_are_read_back(
+    claims: list[Claim], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every number and every name that the ledger can hold."""
+    path = tmp_path_factory.mktemp("claims") / "claims.parquet"
+    path.write_bytes(pack_claims(claims))
+    assert list(read_claims(path)) == claims
