@@ -5,6 +5,7 @@ The words are parsed here, not by Spark, because plan, audit and the readers run
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class ColumnType:
         }[self.word]
 
 
+@lru_cache(maxsize=1_024)  # A task asks for each of its splits.
 def parse(text: str) -> ColumnType:
     """The type that `text` names. ValueError says what is wrong with it."""
     reader = _Reader(text)

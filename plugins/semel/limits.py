@@ -37,6 +37,10 @@ SPLIT_BYTES = 64 << 20
 """Bytes of source one task reads: half a second's work or more, beside some 20 ms that Spark needs
 for a task. Fixed in the plan, so that every attempt cuts alike."""
 
+SPLITS_PER_TASK_MAX = 256
+"""Splits that one task has at most: small files are spread over all cores. Some 0.2 s of work, and
+one output file."""
+
 BLOCK_BYTES = 4 << 20
 """Bytes parsed at once. One bad line makes its block go through the strict path, not the split."""
 

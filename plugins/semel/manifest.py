@@ -36,13 +36,18 @@ class StagedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What one split came to. `digest` covers the bytes that were read and what became of them."""
+    """What one split came to. `digest` covers the bytes that were read and what became of them.
+
+    Its valid rows begin at `spill_row` of the task's spill. `kept` is a file with a mask of all
+    rows of the spill, for transforms.
+    """
 
     split: int
     digest: str
     counts: Counts
     files: tuple[StagedFile, ...] = ()
     spill: str | None = None
+    spill_row: int = 0
     kept: str | None = None
     sink_schema: str | None = None
     bucket_min: int | None = None

@@ -56,6 +56,6 @@ def test_many_small_files_become_few(
     assert (counts.duplicates_batch, counts.rows_written) == (repeats, 330 - repeats)
     [marker] = (spec.sink_path() / "_semel" / "markers").glob("*.json")
     kinds = sorted(f["kind"] for f in json.loads(marker.read_text())["files"])
-    assert kinds == ["data", "dead_letters", *(["decisions"] if repeats else [])]
+    assert kinds == ["claims", "data", "dead_letters", *(["decisions"] if repeats else [])]
     found = Counter(row["n"] for row in output(spec))
     assert len(found) == 301 and found.total() == 330 - repeats

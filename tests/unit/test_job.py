@@ -1,8 +1,11 @@
 """How claims become splits, and splits tasks."""
 
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel import limits
 from semel.batch import Claim
 from semel.steps.job import splits_of
 
@@ -11,9 +14,11 @@ SPLIT_BYTES = 100
 spans = st.tuples(st.integers(0, 300), st.integers(1, 950), st.booleans())
 
 
-@given(st.lists(spans, min_size=1, max_size=20))
-def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]]) -> None:
-    """Each claimed byte is in one split; tasks follow each other, and hold up to a split's size."""
+@given(st.lists(spans, min_size=1, max_size=20), st.integers(1, 8))
+def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]], splits_max: int) -> None:
+    """Each claimed byte is in one split; tasks follow each other, and hold up to a split's size and
+    a number of splits.
+    """
     claims = [
         Claim(
             ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=0,
@@ -22,7 +27,8 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]]) -> None:
         for n, (start, length, _) in enumerate(spans)
     ]  # fmt: skip
     whole = {n for n, (_, _, whole) in enumerate(spans) if whole}
-    splits = splits_of(claims, SPLIT_BYTES, whole=whole)
+    with patch.object(limits, "SPLITS_PER_TASK_MAX", splits_max):
+        splits = splits_of(claims, SPLIT_BYTES, whole=whole)
     assert [split.number for split in splits] == list(range(len(splits)))
     for claim in claims:
         own = [split for split in splits if split.claim == claim]
@@ -34,5 +40,20 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]]) -> None:
         sizes.setdefault(split.task, []).append(split.end - split.start)
     assert list(sizes) == list(range(splits[-1].task + 1))
     assert all(len(held) == 1 or sum(held) <= SPLIT_BYTES for held in sizes.values())
+    assert all(len(held) <= splits_max for held in sizes.values())
     held = list(sizes.values())
-    assert all(sum(a) + b[0] > SPLIT_BYTES for a, b in zip(held, held[1:], strict=False))
+    for a, b in zip(held, held[1:], strict=False):
+        assert sum(a) + b[0] > SPLIT_BYTES or len(a) == splits_max
+
+
+def test_ten_thousand_small_files_are_for_all_cores() -> None:
+    """Files of one record are spread over tasks of some hundred, not one task of all."""
+    claims = [
+        Claim(
+            ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=40,
+            head_hash="", start=0, end=40, tail_hash="",
+        )
+        for n in range(10_000)
+    ]  # fmt: skip
+    splits = splits_of(claims, limits.SPLIT_BYTES, whole=set())
+    assert splits[-1].task + 1 == 40

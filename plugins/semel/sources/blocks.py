@@ -105,7 +105,7 @@ class _Window:
         self.offset = 0
         self.filled = 0
         self.ended = False
-        self.buffer = bytearray(limits.BLOCK_BYTES)
+        self.buffer = bytearray()
 
     @property
     def position(self) -> int:
@@ -139,10 +139,6 @@ class _Window:
         """Read up to `stop`, or a block, or twice what is there when that is half a block."""
         size = limits.BLOCK_BYTES if 2 * self.filled < limits.BLOCK_BYTES else 2 * self.filled
         size = min(size, max(limits.BLOCK_BYTES, limits.RECORD_BYTES_MAX + 4))
-        if size > len(self.buffer):
-            grown = bytearray(size)
-            grown[: self.filled] = memoryview(self.buffer)[: self.filled]
-            self.buffer = grown
         self._read(size if stop is None else min(size, stop - self.offset))
 
     def drop(self, count: int) -> None:
@@ -171,6 +167,11 @@ class _Window:
         return Oversized(offset=offset, length=self.offset - offset, head=head)
 
     def _read(self, size: int) -> None:
+        """Read until `size` bytes are filled. The buffer is as large as what is asked of it."""
+        if size > len(self.buffer):
+            grown = bytearray(size)
+            grown[: self.filled] = memoryview(self.buffer)[: self.filled]
+            self.buffer = grown
         view = memoryview(self.buffer)
         while self.filled < size and not self.ended:
             try:

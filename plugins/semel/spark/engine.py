@@ -6,7 +6,7 @@ Known limitation: transforms run in a second job, on the rows that the first one
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -55,6 +55,7 @@ _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts
 # within one job. So what is lost with an executor between two jobs is computed again, in part.
 # Keeps S15.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+_BATCH_BYTES = 1 << 20
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -214,12 +215,15 @@ def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> 
 
 
 def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def rows(number: int) -> Iterator[tuple]:
+        for done in read_task(job, number, write=False):
+            report = done.report.to_bytes()
+            for shard, ids in done.ids.items():
+                yield shard, done.report.split, pack_ids(ids), report
+
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
-            for done in read_task(job, number, write=False):
-                report = done.report.to_bytes()
-                for shard, ids in done.ids.items():
-                    yield _one(_READ, shard, done.report.split, pack_ids(ids), report)
+            yield from _batches(_READ, rows(number))
 
     return task
 
@@ -227,8 +231,8 @@ def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 def _read_only(job: StageJob, write: bool) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
-            for done in read_task(job, number, write=write):
-                yield _one(_REPORTS, done.report.split, done.report.to_bytes())
+            reports = (done.report for done in read_task(job, number, write=write))
+            yield from _batches(_REPORTS, ((r.split, r.to_bytes()) for r in reports))
 
     return task
 
@@ -243,10 +247,13 @@ def _classify(job: StageJob) -> Callable:
         parts = [unpack_ids(row["ids"]) for row in rows]
         reports = [SplitReport.from_bytes(row["report"]) for row in rows]
         dropped = classify_shard(job, shard, parts, reports)
-        for row in rows:
+
+        def judged(row: dict[str, Any]) -> tuple:
             number = row["split"]
             blob = pack_dropped(dropped[number]) if number in dropped else b""
-            yield _one(_CLASSIFIED, job.splits[number].task, number, shard, blob, row["report"])
+            return job.splits[number].task, number, shard, blob, row["report"]
+
+        yield from _batches(_CLASSIFIED, map(judged, rows))
 
     return task
 
@@ -268,8 +275,8 @@ def _write(job: StageJob, write: bool) -> Callable:
             report = SplitReport.from_bytes(own[0]["report"])
             dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
             parts.append((report, dropped))
-        for report in write_task(job, rows[0]["task"], parts, write=write):
-            yield _one(_REPORTS, report.split, report.to_bytes())
+        done = write_task(job, rows[0]["task"], parts, write=write)
+        yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in done))
 
     return task
 
@@ -277,8 +284,7 @@ def _write(job: StageJob, write: bool) -> Callable:
 def _survivors(job: StageJob, reports: list[SplitReport]) -> Callable:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
-            for split in job.splits_of_task(number):
-                yield from survivors(job, reports[split.number])
+            yield from survivors(job, [reports[s.number] for s in job.splits_of_task(number)])
 
     return task
 
@@ -288,7 +294,7 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
         from pyspark import TaskContext
 
         files = write_rows(job, TaskContext.get().partitionId(), batches, schema)
-        yield _one(_WRITTEN, json.dumps([asdict(file) for file in files]).encode())
+        yield from _batches(_WRITTEN, [(json.dumps([asdict(file) for file in files]).encode(),)])
 
     return task
 
@@ -314,7 +320,22 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _one(ddl: str, *values: Any) -> pa.RecordBatch:
+def _batches(ddl: str, rows: Iterable[tuple]) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches of a bounded size: one for each would cost more than its row."""
     schema = pa.schema(_ARROW[ddl])
-    arrays = [pa.array([v], f.type) for v, f in zip(values, schema, strict=True)]
+    held: list[tuple] = []
+    size = 0
+    for row in rows:
+        held.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if size >= _BATCH_BYTES:
+            yield _batch(held, schema)
+            held, size = [], 0
+    if held:
+        yield _batch(held, schema)
+
+
+def _batch(rows: list[tuple], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semel import limits
 from semel.batch import Claim
 from semel.catalog import Run
 from semel.pipeline import Spec
@@ -76,12 +77,12 @@ def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> tupl
     """Cut claims into splits in source order. The same claims and size give the same splits.
 
     Those of one claim are of equal size, and one, two or a multiple of four in number, as cores
-    are: so tasks end together. A task has splits up to `split_bytes` together, so that a thousand
-    small files are not as many tasks. `whole` holds the ordinals of claims that cannot be cut
-    (gzip, multiline CSV).
+    are: so tasks end together. A task has splits up to `split_bytes` together, and up to
+    SPLITS_PER_TASK_MAX, so that small files are few tasks but not one. `whole` holds the ordinals
+    of claims that cannot be cut (gzip, multiline CSV).
     """
     found: list[Split] = []
-    task = held = 0
+    task = held = count = 0
     for claim in claims:
         size = claim.end - claim.start
         parts = 1 if claim.ordinal in whole else -(-size // split_bytes)
@@ -89,8 +90,8 @@ def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> tupl
         step = -(-size // parts)
         for start in range(claim.start, claim.end, step):
             end = min(start + step, claim.end)
-            if held and held + end - start > split_bytes:
-                task, held = task + 1, 0
-            held += end - start
+            if held and (held + end - start > split_bytes or count == limits.SPLITS_PER_TASK_MAX):
+                task, held, count = task + 1, 0, 0
+            held, count = held + end - start, count + 1
             found.append(Split(number=len(found), task=task, claim=claim, start=start, end=end))
     return tuple(found)

@@ -5,10 +5,9 @@ function of the planned bytes and the job; only file names differ between tries.
 """
 
 import gzip
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -24,9 +23,10 @@ from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
 from semel.sources import files, formats
 from semel.sources.content import is_gzip
-from semel.sources.records import OFFSET, Block, Rejected, read_split, with_offset
+from semel.sources.records import OFFSET, Block, Rejected, read_split
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
+from semel.steps.spill import Spill
 from semel.steps.task_files import TaskFiles
 
 DEAD_LETTERS = pa.schema(
@@ -65,22 +65,22 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
     is no longer what was planned.
     """
     out = TaskFiles(job, f"r{task:05d}")
-    done = [_read(job, split, out, write=write) for split in job.splits_of_task(task)]
+    with nullcontext() if write else Spill(job, task) as spill:
+        done = [_read(job, split, out, spill) for split in job.splits_of_task(task)]
     report = replace(done[-1].report, files=out.close())
     return [*done[:-1], replace(done[-1], report=report)]
 
 
-def _read(job: StageJob, split: Split, out: TaskFiles, *, write: bool) -> Read:
+def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:
     opened = files.open_claim(split.claim, job.source_root, job.batch_id)
     with opened as raw, content(raw, split.claim) as file:
         reader = _Reader(job, split, file, path=raw.name)
-        if write:
+        if spill is None:
             result = reader.run(lambda table: out.rows(output_columns(job, split, table)))
         else:
-            path = str(job.spill_dir / f"s{split.number:05d}-{uuid.uuid4().hex}.arrow")
-            schema = with_offset(job.spec.arrow_schema())
-            with pa.OSFile(path, "wb") as made, pa.ipc.new_file(made, schema) as spill:
-                result = reader.run(spill.write_table, spill=path)
+            place = {"spill": spill.path, "spill_row": spill.rows}
+            result = reader.run(spill.write)
+            result = replace(result, report=replace(result.report, **place))
     if reader.rejected:
         out.letters(reader.letters())
     out.end_split()
@@ -112,8 +112,8 @@ class _Reader:
         self._bucket_max: int | None = None
         self._bucket_open_min: int | None = None
 
-    def run(self, write: Callable[[pa.Table], None], *, spill: str | None = None) -> Read:
-        """Give `write` the valid records. `spill` is the Arrow file that takes them, if any."""
+    def run(self, write: Callable[[pa.Table], None]) -> Read:
+        """Give `write` the valid records."""
         kept = 0
         for block in self._blocks():
             self.rejected += block.rejected
@@ -137,7 +137,6 @@ class _Reader:
             split=self._split.number,
             digest=self._digest.hexdigest(),
             counts=counts,
-            spill=spill,
             bucket_min=self._bucket_min,
             bucket_max=self._bucket_max,
             bucket_open_min=self._bucket_open_min,

@@ -18,6 +18,7 @@ from semel.sources.records import OFFSET
 from semel.steps.classify import Dropped, Reason
 from semel.steps.job import Split, StageJob
 from semel.steps.read import output_columns
+from semel.steps.spill import Spilled
 from semel.steps.task_files import TaskFiles
 
 REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
@@ -29,58 +30,95 @@ def write_task(
     """Write the decisions and, with `write`, the survivors of a task's splits (in source order).
 
     Returns the whole account; the last report names what the task wrote here. Without `write` the
-    kept rows go to a file beside each spill, for `survivors` to read.
+    kept rows go to a file beside the spill, for `survivors` to read.
     """
     out = TaskFiles(job, f"w{task:05d}")
-    done = [_decide(job, report, dropped, out, write=write) for report, dropped in parts]
+    spill = _opened([report for report, _ in parts])
+    done, codes = [], []
+    for report, dropped in parts:
+        code = _codes(job, report, dropped)
+        _decide(job, report, code, out, spill, write=write)
+        done.append(_judged(report, code))
+        codes.append(code)
+    if not write:
+        kept = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
+        np.save(kept, np.concatenate(codes) == 0)
+        done = [replace(report, kept=kept) for report in done]
     return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close()))]
 
 
-def _decide(
-    job: StageJob, report: SplitReport, dropped: list[Dropped], out: TaskFiles, *, write: bool
-) -> SplitReport:
-    split = job.splits[report.split]
+def _opened(reports: list[SplitReport]) -> Spilled:
+    """The spill of a task's splits, whose rows follow each other in it."""
+    starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
+    found = {report.spill for report in reports}
+    if len(found) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
+        raise CorruptionError(
+            f"the rows of splits {reports[0].split} to {reports[-1].split} do not follow each "
+            f"other in {sorted(found)}; this is a defect of semel, nothing was committed"
+        )
+    return Spilled(reports[0].spill)
+
+
+def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
+    """What becomes of each row of a split: 0, or the `Reason` for which it is dropped."""
     rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
     reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
-    total = report.counts.survivors
-    code = np.zeros(total, np.uint8)
+    code = np.zeros(report.counts.survivors, np.uint8)
     code[rows] = reason
     if np.count_nonzero(code) != len(rows):
         raise CorruptionError(
             f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this "
             "is a defect of semel, nothing was committed"
         )
-    for table, codes in _parts(report, code):
+    return code
+
+
+def _decide(
+    job: StageJob,
+    report: SplitReport,
+    code: np.ndarray,
+    out: TaskFiles,
+    spill: Spilled,
+    *,
+    write: bool,
+) -> None:
+    """Write a split's decisions and, with `write`, its survivors."""
+    split = job.splits[report.split]
+    for table, codes in _parts(spill, report, code):
         if codes.any():
             out.decisions(_decisions(job, split, table, codes))
         if write:
             kept = table.filter(pa.array(codes == 0)) if codes.any() else table
             out.rows(output_columns(job, split, kept))
     out.end_split()
-    kept_path = None
-    if not write:
-        kept_path = str(job.spill_dir / f"k{split.number:05d}-{uuid.uuid4().hex}.npy")
-        np.save(kept_path, code == 0)
-    catalog = int(np.count_nonzero(reason == Reason.DUPLICATE_CATALOG))
+
+
+def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
+    """The report with the account of a split's duplicates."""
+    dropped = int(np.count_nonzero(code))
+    catalog = int(np.count_nonzero(code == Reason.DUPLICATE_CATALOG))
     counts = replace(
         report.counts,
-        survivors=total - len(rows),
-        duplicates_batch=len(rows) - catalog,
+        survivors=len(code) - dropped,
+        duplicates_batch=dropped - catalog,
         duplicates_catalog=catalog,
     )
-    return replace(report, counts=counts, kept=kept_path)
+    return replace(report, counts=counts)
 
 
-def survivors(job: StageJob, report: SplitReport) -> Iterator[pa.RecordBatch]:
-    """The kept rows of a split, for the transforms."""
-    split = job.splits[report.split]
-    if report.kept is None:
-        code = np.zeros(report.counts.survivors, np.uint8)
-    else:
-        code = (~np.load(report.kept)).astype(np.uint8)
-    for table, codes in _parts(report, code):
-        kept = table.filter(pa.array(codes == 0)) if codes.any() else table
-        yield from output_columns(job, split, kept).to_batches()
+def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBatch]:
+    """The kept rows of a task's splits, for the transforms."""
+    spill = Spilled(reports[0].spill)
+    mask = np.load(reports[0].kept) if reports[0].kept else None
+    for report in reports:
+        counts = report.counts
+        count = counts.survivors + counts.duplicates_batch + counts.duplicates_catalog
+        code = np.zeros(count, np.uint8)
+        if mask is not None:
+            code[~mask[report.spill_row : report.spill_row + count]] = 1
+        for table, codes in _parts(spill, report, code):
+            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
+            yield from output_columns(job, job.splits[report.split], kept).to_batches()
 
 
 def write_rows(
@@ -94,20 +132,14 @@ def write_rows(
     return out.close()
 
 
-def _parts(report: SplitReport, code: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """A spill's record batches, each with its rows' decisions."""
+def _parts(
+    spill: Spilled, report: SplitReport, code: np.ndarray
+) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """A split's rows in pieces, each with its rows' codes."""
     start = 0
-    with pa.memory_map(report.spill) as file:
-        reader = pa.ipc.open_file(file)
-        for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index)
-            yield pa.Table.from_batches([batch]), code[start : start + batch.num_rows]
-            start += batch.num_rows
-    if start != len(code):
-        raise CorruptionError(
-            f"the spill {report.spill} has {start} rows, and {len(code)} were read; this attempt "
-            "is lost, run stage again"
-        )
+    for table in spill.rows(report.spill_row, len(code)):
+        yield table, code[start : start + table.num_rows]
+        start += table.num_rows
 
 
 def _decisions(job: StageJob, split: Split, table: pa.Table, codes: np.ndarray) -> pa.Table:
