@@ -12,7 +12,6 @@ the directory guards each chunk by itself: a look-up verifies what it reads with
 rest.
 """
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -30,6 +29,7 @@ from semel import bloom, faults, limits, sortedids
 from semel.catalog import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
+from semel.room import Room
 
 _ID_BYTES = 12
 _COLUMN_TYPES = ("int8", "int4", "int2", "bytea")
@@ -204,7 +204,7 @@ class FilterCache:
 
     def __init__(self, folder: Path, *, bytes_max: int = limits.FILTER_CACHE_BYTES) -> None:
         self.folder = folder
-        self.bytes_max = bytes_max
+        self._room = Room(folder, bytes_max)
         self._open: dict[str, Index] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -221,7 +221,7 @@ class FilterCache:
 
     def _fetch(self, ledger: Ledger, run: Run, path: Path) -> Index:
         size = run.filter_bytes + _DIRECTORY_BYTES * run.chunks
-        self._make_room(size)
+        self._room.take(size)
         pieces = -(-size // limits.FILTER_PIECE_BYTES)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=f"{run.checksum}.", suffix=".part")
         temporary = Path(name)
@@ -239,20 +239,6 @@ class FilterCache:
             return index
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _make_room(self, needed: int) -> None:
-        """Remove the files that were unused for longest. Who has one mapped keeps its bytes."""
-        files = []
-        for path in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
-                found = path.stat()
-                files.append((found.st_mtime_ns, found.st_size, path))
-        total = needed + sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if total <= self.bytes_max:
-                return
-            path.unlink(missing_ok=True)
-            total -= size
 
 
 def _map(path: Path, run: Run) -> Index | None:
