@@ -45,7 +45,7 @@ bench-quick: venv ## Measure beside Spark's pass-through, and the catalog alone:
 	@.venv/bin/python benchmarks/all.py --quick
 
 .PHONY: bench
-bench: venv ## Run all benchmarks, and write benchmarks/RESULTS.md: some 75 minutes
+bench: venv ## Run all benchmarks, and write benchmarks/RESULTS.md: some 85 minutes
 	@.venv/bin/python benchmarks/all.py
 
 .PHONY: up

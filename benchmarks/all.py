@@ -31,6 +31,9 @@ _KEYS = (
     "commit_ms_max",
     "collect_100m_s",
     "trigger_to_finalized_s",
+    "ratio_max",
+    "plan_idle_s",
+    "small_files_s",
 )
 _ALL = (
     *ORDER,
@@ -48,6 +51,7 @@ _TINY = (
     "commit --records 10 1000 --others 1000 --runs 1",
     "collect --records 20000 --batch 500 --runs 1",
     "memory --records 1000 20000",
+    "history --records 100 --batches 1000 --there 200 --small 50 --markers 20 --runs 1",
 )
 _TIMEOUT_S = 3_600
 

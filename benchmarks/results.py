@@ -10,7 +10,7 @@ from typing import Any
 
 import plot
 
-ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency")
+ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -26,6 +26,10 @@ _TARGETS = {
     "commit_ratio_of_sizes": "1.5 or less",
     "collect_100m_s": "below 2",
     "trigger_to_finalized_s": "5 or less",
+    "ratio_max": "1.5 or less",
+    "plan_idle_s": "below 2",
+    "plan_idle_lock_ms": "below 50",
+    "small_files_s": "below 15",
 }
 _HEAD = """# Results
 

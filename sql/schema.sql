@@ -228,6 +228,7 @@ CREATE TABLE semel.segment (
     CONSTRAINT segment_span_unique UNIQUE (pipeline_id, span_start),
     CONSTRAINT segment_span_whole CHECK (span_start < span_end)
 );
+CREATE INDEX segment_there ON semel.segment (pipeline_id) WHERE dropped_at IS NULL;
 
 -- An id run: the header of the sorted ids that one attempt (or one merge) added to one shard.
 CREATE TABLE semel.id_run (
@@ -259,6 +260,7 @@ CREATE TABLE semel.id_run (
 );
 CREATE INDEX id_run_live ON semel.id_run (pipeline_id, shard)
     WHERE seq_min IS NOT NULL AND retired_at IS NULL;
+CREATE INDEX id_run_segment ON semel.id_run (segment_id);
 
 -- What plan refused to read, and why: shown by `semel gaps` until it is gone or accepted.
 CREATE TABLE semel.refusal (

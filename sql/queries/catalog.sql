@@ -111,7 +111,9 @@ RETURNING id_run_id;
 -- Keeps G1.
 UPDATE semel.id_run
 SET retired_at = clock_timestamp()
-WHERE pipeline_id = :pipeline_id AND retired_at IS NULL AND expires_at <= clock_timestamp()
+-- Who expires is published: the index of the live runs is for those.
+WHERE pipeline_id = :pipeline_id AND seq_min IS NOT NULL AND retired_at IS NULL
+  AND expires_at <= clock_timestamp()
   -- A bucket that is still open is asked, however old its runs are.
   AND (bucket_end IS NULL
        OR bucket_end <= (SELECT p.gc_floor FROM semel.pipeline AS p
@@ -130,7 +132,7 @@ ORDER BY segment_id;
 SELECT r.id_run_id
 FROM semel.id_run AS r
 WHERE r.segment_id = {segment_id}
-  -- By the whole key of a run's first piece: a join might read the whole table.
+  -- By the whole key of a run's first piece, and of its attempt: a join might read a whole table.
   AND (SELECT true FROM semel.ids_{segment_id} AS i
        WHERE i.id_run_id = r.id_run_id AND i.kind = 0 AND i.piece = 0)
   AND ((r.retired_by IS NOT NULL
@@ -139,8 +141,7 @@ WHERE r.segment_id = {segment_id}
                         WHERE b.pipeline_id = r.pipeline_id
                           AND a.status IN ('running', 'staged')
                           AND a.started_at <= r.retired_at))
-       OR EXISTS (SELECT FROM semel.attempt AS a
-                  WHERE a.attempt_id = r.attempt_id AND a.status = 'lost'));
+       OR (SELECT a.status FROM semel.attempt AS a WHERE a.attempt_id = r.attempt_id) = 'lost');
 
 -- name: delete_payload
 DELETE FROM semel.ids_{segment_id} WHERE id_run_id = ANY(CAST(:runs AS bigint[]));

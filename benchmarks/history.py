@@ -1,0 +1,331 @@
+"""B8: what a history costs: the verbs after 100,000 batches, beside the same on a new ledger.
+
+    python benchmarks/history.py
+    python benchmarks/history.py --quick
+    python benchmarks/history.py --records 100 --batches 1000 --there 200 --small 50 --markers 20
+
+1. Two ledgers, of which one has a history: as many batches and files, ten claims a file, a segment
+   for each hundred batches. Its files are gone from the folder. In turn, a file of `--records`
+   lands on both sides and goes through the verbs; `ratio_max` is the largest ratio of a step.
+2. `--there` files that did not change lie in a folder: `plan_idle_s` is a plan with nothing to do.
+3. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
+4. The reader and find, by the number of markers: they may be linear in it.
+
+Stage runs without Spark in part 1 (tests/fix_engine.py): what differs is the ledger.
+"""
+
+import json
+import os
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import psycopg
+import sqlalchemy as sa
+from data import Shape, landed
+from fix_engine import LocalEngine
+from harness import Place, WatchedLedger, quiet
+
+from semel.collect import collect
+from semel.commit import commit
+from semel.finalize import finalize
+from semel.find import find
+from semel.gaps import gaps
+from semel.ledger import Ledger
+from semel.migrate import migrate
+from semel.pipeline import Spec
+from semel.plan import plan
+from semel.reader import dataset
+from semel.run import run_batch
+from semel.stage import stage
+
+_SQL = Path(__file__).with_suffix(".sql")
+_CLAIMS_A_FILE = 10
+_BATCHES_A_SEGMENT = 100
+_LOCKED = "FOR NO KEY UPDATE"
+_NAMES = {
+    "idle": "plan with nothing to do",
+    "plan": "plan of one new file",
+    "stage": "stage",
+    "commit": "commit",
+    "finalize": "finalize",
+    "collect": "collect",
+    "batches": "semel batches",
+    "gaps": "semel gaps",
+}
+
+
+def main() -> None:
+    parser = harness.options_of(__doc__, runs=21, default=10_000, help="of a batch in part 1")
+    parser.add_argument("--batches", type=int, default=100_000, help="in the history")
+    parser.add_argument("--there", type=int, default=100_000, help="files that did not change")
+    parser.add_argument("--small", type=int, default=10_000, help="files of one record")
+    parser.add_argument("--markers", type=int, default=20_000, help="that reader and find read")
+    parser.add_argument("--quick", action="store_true", help="fewer runs and markers")
+    options = parser.parse_args()
+    if options.quick:
+        options.runs, options.markers = min(options.runs, 9), min(options.markers, 3_000)
+    options.repeats = 1 if options.quick else 3
+    with harness.open_place() as place:
+        report = _measure(place, options)
+    harness.save("history", options, report)
+
+
+def _measure(place: Place, options: Namespace) -> dict[str, Any]:
+    small = _small(place, options)
+    grown_dsn = _database(place.dsn, "grown")
+    with Ledger(place.dsn) as new, WatchedLedger(grown_dsn) as grown:
+        sides = {"new": _Side(place, new, "new"), "grown": _Side(place, grown, "grown")}
+        _fill(grown_dsn, options.batches)
+        found = _in_turn(sides, options)
+        idle, locked = _idle(place, grown, options)
+    markers = _markers(place, sides["new"].spec, options)
+    middle = {
+        side: {step: statistics.median(run[step] for run in runs) for step in _NAMES}
+        for side, runs in found.items()
+    }
+    ratios = {step: middle["grown"][step] / middle["new"][step] for step in _NAMES}
+    most = max(markers)
+    headline = {
+        "ratio_max": round(max(ratios.values()), 2),
+        "plan_idle_s": round(idle, 2),
+        "plan_idle_lock_ms": round(1000 * locked, 1),
+        "small_files_s": round(small["whole"], 2),
+        "reader_us_a_marker": round(1e6 * markers[most]["reader"] / most),
+        "find_us_a_marker": round(1e6 * markers[most]["find"] / most),
+    }
+    return {
+        "title": "B8: history",
+        "headline": headline,
+        "tables": _tables(options, middle, ratios, small, markers, idle),
+        "plots": [
+            {
+                "kind": "bars",
+                "title": f"Time after {options.batches:,} batches, to that on a new ledger",
+                "bars": {_NAMES[step]: round(ratio, 2) for step, ratio in ratios.items()},
+            },
+            {
+                "kind": "lines",
+                "title": "Seconds by the number of markers",
+                "x": list(markers),
+                "lines": {
+                    name: [each[name] for each in markers.values()] for name in ("reader", "find")
+                },
+            },
+        ],
+    }
+
+
+def _tables(
+    options: Namespace,
+    middle: dict[str, dict[str, float]],
+    ratios: dict[str, float],
+    small: dict[str, float],
+    markers: dict[int, dict[str, float]],
+    idle: float,
+) -> list[dict[str, Any]]:
+    rows = [
+        [_NAMES[step], *(round(1000 * middle[side][step], 1) for side in ("new", "grown")), ratio]
+        for step, ratio in ((step, round(ratio, 2)) for step, ratio in ratios.items())
+    ]
+    of_small = {f"{options.small:,} files of one record: {k}": v for k, v in small.items()}
+    whole = {f"plan with nothing to do, {options.there:,} files there": idle, **of_small}
+    return [
+        {
+            "title": f"A batch of {options.records:,} records, medians of {options.runs}",
+            "columns": ["step", "new ledger, ms", f"{options.batches:,} batches, ms", "ratio"],
+            "rows": rows,
+        },
+        {
+            "title": "Many files",
+            "columns": ["what", "seconds"],
+            "rows": [[name, round(seconds, 2)] for name, seconds in whole.items()],
+        },
+        {
+            "title": "By the number of markers",
+            "columns": ["markers", "reader, s", "find, s"],
+            "rows": [
+                [f"{count:,}", round(each["reader"], 2), round(each["find"], 2)]
+                for count, each in markers.items()
+            ],
+        },
+    ]
+
+
+class _Side:
+    """A pipeline on one ledger, with one batch behind it: what it leaves is the history's mould."""
+
+    def __init__(self, place: Place, ledger: Ledger, name: str) -> None:
+        self.ledger, self.name = ledger, name
+        self.folder = place.data / name
+        self.folder.mkdir()
+        self.spec = place.spec(name, record_id=["id"])
+        self.land(-1, 1_000)
+        run_batch(ledger, self.spec, "first", LocalEngine(), say=quiet)
+
+    def land(self, number: int, records: int) -> None:
+        """A new file. Those that were read are gone."""
+        for path in self.folder.iterdir():
+            path.unlink()
+        shape = Shape(records=records, first=(number + 1) * records)
+        landed(shape, self.folder / f"{number + 1:06d}.jsonl")
+
+    def run(self, number: int, records: int) -> dict[str, float]:
+        """The seconds of each step."""
+        ledger, spec, key = self.ledger, self.spec, f"r{number}"
+        seconds = {"idle": _timed(lambda: _nothing(plan(ledger, spec, f"idle-{key}")))}
+        self.land(number, records)
+        seconds["plan"] = _timed(lambda: plan(ledger, spec, key))
+        batch_id = plan(ledger, spec, key).batch.batch_id
+        steps: dict[str, Callable[[], object]] = {
+            "stage": lambda: stage(ledger, spec, batch_id, LocalEngine(), quiet),
+            "commit": lambda: commit(ledger, spec, batch_id, _never, quiet),
+            "finalize": lambda: finalize(ledger, spec, batch_id),
+            "collect": lambda: collect(ledger, spec, quiet),
+            "batches": lambda: ledger.rows("look", "batches", name=spec.name, count=50),
+            "gaps": lambda: gaps(ledger, spec),
+        }
+        return seconds | {step: _timed(call) for step, call in steps.items()}
+
+
+def _in_turn(sides: dict[str, _Side], options: Namespace) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for number in range(options.runs + 1):
+        for name, side in sides.items():
+            os.sync()
+            seconds = side.run(number, options.records)
+            shown = {step: round(1000 * each) for step, each in seconds.items()}
+            harness.tell(f"  {name}: {shown} ms{'' if number else ' (warming up)'}")
+            if number:
+                found[name].append(seconds)
+    return found
+
+
+def _idle(place: Place, ledger: WatchedLedger, options: Namespace) -> tuple[float, float]:
+    """The medians of a plan over files that did not change, and of the lock that it holds."""
+    folder = place.data / "there"
+    folder.mkdir()
+    for number in range(options.there):
+        (folder / f"{number:06d}.jsonl").write_bytes(b'{"id": "%020d"}\n' % number)
+    spec = place.spec("there", record_id=["id"])
+    harness.tell(f"  first plan: {_timed(lambda: plan(ledger, spec, 'first')):.1f} s")
+    found, locked = [], []
+    for number in range(options.repeats + 1):
+        ledger.transactions.clear()
+        seconds = _timed(lambda: _nothing(plan(ledger, spec, "second")))
+        first = "" if number else " (warming up)"
+        harness.tell(f"  plan with nothing to do: {seconds:.2f} s{first}")
+        if number:
+            found.append(seconds)
+            locked.append(ledger.seconds_of(_LOCKED))
+    return statistics.median(found), statistics.median(locked)
+
+
+def _small(place: Place, options: Namespace) -> dict[str, float]:
+    """The seconds of a run of many files of one record on Spark, and of each verb."""
+    found = []
+    with Ledger(place.dsn) as ledger, harness.open_spark(place) as session:
+        from semel.spark.engine import SparkEngine
+
+        engine = SparkEngine(session)
+        for number in range(options.repeats + 1):
+            spec = place.spec(f"small{number}", record_id=["id"])
+            folder = place.data / spec.name
+            folder.mkdir()
+            count = options.small if number else min(100, options.small)
+            for each in range(count):
+                (folder / f"{each:06d}.jsonl").write_bytes(b'{"id": "%020d"}\n' % each)
+            started = time.perf_counter()
+            ran = run_batch(ledger, spec, "r1", engine, say=quiet)
+            seconds = {"whole": time.perf_counter() - started, **ran.seconds}
+            harness.check("records of small files", ran.finalized.counts.survivors, count)
+            harness.tell(f"  {count:,} files: {seconds}")
+            if number:
+                found.append(seconds)
+    return {step: statistics.median(each[step] for each in found) for step in found[0]}
+
+
+def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
+    """The seconds of the reader and of find, by the number of markers of a sink."""
+    source = spec.sink_path()
+    mould = json.loads(min((source / "_semel" / "markers").iterdir()).read_bytes())
+    [data] = [file["path"] for file in mould["files"] if file["kind"] == "data"]
+    sink = place.data / "out" / "many"
+    folder = sink / "_semel" / "markers"
+    folder.mkdir(parents=True)
+    found, there = {}, 0
+    for count in sorted({max(1, options.markers // 10), options.markers}):
+        for number in range(there + 1, count + 1):
+            # Not one file for all: a file system gives it so many names and no more.
+            path = f"{number // 10_000}-{data}"
+            if not (sink / path).exists():
+                (sink / path).write_bytes((source / data).read_bytes())
+            os.link(sink / path, sink / f"{number}-{data}")
+            files = [{**mould["files"][0], "path": f"{number}-{data}"}]
+            content = {**mould, "batch_id": number, "commit_seq": number, "files": files}
+            (folder / f"b{number:08d}.json").write_text(json.dumps(content))
+        there = count
+        found[count] = {
+            "reader": _timed(lambda: dataset(sink)),
+            "find": _timed(lambda: find(spec, ["nowhere"], sink)),
+        }
+        harness.tell(f"  {count:,} markers: {found[count]}")
+    return found
+
+
+def _fill(dsn: str, batches: int) -> None:
+    """Give a ledger its history. Exclusions are made anew at the end, which is faster."""
+    values = {
+        "batches": batches,
+        "files": batches,
+        "claims": _CLAIMS_A_FILE * batches,
+        "segments": max(1, batches // _BATCHES_A_SEGMENT),
+        "first": 1_000,
+    }
+    started = time.perf_counter()
+    with psycopg.connect(dsn) as connection:
+        exclusions = connection.execute(
+            "SELECT conrelid::regclass, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+            " WHERE contype = 'x' AND connamespace = 'semel'::regnamespace"
+        ).fetchall()
+        connection.execute("SET session_replication_role = replica")  # Keys are right by design.
+        for table, name, _ in exclusions:
+            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+        connection.execute(_SQL.read_text(encoding="utf-8").format(**values))
+        for table, name, definition in exclusions:
+            connection.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("VACUUM ANALYZE")
+        connection.execute("CHECKPOINT")
+    harness.tell(f"  {batches:,} batches: filled in {time.perf_counter() - started:.0f} s")
+
+
+def _database(dsn: str, name: str) -> str:
+    """Another empty ledger on the same server."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    made = sa.make_url(dsn).set(database=name).render_as_string(hide_password=False)
+    migrate(made)
+    return made
+
+
+def _nothing(planned: Any) -> None:
+    harness.check("a plan with nothing to do", planned.batch, None)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _never() -> None:
+    raise SystemExit("a batch of the benchmark was lost to another one")
+
+
+if __name__ == "__main__":
+    main()

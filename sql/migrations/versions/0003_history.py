@@ -1,0 +1,14 @@
+"""Indexes for a long history: sql/migrations/0003_history.sql."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql(
+        (Path(__file__).parents[1] / "0003_history.sql").read_text(encoding="utf-8")
+    )
