@@ -41,6 +41,10 @@ SPLITS_PER_TASK_MAX = 256
 """Splits that one task has at most: small files are spread over all cores. Some 0.2 s of work, and
 one output file."""
 
+SMALL_SPLIT_BYTES = 64 << 10
+"""Files of up to so many bytes are read together: opening a parser for each takes a millisecond,
+the time of a hundred kilobytes."""
+
 BLOCK_BYTES = 4 << 20
 """Bytes parsed at once. One bad line makes its block go through the strict path, not the split."""
 

@@ -28,6 +28,7 @@ from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
 from semel.steps.spill import Spill
 from semel.steps.task_files import TaskFiles
+from semel.steps.together import read_together, small_groups
 
 DEAD_LETTERS = pa.schema(
     [
@@ -66,9 +67,35 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
-        done = [_read(job, split, out, spill) for split in job.splits_of_task(task)]
+        done = []
+        for group in small_groups(job.spec, job.splits_of_task(task)):
+            found = _read_small(job, group, out, spill) if len(group) > 1 else None
+            done += found or [_read(job, split, out, spill) for split in group]
     report = replace(done[-1].report, files=out.close())
     return [*done[:-1], replace(done[-1], report=report)]
+
+
+def _read_small(
+    job: StageJob, splits: list[Split], out: TaskFiles, spill: Spill | None
+) -> list[Read] | None:
+    """Read small files together; None when each is to be read by itself."""
+    together = read_together(job, splits)
+    if together is None:
+        return None
+    table, parts = together
+    done, row = [], 0
+    for split, (report, ids) in zip(splits, parts, strict=True):
+        if spill is None:
+            own = table.slice(row, report.counts.survivors)
+            out.rows(output_columns(job, split, own))
+            out.end_split()
+        else:
+            report = replace(report, spill=spill.path, spill_row=spill.rows + row)
+        row += report.counts.survivors
+        done.append(Read(report=report, ids=ids))
+    if spill is not None:
+        spill.write(table)
+    return done
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:

@@ -1,0 +1,137 @@
+"""Reading many small files together: one parse and one round of hashing for all of them.
+
+For each file these take longer than its few records. What comes out is what `semel.steps.read`
+makes of each split alone, to the digest; where one of the records is no good, it is asked.
+"""
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from semel import limits
+from semel.batch import Counts
+from semel.ids import HashedIds, hash_ids
+from semel.manifest import SplitReport
+from semel.pipeline import Scope, Spec
+from semel.sources import files, formats
+from semel.sources.records import OFFSET, read_split
+from semel.steps.classify import SplitIds
+from semel.steps.job import Split, StageJob
+
+Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
+"""The valid records of all splits, one behind the other; of each its report and its ids by shard.
+"""
+
+
+def small_groups(spec: Spec, splits: list[Split]) -> Iterator[list[Split]]:
+    """Cut a task's splits, in their order, into those that may be read together."""
+    group: list[Split] = []
+    held = 0
+    for split in splits:
+        size = split.end - split.start
+        small = _may_join(spec, split) and held + size <= limits.BLOCK_BYTES
+        if group and not small:
+            yield group
+            group, held = [], 0
+        group.append(split)
+        held += size if _may_join(spec, split) else limits.BLOCK_BYTES
+    if group:
+        yield group
+
+
+def _may_join(spec: Spec, split: Split) -> bool:
+    """Whether a split is a whole claim of few bytes, of a format whose lines stand alone."""
+    claim = split.claim
+    return (
+        spec.source.format == "jsonl"
+        and spec.dedup.scope is Scope.HORIZON
+        and not claim.path.endswith(".gz")
+        and (split.start, split.end) == (claim.start, claim.end)
+        and split.end - split.start <= limits.SMALL_SPLIT_BYTES
+    )
+
+
+def read_together(job: StageJob, splits: list[Split]) -> Together | None:
+    """Read splits of one group, or None: each is to be read by itself.
+
+    SourceError: a file is no longer what was planned.
+    """
+    texts = []
+    for split in splits:
+        # Keeps S6.
+        with files.open_claim(split.claim) as file:
+            file.seek(split.start)
+            texts.append(file.read(split.end - split.start))
+        with files.open_claim(split.claim):
+            pass
+        if len(texts[-1]) < split.end - split.start:
+            return None
+    # An empty line before each file, so that none goes on in the next one.
+    sizes = [1 + len(text) for text in texts]
+    begins = np.cumsum([1, *sizes[:-1]])
+    table = _parsed(job, b"\n" + b"\n".join(texts))
+    if table is None:
+        return None
+    at = table.column(OFFSET).to_numpy()
+    owner = np.searchsorted(begins, at, side="right") - 1
+    starts = np.array([split.start for split in splits], np.int64)
+    offsets = pa.array(at - begins[owner] + starts[owner], pa.int64())
+    index = table.schema.get_field_index(OFFSET)
+    table = table.set_column(index, table.schema.field(index), offsets)
+    hashed = None
+    if not job.spec.by_position and table.num_rows:
+        hashed = hash_ids(table, job.spec.record_id, shards=job.shards)
+        if not hashed.valid.all():
+            return None
+    ends = np.searchsorted(owner, np.arange(len(splits) + 1))
+    parts = []
+    for split, text, start, end in zip(splits, texts, ends[:-1], ends[1:], strict=True):
+        report = _report(split, text, int(end - start))
+        parts.append((report, _ids(job, split, hashed, start, end)))
+    return table, parts
+
+
+def _parsed(job: StageJob, data: bytes) -> pa.Table | None:
+    """The records of some lines; None when one of them is no record."""
+    schema = job.spec.arrow_schema()
+    blocks = read_split(
+        io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
+        format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
+    )  # fmt: skip
+    tables = []
+    for block in blocks:
+        if len(block.rejected):
+            return None
+        tables.append(block.table)
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _report(split: Split, text: bytes, records: int) -> SplitReport:
+    digest = xxhash.xxh3_128(text)
+    digest.update(repr((split.start, split.end, records)).encode())
+    return SplitReport(
+        split=split.number,
+        digest=digest.hexdigest(),
+        counts=Counts(records_read=records, survivors=records, bytes_read=len(text)),
+    )
+
+
+def _ids(
+    job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
+) -> dict[int, SplitIds]:
+    """The ids of the rows [start, end) by shard; every shard has its part, also an empty one."""
+    if job.spec.by_position:
+        return {}
+    h1, h2, shard = (
+        (hashed.h1[start:end], hashed.h2[start:end], hashed.shard[start:end])
+        if hashed
+        else (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16))
+    )
+    found = {}
+    for number in range(job.shards):
+        own = np.flatnonzero(shard == number).astype(np.uint32)
+        found[number] = SplitIds(split=split.number, h1=h1[own], h2=h2[own], row=own)
+    return found
