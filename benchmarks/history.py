@@ -30,6 +30,7 @@ from data import Shape, landed
 from fix_engine import LocalEngine
 from harness import Place, WatchedLedger, quiet
 
+from semel import limits
 from semel.collect import collect
 from semel.commit import commit
 from semel.finalize import finalize
@@ -157,28 +158,33 @@ def _tables(
 
 
 class _Side:
-    """A pipeline on one ledger, with one batch behind it: what it leaves is the history's mould."""
+    """A pipeline on one ledger, with as many batches as `semel batches` lists. What these leave is
+    the mould of the history.
+    """
 
     def __init__(self, place: Place, ledger: Ledger, name: str) -> None:
         self.ledger, self.name = ledger, name
         self.folder = place.data / name
         self.folder.mkdir()
         self.spec = place.spec(name, record_id=["id"])
-        self.land(-1, 1_000)
-        run_batch(ledger, self.spec, "first", LocalEngine(), say=quiet)
+        self._landed = 0
+        for number in range(limits.BATCHES_SHOWN):
+            self.land(100)
+            run_batch(ledger, self.spec, f"before-{number}", LocalEngine(), say=quiet)
 
-    def land(self, number: int, records: int) -> None:
-        """A new file. Those that were read are gone."""
+    def land(self, records: int) -> None:
+        """A new file of new records. Those that were read are gone."""
         for path in self.folder.iterdir():
             path.unlink()
-        shape = Shape(records=records, first=(number + 1) * records)
-        landed(shape, self.folder / f"{number + 1:06d}.jsonl")
+        shape = Shape(records=records, first=self._landed, repeats=0)
+        landed(shape, self.folder / f"{self._landed:012d}.jsonl")
+        self._landed += records
 
     def run(self, number: int, records: int) -> dict[str, float]:
         """The seconds of each step."""
-        ledger, spec, key = self.ledger, self.spec, f"r{number}"
+        ledger, spec, key, shown = self.ledger, self.spec, f"r{number}", limits.BATCHES_SHOWN
         seconds = {"idle": _timed(lambda: _nothing(plan(ledger, spec, f"idle-{key}")))}
-        self.land(number, records)
+        self.land(records)
         seconds["plan"] = _timed(lambda: plan(ledger, spec, key))
         batch_id = plan(ledger, spec, key).batch.batch_id
         steps: dict[str, Callable[[], object]] = {
@@ -186,7 +192,7 @@ class _Side:
             "commit": lambda: commit(ledger, spec, batch_id, _never, quiet),
             "finalize": lambda: finalize(ledger, spec, batch_id),
             "collect": lambda: collect(ledger, spec, quiet),
-            "batches": lambda: ledger.rows("look", "batches", name=spec.name, count=50),
+            "batches": lambda: ledger.rows("look", "batches", name=spec.name, count=shown),
             "gaps": lambda: gaps(ledger, spec),
         }
         return seconds | {step: _timed(call) for step, call in steps.items()}

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 from fix_account import ids, quiet, settled
 from fix_pipelines import Workbench, events
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from semel.errors import RetryableError, TerminalError
@@ -90,7 +92,22 @@ def test_a_split_has_one_outcome() -> None:
 
 
 def _row(kind: str, *values: object) -> pa.RecordBatch:
-    return engine_module._one(kind, *values)
+    [batch] = engine_module._batches(kind, [values])
+    return batch
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=30))
+def test_rows_travel_in_batches(sizes: list[int]) -> None:
+    """All rows arrive, in their order, in batches that hold no more than a bound and one row."""
+    rows = [(number, b"x" * size) for number, size in enumerate(sizes)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "_BATCH_BYTES", 50)
+        batches = list(engine_module._batches(engine_module._REPORTS, iter(rows)))
+    found = [(r["split"], r["report"]) for batch in batches for r in batch.to_pylist()]
+    assert found == rows
+    for batch in batches:
+        *before, _ = (len(report) for report in batch.column("report").to_pylist())
+        assert sum(before) < 50
 
 
 # Attacks S14.

@@ -1,5 +1,6 @@
 """How claims become splits, and splits tasks."""
 
+import pickle
 from unittest.mock import patch
 
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from semel import limits
 from semel.batch import Claim
-from semel.steps.job import splits_of
+from semel.steps.job import Split, Splits, splits_of
 
 SPLIT_BYTES = 100
 
@@ -57,3 +58,26 @@ def test_ten_thousand_small_files_are_for_all_cores() -> None:
     ]  # fmt: skip
     splits = splits_of(claims, limits.SPLIT_BYTES, whole=set())
     assert splits[-1].task + 1 == 40
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=10))
+def test_a_task_opens_its_own_splits(sizes: list[int]) -> None:
+    """On the other side of a pickle, splits are the same by number and by task, also pickled twice,
+    and those of other tasks stay closed.
+    """
+    claim = Claim(
+        ordinal=0, source_partition_id=1, path="f", device=1, inode=1, head_length=0, head_hash="",
+        start=0, end=100, tail_hash="",
+    )  # fmt: skip
+    tasks = [task for task, size in enumerate(sizes) for _ in range(size)]
+    made = [
+        Split(number=number, task=task, claim=claim, start=number, end=number + 1)
+        for number, task in enumerate(tasks)
+    ]
+    found = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(Splits(made)))))
+    for task in range(len(sizes)):
+        assert list(found.of_task(task)) == [split for split in made if split.task == task]
+        assert found._open.keys() == set(range(task + 1))
+    assert list(found) == made and len(found) == len(made)
+    assert [found[n] for n in range(len(made))] == made and found[-1] == made[-1]
+    assert [found.task_of(n) for n in range(len(made))] == tasks

@@ -251,7 +251,7 @@ def _classify(job: StageJob) -> Callable:
         def judged(row: dict[str, Any]) -> tuple:
             number = row["split"]
             blob = pack_dropped(dropped[number]) if number in dropped else b""
-            return job.splits[number].task, number, shard, blob, row["report"]
+            return job.splits.task_of(number), number, shard, blob, row["report"]
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 

@@ -5,7 +5,7 @@ makes of each split alone, to the digest; where one of the records is no good, i
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """
 
 
-def small_groups(spec: Spec, splits: list[Split]) -> Iterator[list[Split]]:
+def small_groups(spec: Spec, splits: Sequence[Split]) -> Iterator[list[Split]]:
     """Cut a task's splits, in their order, into those that may be read together."""
     group: list[Split] = []
     held = 0
@@ -62,10 +62,10 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     texts = []
     for split in splits:
         # Keeps S6.
-        with files.open_claim(split.claim) as file:
+        with files.open_claim(split.claim, job.source_root, job.batch_id) as file:
             file.seek(split.start)
             texts.append(file.read(split.end - split.start))
-        with files.open_claim(split.claim):
+        with files.open_claim(split.claim, job.source_root, job.batch_id):
             pass
         if len(texts[-1]) < split.end - split.start:
             return None
