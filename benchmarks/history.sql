@@ -9,7 +9,8 @@ FROM (SELECT to_jsonb(p) AS row FROM semel.source_partition AS p LIMIT 1) AS one
      generate_series(0, {files} - 1) AS n,
      jsonb_populate_record(NULL::semel.source_partition, row || jsonb_build_object(
          'source_partition_id', {first} + n, 'path', '/gone/' || n || '.jsonl',
-         'inode', 8000000000 + n, 'head_hash', md5(n::text), 'tail_hash', md5(n::text))) AS made;
+         'inode', 8000000000 + n, 'head_hash', md5(n::text), 'tail_hash', md5(n::text),
+         'closed_at', now(), 'accounted', true)) AS made;
 
 INSERT INTO semel.batch OVERRIDING SYSTEM VALUE
 SELECT made.*

@@ -52,7 +52,7 @@ def test_ten_thousand_small_files_are_for_all_cores() -> None:
     claims = [
         Claim(
             ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=40,
-            head_hash="", start=0, end=40, tail_hash="",
+            head_hash="", start=0, end=40, tail_hash="", packed=False,
         )
         for n in range(10_000)
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_task_opens_its_own_splits(sizes: list[int]) -> None:
     """
     claim = Claim(
         ordinal=0, source_partition_id=1, path="f", device=1, inode=1, head_length=0, head_hash="",
-        start=0, end=100, tail_hash="",
+        start=0, end=100, tail_hash="", packed=False,
     )  # fmt: skip
     tasks = [task for task, size in enumerate(sizes) for _ in range(size)]
     made = [

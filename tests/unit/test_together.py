@@ -58,7 +58,7 @@ def job_of(folder: Path, files: list[tuple[bytes, bytes]], **changes: object) ->
             Claim(
                 ordinal=number, source_partition_id=100 + number, path=str(path), device=0,
                 inode=os.stat(path).st_ino, head_length=0, head_hash="", start=len(head),
-                end=len(head) + len(text), tail_hash="",
+                end=len(head) + len(text), tail_hash="", packed=False,
             )
         )  # fmt: skip
     return StageJob(
