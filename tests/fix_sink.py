@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from semel.ddl import PARSER_RULES
 from semel.pipeline import Spec
 
 SCHEMA = {"id": "string", "n": "bigint", "at": "timestamp"}
@@ -53,6 +55,7 @@ class HonestSink:
         self._claimed: dict[str, int] = {}
         self._parts: dict[str, int] = {}
         self.batches = 0
+        self.rules = PARSER_RULES
 
     def land(self, name: str, *lines: bytes | dict) -> Path:
         """Append lines to a source file."""
@@ -133,6 +136,8 @@ class HonestSink:
             if not (row["id"] is None or isinstance(row["id"], str)):
                 return "type_mismatch"
         if row["at"] is not None:
+            if self.rules == 1 and re.search(r"\.\d{7}", row["at"]):
+                return "type_mismatch"
             row["at"] = datetime.fromisoformat(row["at"])
         if any(row[name] is None for name in self.spec.record_id):
             return "id_missing"
@@ -199,6 +204,7 @@ class HonestSink:
                 "bucket_seconds": 81_000,
                 "batch_time": (START + timedelta(hours=number)).isoformat(),
                 "interval": [None, None], "spec": self.spec.to_json(),
+                **({"parser_rules": self.rules} if self.rules > 1 else {}),
                 "spec_digest": self.spec.digest(), "input_digest": "0",
                 "sink_schema": [[field.name, str(field.type)] for field in schema],
                 "counts": counts, "claims": claims, "files": files,

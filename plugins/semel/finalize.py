@@ -225,6 +225,7 @@ def marker_content(
         ],
         "spec": batch.spec,
         "spec_digest": batch.spec_digest,
+        "parser_rules": batch.spec.get("parser_rules", 1),
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "counts": asdict(counts),

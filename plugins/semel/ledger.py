@@ -13,7 +13,12 @@ import sqlalchemy as sa
 from psycopg import errors as pg
 
 from semel import limits, paths
-from semel.errors import OutcomeUnknownError, RetryableError, StateError, UnavailableError
+from semel.errors import (
+    OutcomeUnknownError,
+    RetryableError,
+    StateError,
+    UnavailableError,
+)
 
 Row = sa.RowMapping
 

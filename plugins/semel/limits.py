@@ -66,6 +66,24 @@ CSV_HEADER_BYTES_MAX = 1 << 20
 BISECT_WAYS = 8
 """Parts that a block with bad lines is cut into, again and again, until they stand alone."""
 
+SAMPLED_BATCH_BYTES_MIN = 4 << 20
+"""Bytes of a batch from which on a part of it is judged before the whole: less is read at once."""
+
+SAMPLE_SPLITS = 4
+"""Splits of a batch whose first bytes are judged before its job starts: some milliseconds."""
+
+SAMPLE_BYTES = 64 << 10
+"""Bytes of each of them."""
+
+LINES_COUNTED_AT_ONCE = 4
+"""Splits whose line ends are counted at once, where a batch seems to be bad all through."""
+
+COUNTED_BYTES = 256 << 10
+"""Bytes in which line ends are counted at once: they fit in a core's cache."""
+
+STREAM_COUNTED_BYTES_MAX = 2 << 30
+"""Bytes of a compressed file's content in which line ends are counted: some six seconds' work."""
+
 HEAD_BYTES = 4_096
 """Bytes at a file's start that are hashed to recognise it."""
 
@@ -111,6 +129,9 @@ CHECKSUMS_AT_ONCE = 4
 
 OUTPUT_FILE_BYTES = 512 << 20
 """Bytes of rows in memory (Arrow) that one output file is made of at most."""
+
+LETTERS_HELD_BYTES = 64 << 20
+"""Bytes of dead letters (Arrow) that a task holds before they go to a file."""
 
 DICTIONARY_BYTES_MAX = 64 << 10
 """Bytes of a Parquet column's dictionary: columns of many values (ids, times) are found out early,

@@ -15,8 +15,19 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from semel import ddl, paths, spec_yaml
 from semel.errors import SpecError, TerminalError
-from semel.spec_parts import GLOB, RESERVED_NAME, Dedup, FilesSink, FilesSource, Late, Limits
-from semel.spec_parts import Model, Scope, Text, twice
+from semel.spec_parts import (
+    GLOB,
+    RESERVED_NAME,
+    Dedup,
+    FilesSink,
+    FilesSource,
+    Late,
+    Limits,
+    Model,
+    Scope,
+    Text,
+    twice,
+)
 from semel.spec_yaml import Problem, Problems
 
 if TYPE_CHECKING:
@@ -141,14 +152,15 @@ class Spec(Model):
         """
         plain = self.model_dump(mode="json", by_alias=True)
         plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
-        return plain
+        return plain | {"parser_rules": ddl.PARSER_RULES}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
         """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
         source = dict(plain["source"], schema=dict(plain["source"]["schema"]))
+        declared = {key: value for key, value in plain.items() if key != "parser_rules"}
         try:
-            return cls.model_validate(dict(plain, source=source))
+            return cls.model_validate(dict(declared, source=source))
         except ValidationError as error:
             found = spec_yaml.problems_of(error, cls)
             shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)

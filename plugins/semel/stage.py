@@ -5,8 +5,9 @@ How it works:
 1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id
    runs: the pinned list, which is all that the attempt may consult;
 2. make the attempt's folder, and check that the planned ranges are still there;
-3. run the job (semel.steps) in an engine;
-4. check again, make everything durable, and seal the manifest with `running -> staged`.
+3. judge a part of the batch, to stop here when it is surely too bad;
+4. run the job (semel.steps) in an engine;
+5. check again, make everything durable, and seal the manifest with `running -> staged`.
 """
 
 import json
@@ -51,6 +52,7 @@ from semel.sources.content import is_gzip
 from semel.sources.formats import is_whole
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
+from semel.steps.sample import check_sample
 from semel.storage import check_links, make_folder, sync_folder
 
 Say = Callable[[str], None]
@@ -141,6 +143,7 @@ def _attempt(
                 make_folder(folder)
             check_links(job.data_dir, layout.own(Path(pipeline.sink_path)))
             faults.point("stage.after_folders")
+            check_sample(job)
             outcome = engine.run(job)
             faults.point("stage.after_job")
             files.check_claims(claims, root, batch.batch_id)

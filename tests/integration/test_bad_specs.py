@@ -9,7 +9,7 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from test_bad_records import run
 
-from semel import pipeline
+from semel import limits, pipeline
 from semel.accept import accept_columns
 from semel.errors import LimitError, SourceError, SpecError, StateError, TerminalError
 from semel.ledger import Ledger
@@ -166,6 +166,25 @@ def test_too_many_bad_records_stop_the_batch(bench: Workbench, ledger: Ledger) -
     run(ledger, spec, "r1")
     found = settled(spec)
     assert (found.ids, found.reasons) == (ids(0, 8), {"malformed": 2})
+
+
+# Attacks S16.
+def test_a_batch_that_is_bad_all_through_starts_no_job(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong schema is told from a part of the batch; with the right one the batch goes on."""
+    monkeypatch.setattr(limits, "SAMPLED_BATCH_BYTES_MIN", 100)
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.05})
+    bad = [b'{"id": "x", "n": "%d"}' % n for n in range(500)]
+    bench.write("in/a.jsonl", bad)
+    engine = LocalEngine()
+    with pytest.raises(LimitError, match=r"batch 1: of at most 501 .*type_mismatch.*`\$\.n`"):
+        run_batch(ledger, spec, "r1", engine, say=quiet)
+    assert engine.jobs == []
+    assert settled(spec).ids == []
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
+    run(ledger, spec, "r1")
+    assert settled(spec).reasons == {"type_mismatch": 500}
 
 
 def test_arrival_leaves_the_rest_to_the_next_run(bench: Workbench, ledger: Ledger) -> None:

@@ -17,14 +17,30 @@ from hypothesis import strategies as st
 
 from semel import limits
 from semel.audit import Verdict, audit
-from semel.audit.exact import Word, json_judge
-from semel.ddl import parse
+from semel.audit.exact import Rules, Word, json_judge
 
 
 def broken(verdict: Verdict) -> set[str]:
     """The names of the checks that failed."""
     assert verdict.ok == all(check.ok for check in verdict.checks)
     return {check.name for check in verdict.checks if not check.ok}
+
+
+def test_a_marker_is_judged_by_the_rules_of_its_time(tmp_path):
+    """What was quarantined by its batch's rules is right for ever, and so is what was taken."""
+    line = {"id": "x", "n": 1, "at": "2024-01-01T00:00:00.123456789Z"}
+    for rules in (1, 2):
+        (tmp_path / str(rules)).mkdir()
+        made = HonestSink(tmp_path / str(rules))
+        made.rules = rules
+        made.land("a.jsonl", {"id": "y", "n": 1, "at": None}, line)
+        made.batch()
+        verdict = audit(made.spec, made.path)
+        assert verdict.ok and verdict.totals.quarantined == 2 - rules
+        content = made.marker(1)
+        content.pop("parser_rules", None)
+        made.rewrite_marker(1, content | ({"parser_rules": 2} if rules == 1 else {}))
+        assert broken(audit(made.spec, made.path))
 
 
 def offender(verdict: Verdict, name: str):
@@ -337,7 +353,7 @@ def test_simulated(batches, lost):
     """Any honest history passes; the same history with any one output row removed does not."""
     with tempfile.TemporaryDirectory() as folder:
         made = HonestSink(Path(folder))
-        judge = json_judge({name: parse(kind) for name, kind in made.spec.source.columns.items()})
+        judge = json_judge(made.spec.column_types(), Rules(number=made.rules))
         honest = made._parse
 
         def parsed(raw, position):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
-from semel.audit.exact import Word, csv_judge, json_judge, split_fields
+from semel.audit.exact import Rules, Word, csv_judge, json_judge, split_fields
 from semel.audit.source import lines as cut
 from semel.batch import Claim
-from semel.ddl import parse
+from semel.ddl import PARSER_RULES, parse
 from semel.sources.csv import Csv
 from semel.sources.jsonl import JsonLines
 from semel.sources.records import read_split
@@ -27,6 +27,9 @@ KINDS = {
 }  # fmt: skip
 COLUMNS = {name: parse(kind) for name, kind in KINDS.items()}
 ARROW = pa.schema([(name, kind.arrow()) for name, kind in COLUMNS.items()])
+
+
+RULES = Rules(number=PARSER_RULES)
 
 
 def accepted(line: bytes, format, schema: pa.Schema) -> bool:
@@ -42,13 +45,15 @@ SCALARS = st.sampled_from(
     '1 -1 0 -0 1.0 1e2 1E400 9223372036854775807 9223372036854775808 "x" "1" null true false NaN '
     '-Infinity {} [] [1] [1.5,null] [NaN] {"x":1,"l":[1]} {"x":1,"x":1} {"x":"1"} 0.1 1.25 1.255 '
     '12345.6 -0.00 "2020-01-01" "2020-02-30" "2020-01-01T00:00:00Z" "2020-01-01 00:00:00.123456" '
-    '"2020-01-01T00:00:00.1234567Z" "2020-01-01T10:00:00+02:00" "2020-01-01T25:00:00" "0000-01-01" '
+    '"2020-01-01T00:00:00.1234567Z" "0001-01-01T00:00:00+01:00" '
+    '"1960-12-31T23:59:59.9999999999" "9999-12-31T23:59:59.5-00:01" '
+    '"2020-01-01T10:00:00+02:00" "2020-01-01T25:00:00" "0000-01-01" '
     '"2020-01-01T00:00" "2020-01-01T00" "2020-01-01T00:00:00+0230" "2020-1-1" "" "\\ud800" 01 '
     '+1 .5 1. nan inf Infinity "\\u0000" "\\/" "\\x" 1e-400 -1e-5 "2020-01-01T00:00:60Z"'.split(" ")
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=3),
     ends=st.sampled_from(["}", ",}", "}}", "} x", ""]),
@@ -57,7 +62,7 @@ SCALARS = st.sampled_from(
 def test_two_readers_of_json_agree(pairs, ends, pad):
     """The exact path and semel's own reader, which share no code, take the same for records."""
     line = (pad + "{" + ",".join(f'"{k}":{v}' for k, v in pairs) + ends).encode()
-    word = json_judge(COLUMNS)(line.removeprefix(b"\xef\xbb\xbf")).word
+    word = json_judge(COLUMNS, RULES)(line.removeprefix(b"\xef\xbb\xbf")).word
     if word is not Word.UNSURE:
         assert (word is Word.GOOD) == accepted(line, JsonLines(), ARROW), line
 
@@ -68,19 +73,20 @@ FIELDS = st.one_of(
     st.sampled_from(
         ["", "1", "-1", "+1", " 1", "007", "1.5", "1e3", ".5", "nan", "inf", "true", "TRUE", "0",
          "2020-01-01", "2020-01-01T00:00:00Z", "2020-13-01", '"a""b"', '"x"y', '""', '"', "1.255",
-         "99999999999999999999", "0x10"]
+         "99999999999999999999", "0x10", "-0x1", " 0X1", "2020-01-01T00:00:00.1234567891Z",
+         "0000-01-01", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59.9999999-00:01"]
     ),
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(fields=st.lists(FIELDS, min_size=6, max_size=8))
 def test_two_readers_of_csv_agree(fields):
     """The same for CSV."""
     line = ",".join(fields).encode()
     if not line.strip(b" \t\r"):
         return
-    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), ",", '"', False)
+    judge = csv_judge(CSV_KINDS, list(CSV_KINDS), ",", '"', False, RULES)
     word = judge(line).word
     schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
     if word is not Word.UNSURE:
@@ -104,7 +110,7 @@ def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> 
                 reader = SourceReader(engine, letters)
                 header = tuple(columns) if format == "csv" else ()
                 for piece in cut(1, claim, str(path), spec.source.csv if header else None):
-                    reader.read(piece, fast.dialect(spec, header, 60))
+                    reader.read(piece, fast.dialect(spec, header, 60, PARSER_RULES))
                 reader.flush()
                 found.append(
                     engine.connection.execute(

@@ -97,7 +97,7 @@ def test_the_dead_letters_will_show_these_reasons(tmp_path):
             schema=schema, format=JsonLines(), digest=xxhash.xxh3_128(),
         )  # fmt: skip
         for block in blocks:
-            reasons.update(str(rejected.reason) for rejected in block.rejected)
+            reasons.update(str(reason) for reason, _ in block.faults.values())
             missing = block.table.filter(block.table["origin"].is_null())
             reasons["id_missing"] += missing.num_rows
     assert reasons == truth.quarantined

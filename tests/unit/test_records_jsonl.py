@@ -5,13 +5,13 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from fix_records import read_whole
+from fix_records import Rejected, read_whole
 from hypothesis import given
 from hypothesis import strategies as st
 
 from semel import limits
 from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, Reason, Rejected
+from semel.sources.records import OFFSET, Reason
 
 SCHEMA = pa.schema(
     [
@@ -45,6 +45,7 @@ GOOD = [
     b'{"n":{"x":1,"l":[1.5,null]},"f":-0.0}',
     b"{}",
     b'{"a":4}\r',
+    b'{"t":"2020-01-01T00:00:00.123456789Z","zzz":[NaN,-Infinity]}',
 ]
 BAD = [
     (b'{"a":1,"s":"x', Reason.malformed),
@@ -81,14 +82,22 @@ BAD = [
     (b'{"f":NaN}', Reason.type_mismatch),
     (b'{"f":-Infinity}', Reason.type_mismatch),
     (b'{"n":{"l":[NaN]}}', Reason.type_mismatch),
-    (b'{"f":1e400}', Reason.malformed),
+    (b'{"f":1e400}', Reason.type_mismatch),
+    (b'{"zzz":1e400}', Reason.malformed),
     (b'{"t":"yesterday"}', Reason.type_mismatch),
     (b'{"t":1577836800}', Reason.type_mismatch),
-    (b'{"t":"2020-01-01T00:00:00.123456789Z"}', Reason.type_mismatch),
+    (b'{"t":"2020-01-01T00:00:00.123456789 Z"}', Reason.type_mismatch),
+    (b'{"t":"2020-02-30T00:00:00.123456789Z"}', Reason.type_mismatch),
+    (b'{"t":"0000-12-31"}', Reason.type_mismatch),
+    (b'{"t":"0001-01-01T00:00:00+00:01"}', Reason.type_mismatch),
+    (b'{"d":"0000-12-31"}', Reason.type_mismatch),
+    (b'{"a":1,"m":1.234,"m":1}', Reason.duplicate_key),
+    (b'{"n":{"l":[1,2],"l":[1]}}', Reason.duplicate_key),
     (b'{"d":"2020-02-30"}', Reason.type_mismatch),
     (b'{"d":18000}', Reason.type_mismatch),
     (b'{"m":1.234}', Reason.type_mismatch),
     (b'{"m":12345}', Reason.type_mismatch),
+    (b'{"m":-12345}', Reason.type_mismatch),
 ]
 
 
@@ -121,6 +130,7 @@ def test_good_lines():
         {"n": {"x": 1, "l": [1.5, None]}, "f": 0.0},
         {},
         {"a": 4},
+        {"t": datetime.datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=utc)},
     ]
 
 

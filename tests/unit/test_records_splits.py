@@ -6,6 +6,7 @@ import io
 import pyarrow as pa
 import pytest
 import xxhash
+from fix_records import rejected_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,21 +52,21 @@ def read(data: bytes, format, *, start, end, range_start=0, range_end, file=None
     columns = None
     if isinstance(format, Csv):
         columns, _ = read_header(io.BytesIO(data), format, SCHEMA)
-    blocks = list(
-        read_split(
-            file or io.BytesIO(data),
-            start=start,
-            end=end,
-            range_start=range_start,
-            range_end=range_end,
-            schema=SCHEMA,
-            format=format,
-            digest=digest,
-            columns=columns,
-        )
-    )
+    blocks, rejected = [], []
+    for block in read_split(
+        file or io.BytesIO(data),
+        start=start,
+        end=end,
+        range_start=range_start,
+        range_end=range_end,
+        schema=SCHEMA,
+        format=format,
+        digest=digest,
+        columns=columns,
+    ):
+        blocks.append(block)
+        rejected += rejected_of(block)
     rows = [row for block in blocks for row in block.table.to_pylist()]
-    rejected = [record for block in blocks for record in block.rejected]
     return rows, rejected, digest.hexdigest(), sum(block.bytes_read for block in blocks)
 
 

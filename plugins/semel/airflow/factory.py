@@ -8,7 +8,13 @@ holds no DAG.
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain, get_parsing_context
+from airflow.sdk import (
+    DAG,
+    CronDataIntervalTimetable,
+    Param,
+    chain,
+    get_parsing_context,
+)
 
 from semel import pipeline
 from semel.airflow import describe

@@ -14,7 +14,11 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+)
 
 from semel import errors, paths, summary
 from semel.errors import RetryableError, TerminalError

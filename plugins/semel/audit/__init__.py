@@ -136,7 +136,9 @@ class _Audit:
                     header = header_of(path, csv) if csv else ()
                     if csv and sorted(header) != sorted(marker.spec.source.columns):
                         raise SourceError(f"its CSV header names {list(header)}")
-                    dialect = fast.dialect(marker.spec, header, marker.bucket_seconds)
+                    dialect = fast.dialect(
+                        marker.spec, header, marker.bucket_seconds, marker.parser_rules
+                    )
                     for piece in lines(marker.batch_id, claim, path, csv):
                         reader.read(piece, dialect)
                 except (SourceError, OSError) as error:

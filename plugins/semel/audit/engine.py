@@ -201,9 +201,9 @@ def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
 def _judge_of(dialect: Dialect) -> Judge:
     columns = dict(dialect.columns)
     if dialect.csv is None:
-        return json_judge(columns)
-    csv = dialect.csv
-    return csv_judge(columns, list(dialect.header), csv.delimiter, csv.quote, csv.multiline)
+        return json_judge(columns, dialect.rules)
+    csv, header = dialect.csv, list(dialect.header)
+    return csv_judge(columns, header, csv.delimiter, csv.quote, csv.multiline, dialect.rules)
 
 
 def _kept_right(raw: bytes, kept: bytes) -> bool:

@@ -24,7 +24,7 @@ _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)"
-    r"(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    r"(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII,
 )
 
@@ -35,6 +35,14 @@ class Word(StrEnum):
     GOOD = "good"
     BAD = "bad"
     UNSURE = "unsure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """By what a batch was read: the number of its parser's rules, and the columns of its id."""
+
+    number: int
+    id: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +72,22 @@ class _Object(dict):
     twice: frozenset[str] = frozenset()
 
 
-def json_judge(columns: dict[str, ColumnType]) -> Judge:
+def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
     """The judge of JSON Lines."""
 
     def judge(raw: bytes) -> Judged:
-        return _judge(raw, lambda text, doubts: _json_values(text, columns, doubts))
+        return _judge(raw, lambda text, doubts: _json_values(text, columns, rules, doubts))
 
     return judge
 
 
 def csv_judge(
-    columns: dict[str, ColumnType], header: list[str], delimiter: str, quote: str, multiline: bool
+    columns: dict[str, ColumnType],
+    header: list[str],
+    delimiter: str,
+    quote: str,
+    multiline: bool,
+    rules: Rules,
 ) -> Judge:
     """The judge of CSV records. `header` gives the order of the fields."""
 
@@ -87,7 +100,9 @@ def csv_judge(
         if not multiline and "\r" in text:
             raise _BadError("a CR without LF")
         found = dict(zip(header, fields, strict=True))
-        return tuple(_csv_value(kind, *found[name], doubts) for name, kind in columns.items())
+        return tuple(
+            _csv_value(name, kind, *found[name], rules, doubts) for name, kind in columns.items()
+        )
 
     def judge(raw: bytes) -> Judged:
         return _judge(raw, values)
@@ -117,7 +132,7 @@ def _judge(
 
 
 def _json_values(
-    text: str, columns: dict[str, ColumnType], doubts: list[str]
+    text: str, columns: dict[str, ColumnType], rules: Rules, doubts: list[str]
 ) -> tuple[str | None, ...]:
     def number(token: str) -> _Number:
         if math.isinf(float(token)):
@@ -136,7 +151,7 @@ def _json_values(
         raise _BadError(f"it is not JSON ({error.msg})") from error
     if not isinstance(found, _Object):
         raise _BadError("it is not a JSON object")
-    return _members(found, tuple(columns.items()), doubts)
+    return _members(found, tuple(columns.items()), rules, doubts)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
@@ -158,29 +173,31 @@ def _has_surrogate(value: object) -> bool:
 
 
 def _members(
-    found: _Object, columns: tuple[tuple[str, ColumnType], ...], doubts: list[str]
+    found: _Object, columns: tuple[tuple[str, ColumnType], ...], rules: Rules, doubts: list[str]
 ) -> tuple[str | None, ...]:
     for name, _ in columns:
         if name in found.twice:
             raise _BadError(f"the key {name!r} is there twice")
-    return tuple(_json_value(name, kind, found.get(name), doubts) for name, kind in columns)
+    return tuple(
+        _json_value(name, kind, found.get(name), rules, doubts) for name, kind in columns
+    )
 
 
 def _json_value(
-    name: str, kind: ColumnType, value: object, doubts: list[str]
+    name: str, kind: ColumnType, value: object, rules: Rules, doubts: list[str]
 ) -> str | None:
     if value is None:
         return None
     if kind.word == "struct":
         if not isinstance(value, _Object):
             raise _BadError(f"{name} is not an object")
-        _members(value, kind.fields, doubts)
+        _members(value, kind.fields, Rules(number=rules.number), doubts)
         return None
     if kind.word == "array":
         if not isinstance(value, list):
             raise _BadError(f"{name} is not an array")
         for element in value:
-            _json_value(name, kind.element, element, doubts)
+            _json_value(name, kind.element, element, rules, doubts)
         return None
     if kind.word == "boolean":
         if not isinstance(value, bool):
@@ -196,14 +213,16 @@ def _json_value(
         raise _BadError(f"{name} is not a {kind.word}")
     if kind.word in _INTEGERS and not re.fullmatch(r"-?\d+", value):
         raise _BadError(f"{name} is not an integer")
-    return _text(name, kind, value)
+    return _text(name, kind, value, rules)
 
 
-def _csv_value(kind: ColumnType, text: str, quoted: bool, doubts: list[str]) -> str | None:
+def _csv_value(
+    name: str, kind: ColumnType, text: str, quoted: bool, rules: Rules, doubts: list[str]
+) -> str | None:
     if text == "" and not quoted:
         return None
     if kind.word in ("string", "timestamp", "date"):
-        return _text("a field", kind, text)
+        return _text(name, kind, text, rules)
     plain = {
         "boolean": r"true|false",
         "bigint": r"-?\d{1,40}",
@@ -211,14 +230,15 @@ def _csv_value(kind: ColumnType, text: str, quoted: bool, doubts: list[str]) -> 
         "smallint": r"-?\d{1,40}",
     }.get(kind.word, r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
     if not re.fullmatch(plain, text, re.ASCII):
-        if re.fullmatch(r"\s*([-+.]?\d.*|true|false)\s*", text, re.I | re.S):
+        hexadecimal = rules.number > 1 and re.match(r"\s*0[xX]", text)
+        if not hexadecimal and re.fullmatch(r"\s*([-+.]?\d.*|true|false)\s*", text, re.I | re.S):
             doubts.append(f"the field {text[:40]!r} may be read as {kind.word}")
             return text.strip()
-        raise _BadError(f"a field is not a {kind.word}")
-    return _text("a field", kind, text)
+        raise _BadError(f"{name} is not a {kind.word}")
+    return _text(name, kind, text, rules)
 
 
-def _text(name: str, kind: ColumnType, value: str) -> str:
+def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
     """A value's text as DuckDB casts it. _BadError when the type cannot hold it."""
     match kind.word:
         case "bigint" | "int" | "smallint":
@@ -231,7 +251,7 @@ def _text(name: str, kind: ColumnType, value: str) -> str:
         case "decimal":
             return _decimal(name, kind, value)
         case "timestamp":
-            return _timestamp(name, value)
+            return _timestamp(name, value, rules)
         case "date":
             try:
                 if _DATE.fullmatch(value):
@@ -269,12 +289,13 @@ def _decimal(name: str, kind: ColumnType, value: str) -> str:
     return f"{number:f}"
 
 
-def _timestamp(name: str, value: str) -> str:
+def _timestamp(name: str, value: str, rules: Rules) -> str:
     found = _TIME.fullmatch(value)
     if not found:
         raise _BadError(f"{name} is not a timestamp")
     day, hour, minute, second, fraction, zone = found.groups()
-    if fraction and len(fraction) > 6:
+    fraction = fraction or ""
+    if len(fraction) > 6 and (rules.number == 1 or name in rules.id and fraction[6:].strip("0")):
         raise _BadError(f"{name} has more than six digits of a second")
     zone = "+00:00" if zone in (None, "Z") else zone
     if re.fullmatch(r"[+-]\d\d", zone):
@@ -282,7 +303,7 @@ def _timestamp(name: str, value: str) -> str:
     if len(zone) == 5:
         zone = f"{zone[:3]}:{zone[3:]}"
     clock = ":".join(part or "00" for part in (hour, minute, second))
-    text = f"{day}T{clock}.{(fraction or '').ljust(6, '0')}"
+    text = f"{day}T{clock}.{fraction[:6].ljust(6, '0')}"
     try:
         moment = datetime.fromisoformat(text + zone)
         shifted = moment.replace(tzinfo=None) - moment.utcoffset()

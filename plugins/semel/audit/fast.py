@@ -7,6 +7,7 @@ than the declared type, a pattern stands before them.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from semel.audit.exact import Rules
 from semel.ddl import ColumnType
 from semel.pipeline import Scope, Spec
 from semel.spec_parts import Csv
@@ -17,6 +18,7 @@ _TYPES = {
     "date": "DATE",
 }  # fmt: skip
 _TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
+_LONG_TIME = _TIME.replace("{1,6}", "+")  # DuckDB cuts the digits too.
 _NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
 
 
@@ -27,19 +29,21 @@ class Dialect:
     columns: tuple[tuple[str, ColumnType], ...]
     csv: Csv | None
     header: tuple[str, ...]
+    rules: Rules
     id: str
     bucket: str
     content: str
 
 
-def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int) -> Dialect:
-    """The dialect of a batch's files."""
+def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int) -> Dialect:
+    """The dialect of a batch's files, by the number of the rules that it was read by."""
     columns = spec.column_types()
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     return Dialect(
         columns=tuple(columns.items()),
         csv=spec.source.csv if spec.source.format == "csv" else None,
         header=header,
+        rules=Rules(number=rules, id=spec.record_id),
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
@@ -73,12 +77,14 @@ def content(spec: Spec, place: Callable[[str], str]) -> str:
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     """The statement that sifts the lines of a dialect, and what fills its braces."""
-    kinds = enumerate((kind for _, kind in dialect.columns), start=1)
+    rules = dialect.rules
+    cut = {name for name, _ in dialect.columns if rules.number > 1 and name not in rules.id}
+    kinds = [(at, kind, name in cut) for at, (name, kind) in enumerate(dialect.columns, start=1)]
     if dialect.csv is None:
-        good = [_good_json(f"t[{at}]", f"f[{at}]", kind) for at, kind in kinds]
+        good = [_good_json(f"t[{at}]", f"f[{at}]", kind, cut) for at, kind, cut in kinds]
         paths = ", ".join(quoted(_pointer(name)) for name, _ in dialect.columns)
         return "sift_jsonl", {"paths": f"[{paths}]", "good": " AND ".join(good)}
-    good = [_good_csv(f"f[{at}]", kind) for at, kind in kinds]
+    good = [_good_csv(f"f[{at}]", kind, cut) for at, kind, cut in kinds]
     fields = [dialect.header.index(name) + 1 for name, _ in dialect.columns]
     return "sift_csv", {
         "good": " AND ".join(good),
@@ -115,7 +121,7 @@ def _pointer(name: str) -> str:
     return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
-def _good_json(kind_found: str, value: str, kind: ColumnType) -> str:
+def _good_json(kind_found: str, value: str, kind: ColumnType, cut: bool) -> str:
     missing = f"({kind_found} IS NULL OR {kind_found} = 'NULL')"
     if kind.nested:
         return missing
@@ -126,23 +132,26 @@ def _good_json(kind_found: str, value: str, kind: ColumnType) -> str:
         # DuckDB reads a fraction as a double before it can be looked at: too late for a decimal.
         "decimal": "'BIGINT', 'UBIGINT'",
     }.get(kind.word, "'VARCHAR'")  # fmt: skip
-    test = _fits(value, kind)
+    test = _fits(value, kind, cut)
     return f"({missing} OR ({kind_found} IN ({words}){f' AND {test}' if test else ''}))"
 
 
-def _good_csv(value: str, kind: ColumnType) -> str:
+def _good_csv(value: str, kind: ColumnType, cut: bool) -> str:
     pattern = {
         "bigint": r"^-?\d{1,18}$", "int": r"^-?\d{1,18}$", "smallint": r"^-?\d{1,18}$",
         "double": _NUMBER, "float": _NUMBER, "boolean": "^(true|false)$",
     }.get(kind.word)  # fmt: skip
     tests = [f"regexp_matches({value}, {quoted(pattern)})"] if pattern else []
-    if test := _fits(value, kind):
+    if test := _fits(value, kind, cut):
         tests.append(test)
     return f"({value} IS NULL OR ({' AND '.join(tests)}))" if tests else "true"
 
 
-def _fits(value: str, kind: ColumnType) -> str:
-    """Whether a value's text is surely one of the type. Empty: it always is."""
+def _fits(value: str, kind: ColumnType, cut: bool) -> str:
+    """Whether a value's text is surely one of the type. Empty: it always is.
+
+    `cut`: a time may have more digits than it keeps.
+    """
     cast = f"TRY_CAST({value} AS {_TYPES.get(kind.word, '')})"
     match kind.word:
         case "string" | "boolean":
@@ -159,6 +168,8 @@ def _fits(value: str, kind: ColumnType) -> str:
             pattern = digits + (rf"(\.\d{{1,{after}}})?$" if after else "$")
             return f"(length({value}) <= 15 AND regexp_matches({value}, {quoted(pattern)}))"
         case "date":
-            return rf"(regexp_matches({value}, '^\d{{4}}-\d\d-\d\d$') AND {cast} IS NOT NULL)"
+            form = rf"regexp_matches({value}, '^\d{{4}}-\d\d-\d\d$')"
+            return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"
         case _:
-            return f"(regexp_matches({value}, {quoted(_TIME)}) AND {cast} IS NOT NULL)"
+            form = f"regexp_matches({value}, {quoted(_LONG_TIME if cut else _TIME)})"
+            return f"({form} AND {value} >= '0001' AND {cast} IS NOT NULL)"

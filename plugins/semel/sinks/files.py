@@ -26,7 +26,8 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 class PartWriter:
     """Collects the rows of one task and writes one file per folder, several when they grow large.
 
-    `folder` is the attempt's data folder. ValueErrors of pyarrow pass through: a column that cannot
+    `folder` is the attempt's data folder; more than `held_bytes_max` is never held for one of its
+    own. ValueErrors of pyarrow pass through: a column that cannot
     be written is the transform's defect.
     """
 
@@ -38,12 +39,14 @@ class PartWriter:
         kind: Kind = Kind.DATA,
         format: str = "parquet",
         partition_by: tuple[str, ...] = (),
+        held_bytes_max: int = limits.OUTPUT_FILE_BYTES,
     ) -> None:
         self._folder = Path(folder)
         self._tag = tag
         self._kind = kind
         self._format = format
         self._keys = list(partition_by)
+        self._held_bytes_max = held_bytes_max
         self._held: dict[str, list[pa.Table]] = defaultdict(list)
         self._bytes: Counter[str] = Counter()
         self._of_split: set[str] = set()
@@ -54,7 +57,7 @@ class PartWriter:
             self._of_split.add(folder)
             self._held[folder].append(part)
             self._bytes[folder] += part.nbytes
-            if self._bytes[folder] > limits.OUTPUT_FILE_BYTES:
+            if self._bytes[folder] > self._held_bytes_max:
                 self._flush(folder)
         if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
             raise LimitError(
@@ -67,7 +70,7 @@ class PartWriter:
         """What comes next is of another split. Its folders are counted anew."""
         self._of_split.clear()
         many = len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX
-        if many or self._bytes.total() > limits.OUTPUT_FILE_BYTES:
+        if many or self._bytes.total() > self._held_bytes_max:
             self.close()
 
     def close(self) -> tuple[StagedFile, ...]:

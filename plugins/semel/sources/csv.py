@@ -8,19 +8,24 @@ line is malformed; with `multiline` it takes the lines behind it with it.
 import csv
 import io
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from semel import limits
 from semel.errors import SourceError, SpecError
 from semel.sources.blocks import line_ends
-from semel.sources.records import BadRecords, Lines, Reason
+from semel.sources.lines import BadRecords, Fault, Lines, Reason
 
 _BOM = b"\xef\xbb\xbf"
+_HEX = r"^[ \t]*-?0[xX]"
+_DIGITS_MAX = 4_000  # Python reads no longer numbers, and those here are long for their zeros.
+_SHOWN_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Csv:
     header: bool = True
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_CsvParser":
-        """See records.Format."""
+        """See lines.Format."""
         return _CsvParser(self, schema, columns or schema.names)
 
 
@@ -88,12 +93,11 @@ class _CsvParser:
             quote_char=format.quote,
             newlines_in_values=format.multiline,
         )
-        self._convert = pa.csv.ConvertOptions(
-            column_types={field.name: _as_read(field.type) for field in schema},
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
+        self._types = {field.name: _as_read(field.type) for field in schema}
+        self._convert = _convert_options(self._types)
+        self._texts = _convert_options(dict.fromkeys(self._types, pa.string()))
+        integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
+        self._integers = _convert_options(dict.fromkeys(integers, pa.string()), integers)
 
     def _multiline_ends(self, buffer: bytearray, filled: int) -> np.ndarray:
         ends, position = [], 0
@@ -103,7 +107,7 @@ class _CsvParser:
         return np.array(ends, np.int64)
 
     def parse(self, lines: Lines) -> pa.Table:
-        """See records.Parser.
+        """See lines.Parser.
 
         Rows end at line ends, and each one holds at least one line that is not empty. So as many
         rows as lines (the caller counts) are one on each, when no lone CR ends a row as well.
@@ -127,19 +131,78 @@ class _CsvParser:
                     raise BadRecords(Reason.malformed, "a blank line")
         if not self._record.fullmatch(lines.data, int(lines.starts[-1]), end):
             raise BadRecords(Reason.malformed, "a quote that does not end, or a CR without LF")
+        source = _with_line_end(lines)
         try:
-            return pa.csv.read_csv(
-                pa.BufferReader(_with_line_end(lines)),
-                read_options=self._read,
-                parse_options=self._parse,
-                convert_options=self._convert,
-            )
+            table = self._read_as(self._convert, source)
         except pa.ArrowInvalid as error:
             raise _verdict(str(error)) from error
+        if self._integers.include_columns and _holds_hex(lines):
+            # pyarrow takes 0x10 for 16.
+            for column in self._read_as(self._integers, source).columns:
+                if pc.any(pc.match_substring_regex(column, _HEX)).as_py():
+                    raise BadRecords(Reason.type_mismatch, "a number that begins with 0x")
+        return table
+
+    def _read_as(
+        self, convert: pa.csv.ConvertOptions, source: pa.Buffer, handler: Callable | None = None
+    ) -> pa.Table:
+        parse = self._parse
+        if handler is not None:
+            parse = pa.csv.ParseOptions(
+                delimiter=parse.delimiter,
+                quote_char=parse.quote_char,
+                newlines_in_values=parse.newlines_in_values,
+                invalid_row_handler=handler,
+            )
+        return pa.csv.read_csv(
+            pa.BufferReader(source),
+            read_options=self._read,
+            parse_options=parse,
+            convert_options=convert,
+        )
 
     def clean(self, raw: bytes) -> bytes:
-        """See records.Parser."""
+        """See lines.Parser."""
         return raw if raw.strip(self._blank) else b""
+
+    def quick_faults(self, texts: list[bytes]) -> dict[int, Fault]:
+        """See lines.Parser. Quotes, numbers of fields, and texts that are no values."""
+        found: dict[int, Fault] = {}
+        quote = self._parse.quote_char.encode()
+        for at, text in enumerate(texts):
+            if text.startswith(_BOM):
+                found[at] = (Reason.malformed, "a byte order mark within the file")
+            elif (quote in text or b"\r" in text) and not self._record.fullmatch(text):
+                found[at] = (Reason.malformed, "a quote that does not end, or a CR without LF")
+        whole = [at for at in range(len(texts)) if at not in found]
+        if not whole:
+            return found
+
+        def skip(row: pa.csv.InvalidRow) -> str:
+            # Each of these texts is one row, so rows are counted as the texts are.
+            why = f"has {row.actual_columns} fields, not {row.expected_columns}"
+            found[whole[row.number - 1]] = (Reason.field_count, why)
+            return "skip"
+
+        source = pa.py_buffer(b"\n".join([texts[at] for at in whole]) + b"\n")
+        table = self._read_as(self._texts, source, skip)
+        self._add_unfit([at for at in whole if at not in found], table, found)
+        return found
+
+    def _add_unfit(self, rows: list[int], table: pa.Table, found: dict[int, Fault]) -> None:
+        """Add what is wrong with the texts in the columns of numbers and flags."""
+        for name, kind in self._types.items():
+            column = table.column(name).combine_chunks()
+            if (form := _form(kind)) is None or _casts(column, kind):
+                continue
+            for row in _unlike(column, form, kind).tolist():
+                shown = column[row].as_py()[:_SHOWN_CHARS_MAX]
+                why = f"column {name!r}: {shown!r} is no {kind}"
+                found.setdefault(rows[row], (Reason.type_mismatch, why))
+
+    def slow_faults(self, texts: list[bytes]) -> dict[int, Fault]:
+        """See lines.Parser."""
+        return {}
 
 
 def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
@@ -165,11 +228,65 @@ def _with_line_end(lines: Lines) -> pa.Buffer:
     return pa.py_buffer(bytes(memoryview(lines.data)[start:end]) + b"\n")
 
 
+def _holds_hex(lines: Lines) -> bool:
+    """Whether any number may begin with 0x."""
+    return any(lines.data.find(sign, *lines.span) >= 0 for sign in (b"0x", b"0X"))
+
+
 def _as_read(declared: pa.DataType) -> pa.DataType:
     """Dates and times are read as text, so that they mean the same as in JSON."""
     if pa.types.is_timestamp(declared) or pa.types.is_date(declared):
         return pa.string()
     return declared
+
+
+def _convert_options(
+    types: dict[str, pa.DataType], only: list[str] | None = None
+) -> pa.csv.ConvertOptions:
+    return pa.csv.ConvertOptions(
+        column_types=types,
+        include_columns=only,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+
+
+def _form(kind: pa.DataType) -> str | None:
+    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text."""
+    if pa.types.is_integer(kind):
+        return r"^[ \t]*-?[0-9]+[ \t]*$"
+    if pa.types.is_floating(kind):
+        return r"^[ \t]*[+-]?([0-9.]+([eE][+-]?[0-9]*)?|[nN][aA][nN].*|[iI][nN][fF].*)[ \t]*$"
+    if pa.types.is_boolean(kind):
+        return r"^(0|1|[tT][rR][uU][eE]|[fF][aA][lL][sS][eE])$"
+    if pa.types.is_decimal(kind):
+        return r"^[ \t]*[+-]?[0-9.]*([eE][+-]?[0-9]*)?[ \t]*$"
+    return None
+
+
+def _casts(column: pa.Array, kind: pa.DataType) -> bool:
+    """Whether all texts are values, found in a tenth of the time that patterns take."""
+    try:
+        column.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    hexadecimal = pc.match_substring_regex(column, _HEX)
+    return not pa.types.is_integer(kind) or not pc.any(hexadecimal).as_py()
+
+
+def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
+    """The rows whose text is surely no value of the type."""
+    alike = pc.fill_null(pc.match_substring_regex(column, form), True)
+    bad = ~alike.to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        digits = len(str(bound))
+        long = pc.fill_null(pc.greater_equal(pc.utf8_length(column), digits), False)
+        for row in np.flatnonzero(long.to_numpy(zero_copy_only=False) & ~bad).tolist():
+            text = column[row].as_py().strip(" \t")
+            bad[row] = len(text) < _DIGITS_MAX and not -bound <= int(text) < bound
+    return np.flatnonzero(bad)
 
 
 def _verdict(message: str) -> BadRecords:

@@ -14,7 +14,13 @@ import xxhash
 from semel import limits
 from semel.errors import SourceError
 from semel.pipeline import Spec
-from semel.sources.content import Content, PlainContent, UnfinishedError, content_of, open_file
+from semel.sources.content import (
+    Content,
+    PlainContent,
+    UnfinishedError,
+    content_of,
+    open_file,
+)
 from semel.sources.files import ListedFile, seen_now, signed
 from semel.sources.recognise import Match
 

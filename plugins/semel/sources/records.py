@@ -1,166 +1,87 @@
 """Turn the bytes of one split into Arrow tables and rejected records.
 
-A block of lines is parsed at once. Where the block is not proven good as a whole, it is cut into
-parts until the bad lines stand alone, and a line that stands alone is judged by the same parse. So
-the verdict on a record never depends on its neighbours, nor on where splits and blocks are cut.
+A block of lines is parsed at once. Where the block is not proven good as a whole, the format says
+of many bad lines at once what is wrong with them; it names only lines that the parse refuses. What
+is left is parsed again, and when that fails too, cut into parts until the bad lines stand alone,
+each judged by the same parse. So the verdict on a record never depends on its neighbours, nor on
+where splits and blocks are cut. Values that a column cannot hold are found behind the parse, all at
+once, and cost their own records alone.
 
 What is refused in every format: invalid UTF-8 and NUL bytes anywhere in the record, numbers that
 are not finite (NaN, Infinity, 1e400) in floating-point columns, records longer than
 RECORD_BYTES_MAX. Timestamps without zone are UTC. A column that is missing or null is null.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import pairwise
-from typing import BinaryIO, Protocol
+from itertools import compress, pairwise
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.sources.blocks import Oversized, Piece, RecordEnds, owned_pieces
+from semel.sources.blocks import Oversized, Piece, owned_pieces
 from semel.sources.columns import convert
+from semel.sources.lines import BadRecords, Fault, Format, Lines, Parser, Reason
+
+__all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 
 OFFSET = "_semel_offset"
 """Column (int64) of each table: byte offset in the uncompressed file of the record's first byte."""
 
+REJECTED = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("raw", pa.large_binary()),
+    ]
+)
+"""Records that are not in the table, in source order. `length` counts the line end, `raw` leaves it
+out; of a record that is too long, `raw` is the first REJECTED_HEAD_BYTES bytes."""
+
 _BOM = b"\xef\xbb\xbf"
-
-
-class Reason(StrEnum):
-    """Why a record was rejected. Dead-letter files show these words: they stay as they are."""
-
-    malformed = "malformed"
-    encoding = "encoding"
-    duplicate_key = "duplicate_key"
-    field_count = "field_count"
-    type_mismatch = "type_mismatch"
-    too_long = "too_long"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rejected:
-    """A record that is not in the table.
-
-    `length` counts its line end, `raw` leaves it out. Of a record that is too long, `raw` is the
-    first REJECTED_HEAD_BYTES bytes.
-    """
-
-    offset: int
-    length: int
-    reason: str
-    detail: str
-    raw: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Records data[starts[i]:ends[i]], without line ends, none empty.
-
-    In the file they are at `offsets` and take `lengths` bytes, with their line ends.
-    """
-
-    data: bytearray | bytes
-    starts: np.ndarray
-    ends: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def take(self, part: slice | np.ndarray) -> "Lines":
-        """Some of the records."""
-        return replace(
-            self,
-            starts=self.starts[part],
-            ends=self.ends[part],
-            offsets=self.offsets[part],
-            lengths=self.lengths[part],
-        )
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Where the first record starts and the last one ends in `data`."""
-        return int(self.starts[0]), int(self.ends[-1])
-
-    def buffer(self) -> pa.Buffer:
-        """The records and the line ends between them, without a copy."""
-        start, end = self.span
-        return pa.py_buffer(self.data).slice(start, end - start)
-
-    def raw(self, index: int) -> bytes:
-        """A copy of one record."""
-        return bytes(memoryview(self.data)[self.starts[index] : self.ends[index]])
+_SPACE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """The declared columns in declared order and OFFSET, in source order; what was rejected.
 
-    `bytes_read` counts the bytes of all its lines, blank ones and the header too. `lines` are valid
-    until the next block is asked for.
+    `faults` names the rejected ones of `lines` by their index. `bytes_read` counts the bytes of all
+    its lines, blank ones and the header too. `lines` are valid until the next block is asked for.
     """
 
     table: pa.Table
-    rejected: list[Rejected]
+    faults: dict[int, Fault]
+    lines: Lines
     bytes_read: int
-    lines: Lines | None = None
 
-    def reject(self, offset: int, reason: str, detail: str) -> Rejected:
-        """The record at an offset of the table, for a caller that finds fault with it."""
-        index = int(np.searchsorted(self.lines.offsets, offset))
-        return Rejected(
-            offset=offset,
-            length=int(self.lines.lengths[index]),
-            reason=reason,
-            detail=detail,
-            raw=self.lines.raw(index),
-        )
+    def without(self, offsets: np.ndarray, faults: Iterable[Fault]) -> "Block":
+        """The block without the records at some offsets of its table, which have faults."""
+        places = np.searchsorted(self.lines.offsets, offsets).tolist()
+        left = self.table.filter(pa.array(~np.isin(self.table.column(OFFSET).to_numpy(), offsets)))
+        more = dict(zip(places, faults, strict=True))
+        return replace(self, table=left, faults=self.faults | more)
 
-
-class BadRecords(Exception):
-    """The records are not all good. For one record alone, this is the verdict.
-
-    `index` is where a bad one probably is. It saves time, and decides nothing.
-    """
-
-    def __init__(self, reason: Reason, detail: str, index: int | None = None) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.index = index
-
-
-class Parser(Protocol):
-    """What a format does for a schema; in the task that reads a split, for each block."""
-
-    header_records: int
-    """Records at the file's start that are not data."""
-
-    record_ends: RecordEnds
-
-    def parse(self, lines: Lines) -> pa.Table:
-        """One row for each record, or BadRecords.
-
-        If it accepts records, then it accepts each one alone, with the same values: the strict
-        path rests on this.
-        """
-
-    def clean(self, raw: bytes) -> bytes:
-        """The record for the strict path; empty if it is a blank line. Must not change values."""
-
-
-class Format(Protocol):
-    """A declared format: JsonLines or Csv."""
-
-    def parser(self, schema: pa.Schema, columns: list[str] | None) -> Parser:
-        """`columns` are the names in the file's header, None where the format has none.
-
-        Raises SpecError for a type that the format cannot hold.
-        """
+    def rejected(self) -> pa.Table:
+        """The rejected records, as a table of REJECTED."""
+        if not self.faults:
+            return REJECTED.empty_table()
+        places = sorted(self.faults)
+        raws = [self.lines.raw(at) for at in places]
+        reasons = [str(self.faults[at][0]) for at in places]
+        details = [printable(self.faults[at][1]) for at in places]
+        raws = [
+            raw[: limits.REJECTED_HEAD_BYTES] if reason == Reason.too_long else raw
+            for raw, reason in zip(raws, reasons, strict=True)
+        ]
+        arrays = (self.lines.offsets[places], self.lines.lengths[places], reasons, details, raws)
+        columns = [pa.array(a, f.type) for a, f in zip(arrays, REJECTED, strict=True)]
+        return pa.table(columns, schema=REJECTED)
 
 
 def read_split(
@@ -174,13 +95,15 @@ def read_split(
     format: Format,
     digest: xxhash.xxh3_128,
     columns: list[str] | None = None,
+    exact: Collection[str] = (),
 ) -> Iterator[Block]:
     """Yield the records whose first byte is in [start, end) of the planned range, block by block.
 
     The range starts and ends at a record's border; `start` and `end` may be anywhere in it. The
     last record is read beyond `end`, never beyond `range_end`. `digest` is updated with exactly
     the bytes of the lines that the split owns. `range_end` None: a stream (gzip) read to its end
-    by one split; `seek` is not called when `start` is 0. `columns` are from `read_header` (CSV).
+    by one split; `seek` is not called when `start` is 0. `columns` are from `read_header` (CSV). No
+    value of the columns `exact` may lose digits: two records would become one.
     Raises SourceError for a file that is shorter than the range, or a damaged gzip stream.
     """
     parser = format.parser(schema, columns)
@@ -194,17 +117,27 @@ def read_split(
         record_ends=parser.record_ends,
         digest=digest,
     )
+    judge = _Judge(parser, schema, exact)
     for piece in pieces:
         if isinstance(piece, Oversized):
-            rejected = _too_long(piece.offset, piece.length, piece.head)
-            table = _empty(schema)
-            yield Block(table=table, rejected=[rejected], bytes_read=piece.length)
+            yield _oversized(piece, schema)
             continue
         lines = _lines(piece, header)
         header = 0
-        table, rejected = _judge(lines, parser, schema)
-        size = int(piece.ends[-1])
-        yield Block(table=table, rejected=rejected, bytes_read=size, lines=lines)
+        table, faults = judge.judge(lines)
+        yield Block(table=table, faults=faults, lines=lines, bytes_read=int(piece.ends[-1]))
+
+
+def _oversized(piece: Oversized, schema: pa.Schema) -> Block:
+    lines = Lines(
+        data=piece.head,
+        starts=np.array([0]),
+        ends=np.array([len(piece.head)]),
+        offsets=np.array([piece.offset]),
+        lengths=np.array([piece.length]),
+    )
+    faults = {0: _too_long()}
+    return Block(table=_empty(schema), faults=faults, lines=lines, bytes_read=piece.length)
 
 
 def _lines(piece: Piece, header: int) -> Lines:
@@ -236,49 +169,117 @@ def _lines(piece: Piece, header: int) -> Lines:
     return lines if filled.all() else lines.take(filled)
 
 
-def _judge(lines: Lines, parser: Parser, schema: pa.Schema) -> tuple[pa.Table, list[Rejected]]:
-    if not len(lines):
-        return _empty(schema), []
-    if (lines.ends - lines.starts).max() <= limits.RECORD_BYTES_MAX:
-        try:
-            return _parse(lines, parser, schema), []
-        except BadRecords:
-            pass  # One of them is bad, which one shows below.
-    return _judge_strictly(lines, parser, schema)
+class _Judge:
+    """Says of each record whether it is good: its row, or its fault."""
+
+    def __init__(self, parser: Parser, schema: pa.Schema, exact: Collection[str]) -> None:
+        self._parser, self._schema, self._exact = parser, schema, exact
+
+    def judge(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+        """The rows of the good records, and the faults of the others by their index."""
+        if not len(lines):
+            return _empty(self._schema), {}
+        if (lines.ends - lines.starts).max() <= limits.RECORD_BYTES_MAX:
+            try:
+                _check_bytes(lines)
+                return self._parse(lines)
+            except BadRecords:
+                pass  # One of them is bad, which one shows below.
+        return self._strictly(lines)
+
+    def _strictly(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+        # 1. Leave out lines that are too long, and blank ones. The rest is joined anew, because a
+        #    parse reads all that lies between its first and its last line.
+        faults: dict[int, Fault] = {}
+        places, texts = self._texts(lines, faults)
+        # 2. Leave out what is surely bad, from what is found quickly to what takes longer, until
+        #    the rest is good.
+        finders: tuple[Callable[[list[bytes]], dict[int, Fault]], ...] = (
+            _byte_faults, self._parser.quick_faults, self._parser.slow_faults,
+        )  # fmt: skip
+        for find in finders:
+            found = find(texts)
+            if found:
+                faults |= {places[at]: fault for at, fault in found.items()}
+                left = [at not in found for at in range(len(texts))]
+                places, texts = list(compress(places, left)), list(compress(texts, left))
+            if not texts:
+                return _empty(self._schema), faults
+            if find is _byte_faults:
+                continue
+            clean = _joined(lines, places, texts)
+            try:
+                table, more = self._parse(clean)
+            except BadRecords:
+                continue
+            return table, faults | {places[at]: fault for at, fault in more.items()}
+        # 3. Parse part by part.
+        table, more = self._bisect(clean)
+        return table, faults | {places[at]: fault for at, fault in more.items()}
+
+    def _texts(self, lines: Lines, faults: dict[int, Fault]) -> tuple[list[int], list[bytes]]:
+        """The records that are neither blank nor too long, and their indexes."""
+        for at in np.flatnonzero(lines.ends - lines.starts > limits.RECORD_BYTES_MAX).tolist():
+            faults[at] = _too_long()
+        start, end = lines.span
+        data = bytes(memoryview(lines.data)[start:end])
+        starts, ends = lines.starts - start, lines.ends - start
+        codes = np.frombuffer(data, np.uint8)
+        padded = (codes[starts] <= _SPACE) | (codes[ends - 1] <= _SPACE)
+        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+        texts = [data[low:high] for low, high in bounds]
+        for at in np.flatnonzero(padded).tolist():
+            texts[at] = self._parser.clean(texts[at])
+        left = [at not in faults and bool(text) for at, text in enumerate(texts)]
+        return list(compress(range(len(texts)), left)), list(compress(texts, left))
+
+    def _bisect(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+        """Cut until the bad lines stand alone; the stack has the first part at its top."""
+        tables, faults = [_empty(self._schema)], {}
+        stack = [(0, len(lines))]
+        while stack:
+            first, behind = stack.pop()
+            try:
+                table, found = self._parse(lines.take(slice(first, behind)))
+                tables.append(table)
+                faults |= {first + at: fault for at, fault in found.items()}
+            except BadRecords as bad:
+                if behind - first == 1:
+                    faults[first] = (bad.reason, bad.detail)
+                else:
+                    stack.extend(reversed(_parts(first, behind, bad.index)))
+        return pa.concat_tables(tables).combine_chunks(), faults
+
+    def _parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+        """The declared columns and OFFSET of the records whose values the columns can hold.
+
+        BadRecords unless all are good but for that.
+        """
+        table = self._parser.parse(lines)
+        if table.num_rows != len(lines):
+            raise BadRecords(Reason.malformed, f"holds {table.num_rows} records, not one")
+        columns, faults = [], {}
+        for field in self._schema:
+            read = table.column(field.name)
+            column, unfit = convert(read, field.type, exact=field.name in self._exact)
+            columns.append(column)
+            for at, why in unfit:
+                faults.setdefault(at, (Reason.type_mismatch, f"column {field.name!r}: {why}"))
+        columns.append(pa.array(lines.offsets, pa.int64()))
+        found = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
+        if faults:
+            good = np.ones(len(lines), bool)
+            good[list(faults)] = False
+            found = found.filter(pa.array(good))
+        return found, faults
 
 
-def _judge_strictly(
-    lines: Lines, parser: Parser, schema: pa.Schema
-) -> tuple[pa.Table, list[Rejected]]:
-    """Bisect until the bad lines stand alone."""
-    tables, rejected = [_empty(schema)], []
-    # 1. Leave out lines that are too long, and blank ones. The rest is joined anew, because a
-    #    parse reads all that lies between its first and its last line.
-    texts, kept = [], []
-    for i in range(len(lines)):
-        if lines.ends[i] - lines.starts[i] > limits.RECORD_BYTES_MAX:
-            head = lines.raw(i)[: limits.REJECTED_HEAD_BYTES]
-            rejected.append(_too_long(int(lines.offsets[i]), int(lines.lengths[i]), head))
-        elif text := parser.clean(lines.raw(i)):
-            texts.append(text)
-            kept.append(i)
-    original = lines.take(np.array(kept, np.int64))
+def _joined(lines: Lines, places: list[int], texts: list[bytes]) -> Lines:
+    """Some of the records, each as its text, with nothing but line ends between them."""
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(sizes + 1) - 1
-    clean = replace(original, data=b"\n".join(texts), starts=ends - sizes, ends=ends)
-    # 2. Parse part by part, in source order: the stack's top is the first part.
-    stack = [(0, len(texts))] if texts else []
-    while stack:
-        first, behind = stack.pop()
-        try:
-            tables.append(_parse(clean.take(slice(first, behind)), parser, schema))
-        except BadRecords as bad:
-            if behind - first == 1:
-                rejected.append(_rejected(original, first, bad))
-            else:
-                stack.extend(reversed(_parts(first, behind, bad.index)))
-    rejected.sort(key=lambda record: record.offset)
-    return pa.concat_tables(tables).combine_chunks(), rejected
+    some = lines.take(np.array(places, np.int64))
+    return replace(some, data=b"\n".join(texts), starts=ends - sizes, ends=ends)
 
 
 def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
@@ -292,45 +293,38 @@ def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(cuts) if low < high]
 
 
-def _rejected(lines: Lines, index: int, bad: BadRecords) -> Rejected:
-    return Rejected(
-        offset=int(lines.offsets[index]),
-        length=int(lines.lengths[index]),
-        reason=bad.reason,
-        detail=_printable(bad.detail),
-        raw=lines.raw(index),
-    )
+def _too_long() -> Fault:
+    return Reason.too_long, f"longer than {limits.RECORD_BYTES_MAX} bytes"
 
 
-def _too_long(offset: int, length: int, head: bytes) -> Rejected:
-    detail = f"longer than {limits.RECORD_BYTES_MAX} bytes"
-    return Rejected(offset=offset, length=length, reason=Reason.too_long, detail=detail, raw=head)
+def printable(text: str) -> str:
+    """A fault's sentence as it is shown and kept: one short line."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text[: limits.REJECTED_DETAIL_CHARS_MAX]
 
 
-def _printable(text: str) -> str:
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    return shown[: limits.REJECTED_DETAIL_CHARS_MAX]
-
-
-def _parse(lines: Lines, parser: Parser, schema: pa.Schema) -> pa.Table:
-    """The declared columns and OFFSET, one row for each record; BadRecords unless all are good."""
-    _check_bytes(lines)
-    table = parser.parse(lines)
-    if table.num_rows != len(lines):
-        raise BadRecords(Reason.malformed, f"holds {table.num_rows} records, not one")
-    try:
-        columns = [convert(table.column(field.name), field.type) for field in schema]
-    except ValueError as error:
-        raise BadRecords(Reason.type_mismatch, str(error)) from error
-    columns.append(pa.array(lines.offsets, pa.int64()))
-    return pa.Table.from_arrays(columns, schema=with_offset(schema))
+def _byte_faults(texts: list[bytes]) -> dict[int, Fault]:
+    """Records that are no text."""
+    found: dict[int, Fault] = {}
+    whole = b"".join(texts)
+    if b"\0" not in whole and whole.isascii():
+        return found
+    for at, text in enumerate(texts):
+        if b"\0" in text:
+            found[at] = (Reason.encoding, "a NUL byte")
+        elif not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                found[at] = (Reason.encoding, "not UTF-8")
+    return found
 
 
 def _check_bytes(lines: Lines) -> None:
     # pyarrow takes a NUL for the end of its input, and lets invalid UTF-8 pass.
-    if (found := lines.data.find(b"\0", *lines.span)) >= 0:
-        index = int(np.searchsorted(lines.ends, found))
-        raise BadRecords(Reason.encoding, "a NUL byte", index)
+    if lines.data.find(b"\0", *lines.span) >= 0:
+        raise BadRecords(Reason.encoding, "a NUL byte")
     buffer = lines.buffer()
     sizes = pa.py_buffer(np.array([0, buffer.size], np.int32))
     try:

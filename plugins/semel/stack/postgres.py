@@ -20,8 +20,8 @@ from psycopg import sql
 
 from semel.errors import TerminalError
 from semel.stack import layout
-from semel.stack.leader import Part
 from semel.stack.layout import Echo
+from semel.stack.leader import Part
 
 SYSTEM_USER = "semel"
 """Runs PostgreSQL when we are root."""

@@ -8,7 +8,7 @@ import gzip
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
@@ -23,23 +23,14 @@ from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
 from semel.sources import files, formats
 from semel.sources.content import is_gzip
-from semel.sources.records import OFFSET, Block, Rejected, read_split
+from semel.sources.records import OFFSET, REJECTED, Block, printable, read_split
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
 from semel.steps.spill import Spill
 from semel.steps.task_files import TaskFiles
 from semel.steps.together import read_together, small_groups
 
-DEAD_LETTERS = pa.schema(
-    [
-        ("source_partition_id", pa.int64()),
-        ("offset", pa.int64()),
-        ("length", pa.int64()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("raw", pa.large_binary()),
-    ]
-)
+DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
 REASONS = {
     LATE: ("late", "its bucket of record time has been collected"),
@@ -49,6 +40,9 @@ REASONS = {
 }
 CLOCK_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0]})
 """Reasons that the clock and the gc floor decide, so that two attempts may differ in them."""
+
+
+Write = Callable[[pa.Table], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,64 +92,103 @@ def _read_small(
     return done
 
 
+def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
+    """How many records of a split are good and bad, for one part of it after the other.
+
+    Nothing is written. SourceError as in `read_task`.
+    """
+    with content_of(job, split.claim) as file:
+        reader = _Reader(job, split, file)
+        for block in reader.blocks():
+            yield reader.tally_of(block)
+
+
 def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:
-    opened = files.open_claim(split.claim, job.source_root, job.batch_id)
-    with opened as raw, content(raw, split.claim) as file:
-        reader = _Reader(job, split, file, path=raw.name)
+    with content_of(job, split.claim) as file:
+        reader = _Reader(job, split, file)
         if spill is None:
-            result = reader.run(lambda table: out.rows(output_columns(job, split, table)))
+            result = reader.run(
+                lambda table: out.rows(output_columns(job, split, table)), out.letters
+            )
         else:
             place = {"spill": spill.path, "spill_row": spill.rows}
-            result = reader.run(spill.write)
+            result = reader.run(spill.write, out.letters)
             result = replace(result, report=replace(result.report, **place))
-    if reader.rejected:
-        out.letters(reader.letters())
     out.end_split()
     with files.open_claim(split.claim, job.source_root, job.batch_id):
         return result
 
 
 @contextmanager
-def content(raw: BinaryIO, claim: Claim) -> Iterator[BinaryIO]:
+def content_of(job: StageJob, claim: Claim) -> Iterator[BinaryIO]:
     """The bytes that a claim's positions count: those of the file, or what it unpacks to."""
-    if not is_gzip(raw.name):
-        yield raw
-        return
-    # What was appended since a plan is none of a packed claim's.
-    file = files.FirstBytes(raw, claim.end) if claim.packed else raw
-    with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
-        yield unpacked  # type: ignore[misc]
+    with files.open_claim(claim, job.source_root, job.batch_id) as raw:
+        if not is_gzip(raw.name):
+            yield raw
+            return
+        # What was appended since a plan is none of a packed claim's.
+        file = files.FirstBytes(raw, claim.end) if claim.packed else raw
+        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
+            yield unpacked  # type: ignore[misc]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """How many records were good, and why others were rejected; one of these, in words."""
+
+    kept: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    example: str | None = None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            kept=self.kept + other.kept,
+            reasons=self.reasons + other.reasons,
+            example=self.example or other.example,
+        )
+
+    @property
+    def records(self) -> int:
+        """All of them."""
+        return self.kept + self.reasons.total()
+
+    @property
+    def late(self) -> int:
+        """Those that were rejected, but are not the source's fault."""
+        return self.reasons[REASONS[LATE][0]]
+
+    @property
+    def quarantined(self) -> int:
+        """What limits.quarantine_ratio_max counts."""
+        return self.reasons.total() - self.late
 
 
 class _Reader:
     """One pass over a split."""
 
-    def __init__(self, job: StageJob, split: Split, file: BinaryIO, *, path: str) -> None:
-        self._job, self._split, self._file, self._path = job, split, file, path
+    def __init__(self, job: StageJob, split: Split, file: BinaryIO) -> None:
+        self._job, self._split, self._file = job, split, file
         self._digest = xxhash.xxh3_128()
-        self.rejected: list[Rejected] = []
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
         self._bucket_open_min: int | None = None
 
-    def run(self, write: Callable[[pa.Table], None]) -> Read:
-        """Give `write` the valid records."""
-        kept = 0
-        for block in self._blocks():
-            self.rejected += block.rejected
-            table = self._identify(block)
-            write(table)
-            kept += table.num_rows
-        reasons = Counter(r.reason for r in self.rejected)
-        late = reasons.get(REASONS[LATE][0], 0)
-        bytes_read = self._split.end - self._split.start
+    def run(self, write: Write, letters: Write) -> Read:
+        """Give `write` the valid records, and `letters` the others, as they come."""
+        tally = Tally()
+        for block in self.blocks():
+            write(block.table)
+            if block.faults:
+                source = np.full(len(block.faults), self._split.claim.source_partition_id)
+                letters(block.rejected().add_column(0, DEAD_LETTERS.field(0), pa.array(source)))
+            tally += self.tally_of(block)
         counts = Counts(
-            records_read=kept + len(self.rejected),
-            survivors=kept,
-            quarantined=len(self.rejected) - late,
-            late=late,
-            bytes_read=bytes_read,
+            records_read=tally.records,
+            survivors=tally.kept,
+            quarantined=tally.quarantined,
+            late=tally.late,
+            bytes_read=self._split.end - self._split.start,
         )
         self._digest.update(
             repr((self._split.start, self._split.end, counts.records_read)).encode()
@@ -167,15 +200,16 @@ class _Reader:
             bucket_min=self._bucket_min,
             bucket_max=self._bucket_max,
             bucket_open_min=self._bucket_open_min,
-            reasons={str(k): v for k, v in reasons.items()},
-            example=self._example(),
+            reasons=dict(tally.reasons),
+            example=tally.example,
         )
         return Read(report=report, ids=self._by_shard())
 
-    def _blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Block]:
+        """The blocks of the split, without records that have no id or come too late."""
         split, spec = self._split, self._job.spec
         whole = split.claim.packed  # It is read from its first byte to its last.
-        return read_split(
+        found = read_split(
             self._file,
             start=0 if whole else split.start,
             end=None if whole else split.end,
@@ -183,15 +217,28 @@ class _Reader:
             range_end=None if whole else split.claim.end,
             schema=spec.arrow_schema(),
             format=formats.format_of(spec),
-            columns=formats.header_of(spec, self._path),
+            columns=formats.header_of(spec, self._file.name),
             digest=self._digest,
+            exact=spec.record_id,
         )
+        return map(self._identify, found)
 
-    def _identify(self, block: Block) -> pa.Table:
+    def tally_of(self, block: Block) -> Tally:
+        """What became of a block's records."""
+        example = None
+        if block.faults:
+            first = min(block.faults)
+            reason, detail = block.faults[first]
+            place = f"{self._split.claim.path!r} byte {block.lines.offsets[first]}"
+            example = f"{place}: {reason} ({printable(detail)})"
+        reasons = Counter(str(reason) for reason, _ in block.faults.values())
+        return Tally(kept=block.table.num_rows, reasons=reasons, example=example)
+
+    def _identify(self, block: Block) -> Block:
         """Hash the ids of a block; reject rows without one, and rows of collected buckets."""
         spec, table = self._job.spec, block.table
         if spec.by_position or not table.num_rows:
-            return table
+            return block
         reason = np.zeros(table.num_rows, np.uint8)
         buckets = None
         if spec.dedup.scope is Scope.BUCKET:
@@ -202,14 +249,14 @@ class _Reader:
         good = reason == 0
         h1, h2, shard = hashed.h1, hashed.h2, hashed.shard
         if not good.all():
-            self._reject(block, table, reason)
-            table = table.filter(pa.array(good))
+            offsets = table.column(OFFSET).to_numpy()[~good]
+            block = block.without(offsets, [REASONS[code] for code in reason[~good].tolist()])
             h1, h2, shard = h1[good], h2[good], shard[good]
             buckets = buckets[good] if buckets is not None else None
         if buckets is not None and len(buckets):
             self._note_buckets(buckets)
         self._ids.append((h1, h2, shard))
-        return table
+        return block
 
     def _note_buckets(self, buckets: np.ndarray) -> None:
         low, high = int(buckets.min()), int(buckets.max())
@@ -234,12 +281,6 @@ class _Reader:
         reason[time.is_null().to_numpy()] = TIME_MISSING
         return buckets
 
-    def _reject(self, block: Block, table: pa.Table, reason: np.ndarray) -> None:
-        offsets = table.column(OFFSET).to_numpy()
-        for index in np.flatnonzero(reason):
-            why, detail = REASONS[int(reason[index])]
-            self.rejected.append(block.reject(int(offsets[index]), why, detail))
-
     def _by_shard(self) -> dict[int, SplitIds]:
         if self._job.spec.by_position:
             return {}
@@ -251,27 +292,6 @@ class _Reader:
             own = np.flatnonzero(shard == number)
             found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
         return found
-
-    def letters(self) -> pa.Table:
-        """The rejected records, in source order."""
-        letters = sorted(self.rejected, key=lambda r: r.offset)
-        return pa.table(
-            [
-                pa.array([self._split.claim.source_partition_id] * len(letters), pa.int64()),
-                pa.array([r.offset for r in letters], pa.int64()),
-                pa.array([r.length for r in letters], pa.int64()),
-                pa.array([str(r.reason) for r in letters], pa.string()),
-                pa.array([r.detail for r in letters], pa.string()),
-                pa.array([r.raw for r in letters], pa.large_binary()),
-            ],
-            schema=DEAD_LETTERS,
-        )
-
-    def _example(self) -> str | None:
-        if not self.rejected:
-            return None
-        first = min(self.rejected, key=lambda r: r.offset)
-        return f"{self._split.claim.path!r} byte {first.offset}: {first.reason} ({first.detail})"
 
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:

@@ -5,6 +5,7 @@ So a task that reads a thousand small files does not leave as many behind.
 
 import pyarrow as pa
 
+from semel import limits
 from semel.manifest import Kind, StagedFile
 from semel.sinks.files import PartWriter
 from semel.steps.job import StageJob
@@ -19,7 +20,12 @@ class TaskFiles:
             folder, format=sink.format, partition_by=sink.partition_by, tag=tag
         )
         self._decisions = PartWriter(folder, tag=f"{tag}-decisions", kind=Kind.DECISIONS)
-        self._letters = PartWriter(folder, tag=f"{tag}-letters", kind=Kind.DEAD_LETTERS)
+        self._letters = PartWriter(
+            folder,
+            tag=f"{tag}-letters",
+            kind=Kind.DEAD_LETTERS,
+            held_bytes_max=limits.LETTERS_HELD_BYTES,
+        )
 
     def rows(self, table: pa.Table) -> None:
         """Rows of the output."""

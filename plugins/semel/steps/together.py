@@ -100,10 +100,11 @@ def _parsed(job: StageJob, data: bytes) -> pa.Table | None:
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
         format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
+        exact=job.spec.record_id,
     )  # fmt: skip
     tables = []
     for block in blocks:
-        if len(block.rejected):
+        if block.faults:
             return None
         tables.append(block.table)
     return pa.concat_tables(tables).combine_chunks()

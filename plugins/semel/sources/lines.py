@@ -1,0 +1,122 @@
+"""What the formats and the reader of splits share: lines, verdicts, and what a parser does."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from semel.sources.blocks import RecordEnds
+
+
+class Reason(StrEnum):
+    """Why a record was rejected. Dead-letter files show these words: they stay as they are."""
+
+    malformed = "malformed"
+    encoding = "encoding"
+    duplicate_key = "duplicate_key"
+    field_count = "field_count"
+    type_mismatch = "type_mismatch"
+    too_long = "too_long"
+
+
+Fault = tuple[str, str]
+"""Why a record was rejected: a Reason (or what a later step calls it), and a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Records data[starts[i]:ends[i]], without line ends, none empty.
+
+    In the file they are at `offsets` and take `lengths` bytes, with their line ends.
+    """
+
+    data: bytearray | bytes
+    starts: np.ndarray
+    ends: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, part: slice | np.ndarray) -> "Lines":
+        """Some of the records."""
+        return replace(
+            self,
+            starts=self.starts[part],
+            ends=self.ends[part],
+            offsets=self.offsets[part],
+            lengths=self.lengths[part],
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the first record starts and the last one ends in `data`."""
+        return int(self.starts[0]), int(self.ends[-1])
+
+    def buffer(self) -> pa.Buffer:
+        """The records and the line ends between them, without a copy."""
+        start, end = self.span
+        return pa.py_buffer(self.data).slice(start, end - start)
+
+    def raw(self, index: int) -> bytes:
+        """A copy of one record."""
+        return bytes(memoryview(self.data)[self.starts[index] : self.ends[index]])
+
+
+class BadRecords(Exception):
+    """The records are not all good. For one record alone, this is the verdict.
+
+    `index` is where a bad one probably is. It saves time, and decides nothing.
+    """
+
+    def __init__(self, reason: Reason, detail: str, index: int | None = None) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.index = index
+
+
+class Parser(Protocol):
+    """What a format does for a schema; in the task that reads a split, for each block."""
+
+    header_records: int
+    """Records at the file's start that are not data."""
+
+    record_ends: RecordEnds
+
+    def parse(self, lines: Lines) -> pa.Table:
+        """One row for each record, or BadRecords.
+
+        If it accepts records, then it accepts each one alone, with the same values: the strict
+        path rests on this.
+        """
+
+    def clean(self, raw: bytes) -> bytes:
+        """The record for the strict path; empty if it is a blank line. Must not change values.
+
+        Only called for a record that begins or ends with white space; others are clean.
+        """
+
+    def quick_faults(self, texts: list[bytes]) -> dict[int, Fault]:
+        """What is surely wrong with some of the records, by their index, found all at once.
+
+        A record that is named here is one that `parse` refuses, whatever is around it; what is said
+        of it depends on nothing else. Not every bad record needs to be found. Called for records
+        that `parse` refused together; they are UTF-8 without NUL.
+        """
+
+    def slow_faults(self, texts: list[bytes]) -> dict[int, Fault]:
+        """The same, of what takes longer to look for; for records without quick faults."""
+
+
+class Format(Protocol):
+    """A declared format: JsonLines or Csv."""
+
+    def parser(self, schema: pa.Schema, columns: list[str] | None) -> Parser:
+        """`columns` are the names in the file's header, None where the format has none.
+
+        Raises SpecError for a type that the format cannot hold.
+        """

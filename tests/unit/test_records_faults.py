@@ -1,0 +1,168 @@
+"""Attacks on what is found all at once: it may name only what the parse refuses, and is fast."""
+
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fix_records import read_whole
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.sources.csv import Csv
+from semel.sources.jsonl import JsonLines
+from semel.sources.lines import BadRecords, Lines, Parser
+
+SCHEMA = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("h", pa.int16()),
+        ("f", pa.float64()),
+        ("g", pa.float32()),
+        ("b", pa.bool_()),
+        ("m", pa.decimal128(6, 2)),
+        ("s", pa.string()),
+        ("t", pa.timestamp("us", tz="UTC")),
+    ]
+)
+NESTED = pa.schema(
+    [*SCHEMA, ("n", pa.struct([("x", pa.int64()), ("l", pa.list_(pa.decimal128(6, 2)))]))]
+)
+MANY = settings(derandomize=True, database=None, deadline=None, max_examples=1_500)
+
+TOKENS = [
+    "1", "-1", "+1", "0", "-0", "-", "007", "0x10", "1.0", "1.50", "1.500", "1.234", "12345",
+    "-9999.99", "1e3", "1E-3", ".5", "5.", "1e400", "-1e400", "32767", "32768", "-32768",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "00000000000000000001",
+    "1" * 50, "true", "false", "True", "TRUE", "tRue", "null", "NaN", "-NaN", "Inf", "-Infinity",
+    "Infinity", "nan", "inf", "nan(1)", "infinit", " 1", "1 ", "\t1", "\v1", "\xa01", "1_0", "1,5",
+    "1d", "0b1", "", "yes", "\u0661", "1\u0661", "2020-01-01", "2020-01-01T10:00:00.1234567Z",
+]  # fmt: skip
+JSON_VALUES = [
+    *TOKENS, *(json.dumps(token) for token in TOKENS), "{}", "[]", "[1]", "[1.234]", '{"x":1}',
+    '{"x":"1"}', '{"x":1,"x":2}', '{"l":[1.5,null]}', '{"l":[12345]}', '{"l":["x"]}', "[[",
+    '"\\ud800"', '"\\udc00"', '"\\ud83d\\ude00"', '"\\u00e9"', '"\\x"', '"\t"', "[1,]", "01", "tru",
+]  # fmt: skip
+KEYS = [*NESTED.names, "zzz", "I", "\\u0069", "x"]
+
+
+@st.composite
+def json_lines(draw: Callable) -> bytes:
+    pair = st.tuples(st.sampled_from(KEYS), st.sampled_from(JSON_VALUES))
+    pairs = draw(st.lists(pair, max_size=4))
+    text = ",".join(f'"{key}":{value}' for key, value in pairs)
+    frame = st.sampled_from(["{%s}", "{%s", "{ %s }", "[%s]", "{%s}{}", "{%s,}", "{%s}x"])
+    whole = draw(frame) % text
+    at = draw(st.integers(0, 3 * len(whole)))
+    return (whole[:at] + draw(st.sampled_from(["", "", " ", '"', "}"])) + whole[at:]).encode()
+
+
+@st.composite
+def csv_lines(draw: Callable) -> bytes:
+    fields = [draw(st.sampled_from(["", *TOKENS, '"1"', '""', '"a', 'a"b', '"a""b"', '"a,b"']))
+              for _ in SCHEMA]
+    fields = fields[: draw(st.sampled_from([len(fields)] * 9 + [3]))]
+    return ",".join(fields).encode()
+
+
+def lines_of(text: bytes) -> Lines:
+    ends = np.array([len(text)])
+    zero = np.zeros(1, np.int64)
+    return Lines(data=text, starts=zero, ends=ends, offsets=zero, lengths=ends)
+
+
+def named(parser: Parser, texts: list[bytes]) -> dict[int, tuple]:
+    quick = parser.quick_faults(texts)
+    left = [at for at in range(len(texts)) if at not in quick]
+    slow = parser.slow_faults([texts[at] for at in left])
+    return quick | {left[at]: why for at, why in slow.items()}
+
+
+def refused(parser: Parser, text: bytes) -> bool:
+    try:
+        return parser.parse(lines_of(text)).num_rows != 1
+    except BadRecords:
+        return True
+
+
+def check(parser: Parser, raws: list[bytes]) -> None:
+    texts = [text for raw in raws if b"\n" not in raw and (text := parser.clean(raw))]
+    together = named(parser, texts)
+    for at, text in enumerate(texts):
+        alone = named(parser, [text])
+        assert alone == ({0: together[at]} if at in together else {}), text
+        if at in together:
+            assert refused(parser, text), text
+
+
+@MANY
+@given(st.lists(json_lines(), min_size=1, max_size=6))
+def test_only_bad_json_is_named(raws: list[bytes]) -> None:
+    """What is named at once is refused by the parse, alone too, and named alike beside others."""
+    check(JsonLines().parser(NESTED, None), raws)
+
+
+@MANY
+@given(st.lists(csv_lines(), min_size=1, max_size=6))
+def test_only_bad_csv_is_named(raws: list[bytes]) -> None:
+    """The same of CSV."""
+    check(Csv(header=False).parser(SCHEMA, SCHEMA.names), raws)
+
+
+GOOD_JSON = (
+    b'{"i":%d,"f":1.5,"b":true,"m":1.25,"s":"some text of some length",'
+    b'"t":"2024-05-01T10:00:00Z"}\n'
+)
+GOOD_CSV = b"%d,3,1.5,2.5,true,1.25,some text of some length,2024-05-01T10:00:00Z\n"
+BAD_JSON = {
+    "type": (b'"f":1.5', b'"f":"x"'),
+    "malformed": (b'"f":1.5', b'"f":1.5.5'),
+    "cut": (b"}\n", b"\n"),
+    "repeated": (b'"f":1.5', b'"f":1.5,"f":1.5'),
+    "decimal": (b'"m":1.25', b'"m":1.255'),
+    "decimal_digits": (b'"m":1.25', b'"m":123456'),
+    "nan": (b'"f":1.5', b'"f":NaN'),
+    "time": (b"2024-05-01T10", b"01/05/2024 10"),
+    "no_such_day": (b"2024-05-01T", b"2024-02-30T"),
+    "encoding": (b"some text", b"some\xff text"),
+    "nul": (b"some text", b"some\0 text"),
+}
+BAD_CSV = {
+    "fields": (b",true", b",true,true"),
+    "quoted_fields": (b",some text", b',"some",text'),
+    "integer": (b",3,", b",3.5,"),
+    "hex": (b",3,", b",0x3,"),
+    "double": (b",1.5,", b',"1,5",'),
+    "boolean": (b"true", b"yes"),
+    "quote": (b",some text", b',"some text'),
+    "time": (b"2024-05-01T10", b"01/05/2024 10"),
+    "encoding": (b"some text", b"some\xff text"),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [(JsonLines(), GOOD_JSON, change) for change in BAD_JSON.values()]
+    + [(Csv(header=False), GOOD_CSV, change) for change in BAD_CSV.values()],
+    ids=[*(f"jsonl-{name}" for name in BAD_JSON), *(f"csv-{name}" for name in BAD_CSV)],
+)
+def test_bad_input_is_read_in_bulk(form: JsonLines | Csv, good: bytes, bad: tuple) -> None:
+    """Where every line is bad, the time is a small multiple of the good lines' and not a thousand.
+
+    One parse a bad line took some 250 us, 400 times as long. The bound is far above what a quiet
+    machine shows.
+    """
+    lines = [good % n for n in range(8_000)]
+    clean, spoilt = b"".join(lines), b"".join(line.replace(*bad) for line in lines)
+    assert clean.count(b"\n") == spoilt.count(b"\n")
+
+    def seconds(data: bytes, rejected: int) -> float:
+        start = time.process_time()
+        _, found = read_whole(data, form, SCHEMA)
+        assert len(found) == rejected
+        return time.process_time() - start
+
+    ratio = min(seconds(spoilt, 8_000) for _ in range(3)) / min(seconds(clean, 0) for _ in range(3))
+    assert ratio < 60, f"bad lines took {ratio:.0f} times as long as good ones"
