@@ -263,6 +263,8 @@ class Limits(Model):
     """Source bytes of one batch. arrival leaves the rest to the next; interval is refused."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
     """The batch fails when a larger share of its records is quarantined (1: never)."""
+    log_samples: bool = Field(default=True, strict=True)
+    """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
     orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
     """A planned batch without a sign of life for so long may be taken over by a later plan."""
 

@@ -63,6 +63,9 @@ def twice(frame):
 def divides(frame):
     return frame.select("id", (F.lit(1) / (F.col("n") - 3)).alias("n"))
 
+def nan(frame):
+    return frame.withColumn("x", F.when(F.col("n") == 3, F.lit(float("nan"))).otherwise(F.lit(1.0)))
+
 def interval_type(frame):
     return frame.select("id", F.expr("INTERVAL '1' YEAR").alias("span"))
 """
@@ -289,3 +292,17 @@ def test_position_columns_are_true(
     for row in found.rows:
         assert data[row["_semel_offset"] :].startswith(b'{"id": "%b"' % row["id"].encode())
     assert found.decisions == [("a.jsonl", data.rindex(b'{"id": "e000000"'), "duplicate_in_batch")]
+
+
+def test_nan_is_not_made_null(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """In a JSON Lines sink the batch stops and says which column; Parquet holds what was made."""
+    bench.write("in/a.jsonl", events(0, 5))
+    spec = spec_with(bench, "nan", sink={"format": "jsonl"})
+    with pytest.raises(TerminalError, match="column 'x' holds NaN"):
+        run(ledger, spec, "r1", spark_engine)
+    assert settled(spec).ids == []
+    spec = spec_with(bench, "nan", name="other", sink={"path": "out/other"})
+    run(ledger, spec, "r1", spark_engine)
+    assert sum(row["x"] != row["x"] for _, row in rows_of(spec.sink_path())) == 1

@@ -1,10 +1,21 @@
 """Values at the edges of their types, through all verbs; the audit reads them alike."""
 
+import json
+
+import pytest
 from fix_account import settled
+from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from test_bad_records import run
 
+from semel import summary
+from semel.audit import audit
+from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+from semel.stage import stage
 
 
 def test_times_of_nine_digits_are_cut(bench: Workbench, ledger: Ledger) -> None:
@@ -39,3 +50,66 @@ def test_a_time_that_identifies_loses_no_digits(bench: Workbench, ledger: Ledger
     run(ledger, spec, "r1")
     found = settled(spec)
     assert found.reasons == {"type_mismatch": 2} and len(found.rows) == 1
+
+
+SECRET = "jane@example.org"
+TOLD = [
+    b'{"id": "%b", "n": "%b"}',
+    b'{"id": "%b", "at": "%b"}',
+    b'{"id": "%b", "%b": 1',
+    b'{"id": "%b", "n": 5, "n": 6, "%b": 1}',
+]
+
+
+@pytest.mark.parametrize("line", TOLD)
+def test_no_text_of_records_is_told(bench: Workbench, ledger: Ledger, line: bytes) -> None:
+    """With log_samples: false neither logs, errors, answers nor the ledger show what records hold.
+
+    They name place and reason; the dead letter keeps the record.
+    """
+    secret = SECRET.encode()
+    bench.write("in/a.jsonl", [line.replace(b"%b", secret)])
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.1, "log_samples": False})
+    said: list[str] = []
+    with pytest.raises(LimitError, match=r"a\.jsonl' byte 0: \w+") as caught:
+        run_batch(ledger, spec, "r1", LocalEngine(), say=said.append)
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    staged = stage(ledger, spec, batch, LocalEngine(), said.append)
+    said += [str(caught.value), summary.stage(staged)]
+    run(ledger, spec, "r1")
+    with ledger.engine.connect() as connection:
+        for table in ("attempt", "batch", "refusal"):
+            rows = connection.exec_driver_sql(f"SELECT to_json(t)::text FROM semel.{table} t")
+            said += [row[0] for row in rows]
+    assert "byte 0" in str(said) and SECRET not in str(said)
+    assert secret in settled(spec).letters[0][3]
+
+
+def test_no_header_and_no_finding_is_told(bench: Workbench, ledger: Ledger) -> None:
+    """A CSV without its header begins with a record; an audit finds records: both stay unshown."""
+    source = {"path": "in/*", "format": "csv"}
+    spec = bench.spec(source=source, limits={"log_samples": False})
+    (bench.data / "in" / "a.csv").write_text(f"{SECRET},1,\n")
+    (refused,) = plan(ledger, spec, "r1").refusals
+    assert refused.reason == "header" and "3 columns" in refused.detail
+    assert SECRET not in refused.detail
+    (bench.data / "in" / "a.csv").write_text(f"id,n,at\n{SECRET},1,\n{SECRET},1,\n")
+    run(ledger, spec, "r1")
+    (path,) = (spec.sink_path() / "_semel" / "decisions").glob("*.parquet")
+    path.unlink()
+    verdict = audit(spec)
+    assert not verdict.ok and SECRET not in json.dumps(verdict.to_json(), default=str)
+
+
+def test_no_text_of_a_failed_transform_is_told(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """Spark's words of a value that it cannot cast hold the value: the error's name stays."""
+    code = "def cast(frame):\n    return frame.selectExpr(\"CAST(id AS bigint) AS id\")\n"
+    (bench.transforms / "casts.py").write_text(code)
+    bench.write("in/a.jsonl", [{"id": SECRET}])
+    spec = bench.spec(transforms=["casts:cast"], limits={"log_samples": False})
+    with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as caught:
+        run_batch(ledger, spec, "r1", spark_engine, say=print)
+    assert SECRET not in str(caught.value) and caught.value.__cause__ is None

@@ -114,5 +114,5 @@ def test_a_file_that_was_cut_is_for_the_job_to_tell(small: None, tmp_path: Path)
     """What cannot be counted is no proof: a damaged stream is read by the job."""
     job = job_of(tmp_path, [b"{\n" * 1_000], ratio_max=0.05, gzipped=True)
     path = Path(job.splits[0].claim.path)
-    path.write_bytes(path.read_bytes()[:-9])
+    path.write_bytes(path.read_bytes()[:20])
     assert not refused(job)

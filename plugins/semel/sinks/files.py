@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semel import limits
-from semel.errors import LimitError
+from semel.errors import LimitError, TerminalError
 from semel.manifest import Kind, StagedFile
 from semel.storage import Sealed
 
@@ -96,7 +96,7 @@ class PartWriter:
             )
             if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
                 raise LimitError(
-                    f"sink.partition_by {self._keys}: the folder {folder[:80]!r}... is longer than "
+                    f"sink.partition_by {self._keys}: a record's folder is longer than "
                     f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
                 )
             yield folder, rest.filter(pc.equal(encoded.indices, code))
@@ -112,7 +112,10 @@ class PartWriter:
 
 
 def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
-    """Write a table as one new file, durably, and say what it is."""
+    """Write a table as one new file, durably, and say what it is.
+
+    TerminalError: it holds a number that the format does not.
+    """
     with Sealed(path) as file:
         if format == "parquet":
             pq.write_table(
@@ -123,6 +126,8 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
                 dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
             )
         else:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                _check_finite(name, column)
             pl.from_arrow(table).write_ndjson(file)
     return StagedFile(
         kind=kind,
@@ -133,6 +138,26 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
         bytes=file.size,
         checksum=file.checksum,
     )
+
+
+# Keeps S22.
+def _check_finite(name: str, column: pa.ChunkedArray) -> None:
+    """JSON has no NaN and no infinity; what writes it makes them null without a word."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        if pc.all(pc.is_finite(column)).as_py() is False:
+            raise TerminalError(
+                f"the output's column {name!r} holds NaN or an infinity, which JSON Lines does not "
+                "have; make it null in the last transform's select (nanvl), or write Parquet"
+            )
+    elif pa.types.is_struct(kind):
+        for inner in column.flatten():
+            _check_finite(name, inner)
+    elif pa.types.is_map(kind):
+        for chunk in column.chunks:
+            _check_finite(name, pa.chunked_array([chunk.items]))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _check_finite(name, pc.list_flatten(column))
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:

@@ -42,11 +42,13 @@ class Csv:
         return _CsvParser(self, schema, columns or schema.names)
 
 
-def read_header(file: BinaryIO, format: Csv, schema: pa.Schema) -> tuple[list[str], int]:
+def read_header(
+    file: BinaryIO, format: Csv, schema: pa.Schema, *, samples: bool = True
+) -> tuple[list[str], int]:
     """The names in the header at the file's start, and the offset behind it.
 
     An empty file has no names, offset 0. Raises SourceError unless the names are the schema's, in
-    any order.
+    any order; its message shows the header with `samples`, because that may be a record.
     """
     if not format.header:
         return schema.names, 0
@@ -64,8 +66,9 @@ def read_header(file: BinaryIO, format: Csv, schema: pa.Schema) -> tuple[list[st
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
     if sorted(names) != sorted(schema.names):
+        there = names if samples else f"{len(names)} columns"
         raise SourceError(
-            f"{name}: the CSV header names {names}, the schema {schema.names}; "
+            f"{name}: the CSV header names {there}, the schema {schema.names}; "
             "correct the file, or the pipeline's schema"
         )
     return names, end

@@ -34,7 +34,8 @@ def header_of(spec: Spec, path: str) -> list[str] | None:
     opener = gzip.open if path.endswith(".gz") else open
     try:
         with opener(path, "rb") as file:
-            return read_header(file, form, spec.arrow_schema())[0]
+            schema, samples = spec.arrow_schema(), spec.limits.log_samples
+            return read_header(file, form, schema, samples=samples)[0]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(
             f"{path!r}: the compressed stream is damaged ({error}); replace the file"

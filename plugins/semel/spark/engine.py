@@ -56,6 +56,7 @@ _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts
 # Keeps S15.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _BATCH_BYTES = 1 << 20
+_FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -86,6 +87,7 @@ class SparkEngine:
 
     def run(self, job: StageJob) -> Outcome:
         """Run a job. RetryableError: Spark failed; errors that tasks raised keep their class."""
+        samples = job.spec.limits.log_samples
         try:
             transforms = load_transforms(job.spec.transforms)
             reports = self._reports(job, write=not transforms)
@@ -95,7 +97,7 @@ class SparkEngine:
                 )
             return self._transform(job, reports, transforms)
         except PySparkException as error:
-            raise translated(error) from error
+            raise translated(error, samples=samples) from (error if samples else None)
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
@@ -126,7 +128,9 @@ class SparkEngine:
         try:
             written = frame.mapInArrow(_write_rows(job, schema), _WRITTEN).collect()
         except PySparkException as error:
-            raise _blamed(error, transforms) from error
+            samples = job.spec.limits.log_samples
+            blamed = _blamed(error, transforms, samples=samples)
+            raise blamed from (error if samples else None)
         files = tuple(
             StagedFile(**{**plain, "kind": Kind(plain["kind"])})
             for row in written
@@ -140,27 +144,31 @@ def schema_of(schema: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in schema]
 
 
-def translated(error: PySparkException) -> SemelError:
-    """The error that a task raised, or that Spark has, in semel's words."""
+def translated(error: PySparkException, *, samples: bool = True) -> SemelError:
+    """The error that a task raised, or that Spark has, in semel's words.
+
+    Without `samples` nothing of Spark's own message is shown, which may hold values of records.
+    """
     text = str(error)
     if found := _OURS.findall(text):
         name, message = found[-1]
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
-    shown = _cause(text) or type(error).__name__
+    shown = _cause(text, samples=samples) or type(error).__name__
     if "maximum allowable number of times" in text:
         shown = "an executor died, and a stage is never run again in part"
     return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
 
 
-def _cause(text: str) -> str:
-    """The line of a trace that says what went wrong."""
+def _cause(text: str, *, samples: bool) -> str:
+    """The line of a trace that says what went wrong; without `samples` its first word."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"^\(?[\w.]*(Error|Exception)\b", line)]
     causes = (
         causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
     )
-    return causes[-1][:500] if causes else ""
+    cause = causes[-1][:500] if causes else ""
+    return cause if samples else " ".join(_FAULT_NAME.findall(cause)[:1])
 
 
 def _applied(name: str, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
@@ -198,18 +206,21 @@ def _output_schema(
     return schema
 
 
-def _blamed(error: PySparkException, transforms: list[tuple[str, Callable]]) -> SemelError:
+def _blamed(
+    error: PySparkException, transforms: list[tuple[str, Callable]], *, samples: bool
+) -> SemelError:
     """The error of the transforms' job: of the user's code, when the trace shows it, or Spark's."""
     text = str(error)
     if _OURS.search(text):
-        return translated(error)
+        return translated(error, samples=samples)
     blamed = [name for name, _ in transforms if str(module_path(name)) in text]
     if not blamed and "SQLSTATE: 22" in text:  # Data exceptions: a division by zero, a wrong cast.
         blamed = [name for name, _ in transforms]
     if not blamed:
-        return translated(error)
+        return translated(error, samples=samples)
     return TerminalError(
-        f"transform {', '.join(blamed)} raised {_cause(text)}; nothing was committed. Mend it, "
+        f"transform {', '.join(blamed)} raised {_cause(text, samples=samples)}; nothing was "
+        "committed. Mend it, "
         "then run stage again"
     )
 

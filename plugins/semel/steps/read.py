@@ -229,8 +229,9 @@ class _Reader:
         if block.faults:
             first = min(block.faults)
             reason, detail = block.faults[first]
-            place = f"{self._split.claim.path!r} byte {block.lines.offsets[first]}"
-            example = f"{place}: {reason} ({printable(detail)})"
+            example = f"{self._split.claim.path!r} byte {block.lines.offsets[first]}: {reason}"
+            if self._job.spec.limits.log_samples:
+                example += f" ({printable(detail)})"
         reasons = Counter(str(reason) for reason, _ in block.faults.values())
         return Tally(kept=block.table.num_rows, reasons=reasons, example=example)
 
