@@ -104,7 +104,7 @@ class Spec(Model):
             elif not columns[name].identifies:
                 yield ("record_id", at), (
                     f"{name!r} is {columns[name]}: an id column holds one exact value "
-                    "(no array, struct, float or double)"
+                    "(no array, struct, json, binary, float or double)"
                 )
         if self.record_time is not None:
             if self.record_time not in columns:

@@ -78,8 +78,8 @@ def dataset(sink_path: str | Path) -> ds.Dataset:
     """The output of all finalized batches, partition columns included.
 
     The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
-    Lines sink a date column is text. TerminalError: no batch has been finalized there, or two
-    batches have a column of one name and types that do not go together.
+    Lines sink a date column is text, and one of bytes is base64. TerminalError: no batch has been
+    finalized there, or two batches have a column of one name and types that do not go together.
     """
     sink = Path(sink_path)
     found = markers(sink)
@@ -200,7 +200,7 @@ def _claim(plain: dict[str, Any]) -> Claim:
 
 
 def columns_in_files(marker: Marker) -> pa.Schema:
-    """The columns of a batch's output as its format holds them: JSON has no dates, only text."""
+    """The columns of a batch's output as its format holds them: JSON has no dates and no bytes."""
     schema = marker.sink_schema
     if marker.spec.sink.format != "jsonl":
         return schema
@@ -209,7 +209,7 @@ def columns_in_files(marker: Marker) -> pa.Schema:
 
 
 def _in_json(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind):
+    if pa.types.is_date(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_in_json(field.type)) for field in kind])

@@ -187,10 +187,15 @@ class FilesSource(Model):
                 f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "
                 'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
+        for name, text in self.columns.items():
+            if text == "json" and any(char in '\\"' for char in name):
+                yield ("schema", name), "a json column's name holds no quote and no backslash"
         if self.format == "csv":
             for name, text in self.columns.items():
-                if ddl.parse(text).nested:
+                if (kind := ddl.parse(text)).nested:
                     yield ("schema", name), f"{text}: a CSV field cannot hold an array or a struct"
+                elif kind.word == "json":
+                    yield ("schema", name), "json: a CSV field is text; declare it as string"
         elif self.csv != Csv():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
 

@@ -10,7 +10,7 @@ from test_bad_records import run
 
 from semel import summary
 from semel.audit import audit
-from semel.errors import LimitError, TerminalError
+from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -113,3 +113,73 @@ def test_no_text_of_a_failed_transform_is_told(
     with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as caught:
         run_batch(ledger, spec, "r1", spark_engine, say=print)
     assert SECRET not in str(caught.value) and caught.value.__cause__ is None
+
+
+JSON_COLUMNS = {"id": "string", "p": "json", "b": "binary"}
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_json_keeps_a_values_text(bench: Workbench, ledger: Ledger, form: str) -> None:
+    """Whatever a value is, its bytes are in the output as they came; null is null, NaN refused."""
+    values = [b"1", b"1.50", b'"a\\u00e9"', b'{ "x" : [1, null ] ,"x":2}', b"[]", b"true", b"null",
+              b'"\xc3\xa9"', b"12345678901234567890.123"]  # fmt: skip
+    good = [b'{"p": %b ,"id":"%d"}' % (value, n) for n, value in enumerate(values)]
+    odd = [b'{"id":"nan","z":NaN,"p":1}', b'{"id":"deep","p":%b}' % (b"[" * 500 + b"]" * 500)]
+    bad = {
+        b'{"id":"x","p":NaN}': "type_mismatch",
+        b'{"id":"x","p":[{"a":-Infinity}]}': "type_mismatch",
+        b'{"id":"x","p":1,"p":1}': "duplicate_key",
+        b'{"id":"x","p":1,"\\u0070":1}': "duplicate_key",
+        b'{"id":"x","p":{"p":1},"p":2}': "duplicate_key",
+        b'{"id":"x","p":{]}': "malformed",
+    }
+    spec = bench.spec(
+        source={"schema": JSON_COLUMNS}, sink={"format": form, "path": f"out/{form}"}, name=form
+    )
+    bench.write("in/a.jsonl", [*good, *odd, *bad])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    rows = {row["id"]: row["p"] for row in found.rows}
+    expected = [None if v == b"null" else v.decode() for v in values]
+    assert [rows[str(n)] for n in range(len(values))] == expected
+    assert rows["nan"] == "1" and rows["deep"] == "[" * 500 + "]" * 500
+    assert [(raw, why) for *_, why, raw in found.letters] == list(bad.items())
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_binary_is_base64(bench: Workbench, ledger: Ledger, form: str) -> None:
+    """Bytes are bytes in Parquet and base64 in JSON Lines. Other text is bad, also in CSV."""
+    spec = bench.spec(
+        source={"schema": JSON_COLUMNS}, sink={"format": form, "path": f"out/{form}"}, name=form
+    )
+    good = [b"QQ==", b"AAECAw==", b"/+8=", b""]
+    bad = [b'"QQ"', b'"QR=="', b'"_-8="', b'"Q Q="', b"65", b"[65]"]
+    lines = [b'{"id":"%d","b":"%b"}' % pair for pair in enumerate(good)]
+    lines += [b'{"id":"x","b":%b}' % text for text in bad]
+    bench.write("in/a.jsonl", lines)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.reasons == {"type_mismatch": 6}
+    values = [b"A", b"\0\1\2\3", b"\xff\xef", b""]
+    if form == "jsonl":
+        values = [text.decode() for text in good]
+    assert sorted(row["b"] for row in found.rows) == sorted(values)
+    source = {"path": "csv/*", "format": "csv", "schema": {"id": "string", "b": "binary"}}
+    (bench.data / "csv").mkdir()
+    (bench.data / "csv" / "a.csv").write_text("id,b\na,QQ==\nb,\nc,QQ\n")
+    spec = bench.spec("csv", source=source, sink={"format": form, "path": "out/csv"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ["a", "b"] and found.reasons == {"type_mismatch": 1}
+
+
+def test_json_identifies_nothing(bench: Workbench) -> None:
+    """Validate says so, with line and key: two texts may mean one value."""
+    with pytest.raises(SpecError, match=r"events\.yaml:\d+: record_id.*'p' is json"):
+        bench.spec(source={"schema": JSON_COLUMNS}, record_id=["p"])
+    with pytest.raises(SpecError, match=r"events\.yaml:\d+: record_id.*'b' is binary"):
+        bench.spec(source={"schema": JSON_COLUMNS}, record_id=["b"])
+    with pytest.raises(SpecError, match=r"events\.yaml:\d+: source\.schema\.p: .*string"):
+        bench.spec(source={"schema": JSON_COLUMNS, "format": "csv"})
+    with pytest.raises(SpecError, match=r"source\.schema\.p: .*json is a column's whole type"):
+        bench.spec(source={"schema": {"id": "string", "p": "array<json>"}})

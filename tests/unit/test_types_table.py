@@ -32,7 +32,8 @@ def test_the_table_is_true(kind: str, form: str, taken: bool, value: str) -> Non
     """A value that is taken is no null; one that is refused costs its record, and says why."""
     schema = pa.schema([("v", parse(kind).arrow()), ("z", pa.string())])
     line = f'{{"v":{value}}}' if form == "jsonl" else f"{value},z"
-    reader = JsonLines() if form == "jsonl" else Csv(header=False)
+    texts = ("v",) if kind == "json" else ()
+    reader = JsonLines(json=texts) if form == "jsonl" else Csv(header=False)
     blocks, rejected = read_whole(line.encode(), reader, schema)
     table = blocks[0].table
     if taken:
@@ -46,5 +47,5 @@ def test_the_table_names_each_type() -> None:
     """Every scalar type has a row."""
     assert {kind.partition("(")[0] for kind, *_ in cases()} >= {
         "string", "bigint", "int", "smallint", "double", "float", "boolean", "timestamp", "date",
-        "decimal",
+        "decimal", "binary", "json",
     }  # fmt: skip

@@ -13,6 +13,7 @@ their values: a transform that changes id columns, or makes several rows of one,
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -159,6 +160,7 @@ class _Audit:
         """Ids, positions and content hashes of the output's rows."""
         for marker in self._markers:
             spec, names = marker.spec, set(marker.sink_schema.names)
+            column = partial(fast.in_output, spec)
             wanted = [*spec.record_id, *_POSITION]
             wanted += [] if spec.transforms else spec.source.columns
             wanted = [name for name in dict.fromkeys(wanted) if name in names]
@@ -166,10 +168,10 @@ class _Audit:
                 "id": "CAST(NULL AS VARCHAR)",
                 "part": fast.column(_POSITION[0]) if _POSITION[0] in names else "NULL",
                 "pos": fast.column(_POSITION[1]) if _POSITION[1] in names else "NULL",
-                "content": "NULL" if spec.transforms else fast.content(spec, fast.column),
+                "content": "NULL" if spec.transforms else fast.content(spec, column),
             }
             if set(spec.record_id) <= names:
-                braces["id"] = fast.identity(spec, fast.column)
+                braces["id"] = fast.identity(spec, column)
             held: list[pa.Table] = []
             for file in marker.of_kind(Kind.DATA):
                 try:
@@ -288,9 +290,9 @@ class _Audit:
         notes = []
         if not self._markers:
             notes.append("no batch has been finalized here")
-        nested = [name for name, kind in self._spec.column_types().items() if kind.nested]
-        if nested:
-            notes.append(f"the values of {', '.join(nested)} (nested) were not compared")
+        kinds = self._spec.column_types().items()
+        if apart := [name for name, kind in kinds if not fast.compared(kind)]:
+            notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
         return Verdict(
             pipeline=self._spec.name,
             sink=str(self._sink),

@@ -4,6 +4,7 @@ It judges what the vectorised path cannot decide, and every dead letter. It give
 that DuckDB casts to the declared type, so both paths meet before ids and rows are compared.
 """
 
+import base64
 import json
 import math
 import re
@@ -172,6 +173,16 @@ def _has_surrogate(value: object) -> bool:
     return isinstance(value, list) and any(map(_has_surrogate, value))
 
 
+def _holds_constant(value: object) -> bool:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, _Constant):
+            return True
+        left += one.values() if isinstance(one, _Object) else one if isinstance(one, list) else ()
+    return False
+
+
 def _members(
     found: _Object, columns: tuple[tuple[str, ColumnType], ...], rules: Rules, doubts: list[str]
 ) -> tuple[str | None, ...]:
@@ -199,6 +210,10 @@ def _json_value(
         for element in value:
             _json_value(name, kind.element, element, rules, doubts)
         return None
+    if kind.word == "json":
+        if _holds_constant(value):
+            raise _BadError(f"{name} holds what is no JSON")
+        return None
     if kind.word == "boolean":
         if not isinstance(value, bool):
             raise _BadError(f"{name} is not a boolean")
@@ -208,7 +223,7 @@ def _json_value(
     if kind.word == "decimal" and isinstance(value, str) and not isinstance(value, _Number):
         doubts.append(f"{name} is a decimal written as text")
         return value
-    textual = kind.word in ("string", "timestamp", "date")
+    textual = kind.word in ("string", "timestamp", "date", "binary")
     if not isinstance(value, str) or isinstance(value, _Number) == textual:
         raise _BadError(f"{name} is not a {kind.word}")
     if kind.word in _INTEGERS and not re.fullmatch(r"-?\d+", value):
@@ -221,7 +236,7 @@ def _csv_value(
 ) -> str | None:
     if text == "" and not quoted:
         return None
-    if kind.word in ("string", "timestamp", "date"):
+    if kind.word in ("string", "timestamp", "date", "binary"):
         return _text(name, kind, text, rules)
     plain = {
         "boolean": r"true|false",
@@ -250,6 +265,8 @@ def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
             return _float(name, kind, value)
         case "decimal":
             return _decimal(name, kind, value)
+        case "binary":
+            return _bytes(name, value)
         case "timestamp":
             return _timestamp(name, value, rules)
         case "date":
@@ -260,6 +277,17 @@ def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
                 pass  # It has the form of a date and is none; refused like other text.
             raise _BadError(f"{name} is not a date")
     return str(value)
+
+
+def _bytes(name: str, value: str) -> str:
+    """Bytes as DuckDB's text of a BLOB. What they are written as must be the one way to do it."""
+    try:
+        found = base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise _BadError(f"{name} is not base64") from error
+    if base64.b64encode(found).decode() != value:
+        raise _BadError(f"{name} is not base64 as it is written")
+    return "".join(f"\\x{byte:02X}" for byte in found)
 
 
 def _float(name: str, kind: ColumnType, value: str) -> str:

@@ -15,7 +15,7 @@ from semel.spec_parts import Csv
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
     "double": "DOUBLE", "float": "FLOAT", "boolean": "BOOLEAN", "timestamp": "TIMESTAMP",
-    "date": "DATE",
+    "date": "DATE", "binary": "BLOB",
 }  # fmt: skip
 _TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _LONG_TIME = _TIME.replace("{1,6}", "+")  # DuckDB cuts the digits too.
@@ -69,10 +69,22 @@ def identity(spec: Spec, place: Callable[[str], str]) -> str:
 
 def content(spec: Spec, place: Callable[[str], str]) -> str:
     """A hash of a row's scalar values, the same whatever format they were read from."""
-    kinds = {name: kind for name, kind in spec.column_types().items() if not kind.nested}
+    kinds = {name: kind for name, kind in spec.column_types().items() if compared(kind)}
     if not kinds:
         return "CAST(0 AS UBIGINT)"
     return f"hash({', '.join(_cast(place(name), kind) for name, kind in kinds.items())})"
+
+
+def compared(kind: ColumnType) -> bool:
+    """Whether the values of a column are compared with the source's."""
+    return not kind.nested and kind.word != "json"
+
+
+def in_output(spec: Spec, name: str) -> str:
+    """A column of the output as SQL has it: JSON Lines hold bytes as base64."""
+    kind = spec.column_types().get(name)
+    coded = kind is not None and kind.word == "binary" and spec.sink.format == "jsonl"
+    return f"from_base64({column(name)})" if coded else column(name)
 
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
@@ -123,7 +135,9 @@ def _pointer(name: str) -> str:
 
 def _good_json(kind_found: str, value: str, kind: ColumnType, cut: bool) -> str:
     missing = f"({kind_found} IS NULL OR {kind_found} = 'NULL')"
-    if kind.nested:
+    if kind.word == "json":
+        return "true"
+    if kind.nested or kind.word == "binary":
         return missing
     words = {
         "bigint": "'BIGINT', 'UBIGINT'", "int": "'BIGINT', 'UBIGINT'",
@@ -141,6 +155,8 @@ def _good_csv(value: str, kind: ColumnType, cut: bool) -> str:
         "bigint": r"^-?\d{1,18}$", "int": r"^-?\d{1,18}$", "smallint": r"^-?\d{1,18}$",
         "double": _NUMBER, "float": _NUMBER, "boolean": "^(true|false)$",
     }.get(kind.word)  # fmt: skip
+    if kind.word == "binary":
+        return f"({value} IS NULL)"
     tests = [f"regexp_matches({value}, {quoted(pattern)})"] if pattern else []
     if test := _fits(value, kind, cut):
         tests.append(test)

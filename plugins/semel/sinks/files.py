@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -126,9 +127,9 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
                 dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
             )
         else:
-            for name, column in zip(table.column_names, table.columns, strict=True):
-                _check_finite(name, column)
-            pl.from_arrow(table).write_ndjson(file)
+            names = table.column_names
+            ready = [_in_json(name, table.column(name).combine_chunks()) for name in names]
+            pl.from_arrow(pa.table(ready, names=names)).write_ndjson(file)
     return StagedFile(
         kind=kind,
         path=str(path),
@@ -141,23 +142,32 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 
 
 # Keeps S22.
-def _check_finite(name: str, column: pa.ChunkedArray) -> None:
-    """JSON has no NaN and no infinity; what writes it makes them null without a word."""
-    kind = column.type
-    if pa.types.is_floating(kind):
-        if pc.all(pc.is_finite(column)).as_py() is False:
-            raise TerminalError(
-                f"the output's column {name!r} holds NaN or an infinity, which JSON Lines does not "
-                "have; make it null in the last transform's select (nanvl), or write Parquet"
-            )
-    elif pa.types.is_struct(kind):
-        for inner in column.flatten():
-            _check_finite(name, inner)
-    elif pa.types.is_map(kind):
-        for chunk in column.chunks:
-            _check_finite(name, pa.chunked_array([chunk.items]))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        _check_finite(name, pc.list_flatten(column))
+def _in_json(name: str, array: pa.Array) -> pa.Array:
+    """A column as JSON can hold it: bytes as base64.
+
+    JSON has no NaN and no infinity; what writes it makes them null without a word.
+    """
+    kind = array.type
+    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
+        raise TerminalError(
+            f"the output's column {name!r} holds NaN or an infinity, which JSON Lines does not "
+            "have; make it null in the last transform's select (nanvl), or write Parquet"
+        )
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pl.from_arrow(array).bin.encode("base64").to_arrow().cast(pa.string())
+    if pa.types.is_struct(kind):
+        inner = [_in_json(name, part) for part in array.flatten()]
+        return pa.StructArray.from_arrays(inner, kind.names, mask=array.is_null())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lists = array.cast(pa.large_list(kind.value_type))
+        # Only what no null hides: so offsets are made anew.
+        values = _in_json(name, pc.list_flatten(lists))
+        sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+        bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int64())
+        return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
+    if pa.types.is_map(kind):
+        _in_json(name, array.items)
+    return array
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:

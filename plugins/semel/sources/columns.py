@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +34,9 @@ _DAYS = (-719_162, 2_932_896)
 
 def as_read(declared: pa.DataType, *, times_as_text: bool = False) -> pa.DataType:
     """The type to read a JSON value with: pyarrow.json takes numbers for dates, so text."""
-    if pa.types.is_date(declared) or times_as_text and pa.types.is_timestamp(declared):
+    if times_as_text and pa.types.is_timestamp(declared):
+        return pa.string()
+    if pa.types.is_date(declared) or pa.types.is_binary(declared):
         return pa.string()
     if pa.types.is_struct(declared):
         fields = [f.with_type(as_read(f.type, times_as_text=times_as_text)) for f in declared]
@@ -50,7 +53,7 @@ def convert(
     """The column with its declared type, and the rows that do not fit, which mean nothing in it.
 
     Text becomes a date (YYYY-MM-DD) or a timestamp (ISO 8601, UTC where no zone is given, cut to
-    microseconds). `exact`: a time that would lose digits by that does not fit.
+    microseconds), base64 becomes bytes. `exact`: a time that would lose digits does not fit.
     """
     read = column.combine_chunks()
     array, faults = _convert(read, declared, exact)
@@ -83,6 +86,8 @@ def _convert(array: pa.Array, declared: pa.DataType, exact: bool) -> tuple[pa.Ar
     if array.type != declared:
         if pa.types.is_timestamp(declared):
             array, faults = _timestamps(array, declared, exact)
+        elif pa.types.is_binary(declared):
+            array, faults = _bytes(array)
         else:
             array, faults = _dates(array, declared)
     return array, faults + _unfit_values(array)
@@ -137,6 +142,12 @@ def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
     made = _cast_what_fits(_without(text, bad), declared)
     bad |= _lost(text, made)
     return made, [(bad, "is no date (YYYY-MM-DD)", text)]
+
+
+def _bytes(text: pa.Array) -> tuple[pa.Array, _Faults]:
+    made = pl.from_arrow(text).str.decode("base64", strict=False).to_arrow().cast(pa.binary())
+    bad = _lost(text, made)
+    return made, [(bad, "is no base64 (with its padding)", text)] if bad.any() else []
 
 
 def _cast_what_fits(text: pa.Array, target: pa.DataType) -> pa.Array:

@@ -237,8 +237,8 @@ def _holds_hex(lines: Lines) -> bool:
 
 
 def _as_read(declared: pa.DataType) -> pa.DataType:
-    """Dates and times are read as text, so that they mean the same as in JSON."""
-    if pa.types.is_timestamp(declared) or pa.types.is_date(declared):
+    """Dates, times and bytes are read as text, so that they mean the same as in JSON."""
+    if pa.types.is_temporal(declared) or pa.types.is_binary(declared):
         return pa.string()
     return declared
 

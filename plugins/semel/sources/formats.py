@@ -13,7 +13,8 @@ from semel.sources.records import Format
 def format_of(spec: Spec) -> Format:
     """The parser's side of `source.format`."""
     if spec.source.format == "jsonl":
-        return JsonLines()
+        kinds = spec.column_types()
+        return JsonLines(json=tuple(name for name, kind in kinds.items() if kind.word == "json"))
     csv = spec.source.csv
     return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
 

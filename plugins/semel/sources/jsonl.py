@@ -22,6 +22,7 @@ import pyarrow.json
 
 from semel.sources.blocks import line_ends
 from semel.sources.columns import as_read
+from semel.sources.jsontext import Texts
 from semel.sources.lines import BadRecords, Fault, Lines, Reason
 
 _BLANK = b" \t\r"
@@ -34,33 +35,37 @@ _NO_JSON = re.compile(rb"NaN|Inf")
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """The format `jsonl`."""
+    """The format `jsonl`. `json` are the columns that keep a value's text, whatever it is."""
+
+    json: tuple[str, ...] = ()
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_JsonParser":
         """See lines.Format. `columns` has no meaning here."""
-        return _JsonParser(schema)
+        return _JsonParser(schema, self.json)
 
 
 class _JsonParser:
     header_records = 0
     record_ends = staticmethod(line_ends)
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, texts: tuple[str, ...]) -> None:
         self._schema = schema
+        self._texts = Texts(texts) if texts else None
+        self._read_columns = pa.schema([field for field in schema if field.name not in texts])
         self._times_as_text = False
         self._options = self._parse_options()
-        self._decode = msgspec.json.Decoder(_struct(schema)).decode
+        self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
         decimals = pa.schema(
             [f for f in schema if pa.types.is_decimal(f.type) and _nameable(f.name)]
         )
         self._decimals = list(decimals)
         self._decode_decimals = msgspec.json.Decoder(_struct(decimals, exact=True)).decode
-        self._keys = [json.dumps(name).encode() for name in _names(schema)]
+        self._keys = [json.dumps(name, ensure_ascii=False).encode() for name in _names(schema)]
 
     def _parse_options(self) -> pa.json.ParseOptions:
         fields = [
             pa.field(field.name, as_read(field.type, times_as_text=self._times_as_text))
-            for field in self._schema
+            for field in self._read_columns
         ]
         return pa.json.ParseOptions(
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
@@ -94,7 +99,11 @@ class _JsonParser:
 
     def _read(self, lines: Lines) -> pa.Table:
         source = pa.BufferReader(lines.buffer())
-        return pa.json.read_json(source, read_options=_READ, parse_options=self._options)
+        table = pa.json.read_json(source, read_options=_READ, parse_options=self._options)
+        if self._texts is not None and table.num_rows == len(lines):
+            for name, column in self._texts.columns(lines).items():
+                table = table.append_column(pa.field(name, pa.string()), column)
+        return table
 
     def clean(self, raw: bytes) -> bytes:
         """See lines.Parser."""
