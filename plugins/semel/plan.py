@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import faults, limits, partitions
+from semel import faults, identity, limits, partitions
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.errors import RetryableError, SourceError, TerminalError
@@ -250,9 +250,6 @@ def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
-    identity = json.dumps(
-        {"record_id": spec.record_id, "scope": spec.dedup.scope, "shards": spec.dedup.shards}
-    )
     sink_path = str(spec.sink_path())
     with ledger.transaction() as connection:
         change(
@@ -261,7 +258,7 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
             "insert_pipeline",
             name=spec.name,
             sink_path=sink_path,
-            identity=identity,
+            identity=identity.to_text(identity.identity_of(spec)),
             shards=spec.dedup.shards,
             bucket_seconds=max(60, int(spec.dedup.horizon.total_seconds()) // 32),
         )
@@ -273,18 +270,25 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
                 "sink"
             )
         pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
-        # Keeps P12.
-        if pipeline.identity != identity:
-            raise TerminalError(
-                f"pipeline {spec.name}: record_id, dedup.scope and dedup.shards say what its "
-                f"catalog holds and cannot change (catalog: {pipeline.identity}; file: "
-                f"{identity}); put them back, or declare a new pipeline with its own sink"
-            )
+        pipeline = _complete(connection, pipeline, spec)
+        identity.check(pipeline.identity, spec)
         if pipeline.sink_path != sink_path:
             pipeline = _move_sink(connection, pipeline, sink_path)
         faults.point("plan.before_register")
     faults.point("plan.after_register")
     return pipeline
+
+
+def _complete(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
+    """Give a row of an earlier version the fields that its identity lacks."""
+    if identity.is_whole(pipeline.identity):
+        return pipeline
+    found = row(connection, "plan", "latest_spec", pipeline_id=pipeline.pipeline_id)
+    made_of = Spec.from_json(found["spec"]) if found else spec
+    whole = identity.completed(pipeline.identity, made_of)
+    values = {"pipeline_id": pipeline.pipeline_id, "stored": pipeline.identity, "whole": whole}
+    change(connection, "plan", "complete_identity", **values)
+    return Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
 
 
 def _move_sink(connection: sa.Connection, pipeline: Pipeline, sink_path: str) -> Pipeline:

@@ -11,6 +11,18 @@ VALUES (:name, :sink_path, :identity, :shards, :bucket_seconds)
 -- Its name or its sink is known: what that means is decided after this statement.
 ON CONFLICT DO NOTHING;
 
+-- name: latest_spec
+-- What the ids in the catalog were made of, or will be.
+SELECT spec FROM semel.batch
+WHERE pipeline_id = :pipeline_id AND status <> 'abandoned'
+ORDER BY commit_seq DESC NULLS LAST, batch_id DESC
+LIMIT 1;
+
+-- name: complete_identity
+-- Unless another process was faster.
+UPDATE semel.pipeline SET identity = :whole
+WHERE pipeline_id = :pipeline_id AND identity = :stored;
+
 -- name: sink_owner
 SELECT name FROM semel.pipeline WHERE sink_path = :sink_path;
 

@@ -87,7 +87,7 @@ def test_identity_cannot_change(bench: Workbench, ledger: Ledger, change: dict) 
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, spec, "r1")
     bench.write("in/a.jsonl", events(3, 8), mode="ab")
-    with pytest.raises(TerminalError, match="pipeline events: .*cannot change.*put them back"):
+    with pytest.raises(TerminalError, match="pipeline events: .*cannot change.*Put it back"):
         run(ledger, bench.spec(**change), "r2")
     assert stored(ledger, "batch") == 1
     run(ledger, bench.spec(), "r2")

@@ -1,0 +1,134 @@
+"""What a pipeline's ids are made of cannot change in silence."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench
+
+from semel.accept import accept_columns
+from semel.errors import TerminalError
+from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+
+OLD = ("record_id", "scope", "shards")
+"""The fields that identities had at first."""
+
+
+def run(ledger: Ledger, spec: Spec, key: str) -> None:
+    run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+
+
+def visits(bench: Workbench, name: str, first: int, last: int) -> Path:
+    """Records whose two times lie a day apart."""
+    return bench.write(
+        f"in/{name}.jsonl",
+        [
+            {"id": f"v{n:03d}", "at": "2026-01-02T00:00:00Z", "seen": "2026-01-03T00:00:00Z"}
+            for n in range(first, last)
+        ],
+    )
+
+
+def by_time(bench: Workbench, **changes: object) -> Spec:
+    schema = {"id": "string", "at": "timestamp", "seen": "timestamp"}
+    dedup = {"scope": "bucket", "horizon": "3650 days"}
+    return bench.spec(
+        **{"source": {"schema": schema}, "record_time": "at", "dedup": dedup, **changes}
+    )
+
+
+def numbers(bench: Workbench, name: str, first: int, last: int) -> None:
+    rows = "".join(f"{n},x\n" for n in range(first, last))
+    (bench.data / "in" / f"{name}.csv").write_text(f"id,what\n{rows}")
+
+
+def by_number(bench: Workbench, kind: str = "bigint", **changes: object) -> Spec:
+    source = {"path": "in/*.csv", "format": "csv", "schema": {"id": kind, "what": "string"}}
+    return bench.spec(source=source, **changes)
+
+
+def forget_fields(ledger: Ledger) -> None:
+    """Let the pipeline's row be as one that an earlier version registered."""
+    with ledger.engine.begin() as connection:
+        found = connection.exec_driver_sql("SELECT identity FROM semel.pipeline").scalar_one()
+        old = json.dumps({key: json.loads(found)[key] for key in OLD})
+        connection.exec_driver_sql("UPDATE semel.pipeline SET identity = %s", (old,))
+
+
+# Attacks P12.
+@pytest.mark.parametrize("registered_before", [False, True])
+def test_record_time_cannot_change(
+    bench: Workbench, ledger: Ledger, registered_before: bool
+) -> None:
+    """In scope bucket it is part of each id; in scope horizon it is of no matter."""
+    visits(bench, "a", 0, 100)
+    run(ledger, by_time(bench), "r1")
+    if registered_before:
+        forget_fields(ledger)
+    visits(bench, "again", 0, 100)
+    with pytest.raises(TerminalError, match='record_time cannot change from "at" to "seen".*Put'):
+        run(ledger, by_time(bench, record_time="seen"), "r2")
+    spec = by_time(bench)
+    run(ledger, spec, "r2")
+    assert settled(spec).counts.survivors == 100
+
+
+# Attacks P12.
+@pytest.mark.parametrize("registered_before", [False, True])
+def test_an_id_column_keeps_its_type(
+    bench: Workbench, ledger: Ledger, registered_before: bool
+) -> None:
+    """Not even new columns of the output that a person accepts let all ids pass as new."""
+    numbers(bench, "a", 0, 100)
+    run(ledger, by_number(bench), "r1")
+    if registered_before:
+        forget_fields(ledger)
+    numbers(bench, "again", 0, 100)
+    changed = by_number(bench, "string")
+    accept_columns(ledger, changed)
+    with pytest.raises(TerminalError, match="type of 'id' .* cannot change from integer to text"):
+        run(ledger, changed, "r2")
+    spec = by_number(bench, "int")  # What hashes alike may change.
+    run(ledger, spec, "r2")
+    account = settled(spec)
+    assert (account.counts.survivors, account.counts.duplicates_catalog) == (100, 100)
+
+
+# Attacks P12.
+def test_an_id_column_that_a_transform_drops_keeps_its_type(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """The output's columns stay the same then, and nothing else would tell."""
+    (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('what')\n")
+    numbers(bench, "a", 0, 100)
+    spec = by_number(bench, transforms=["drop:run"])
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    numbers(bench, "again", 0, 100)
+    changed = by_number(bench, "string", transforms=["drop:run"])
+    with pytest.raises(TerminalError, match="cannot change from integer to text"):
+        run_batch(ledger, changed, "r2", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r2", spark_engine, say=quiet)
+    assert settled(spec).counts.rows_written == 100
+
+
+# Attacks P12.
+def test_what_an_old_row_lacks_comes_from_what_its_ids_were_made_of(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """From the latest batch that was not abandoned; where there is none, from the file."""
+    numbers(bench, "a", 0, 10)
+    made = plan(ledger, by_number(bench), "r1")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM semel.claim")
+        connection.exec_driver_sql("UPDATE semel.batch SET status = 'abandoned'")
+    forget_fields(ledger)
+    run(ledger, by_number(bench, "string"), "r2")
+    with pytest.raises(TerminalError, match="cannot change from text to integer"):
+        plan(ledger, by_number(bench), "r3")
+    assert made.batch is not None
