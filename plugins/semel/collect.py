@@ -22,7 +22,7 @@ from semel.catalog import (
     retire_expired,
     snapshot,
 )
-from semel.errors import CorruptionError, RetryableError
+from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, rows
 from semel.merge import merge, merge_candidates
@@ -41,6 +41,8 @@ class Collected:
 
     pipeline: str
     batches_finalized: int
+    damaged: tuple[str, ...]
+    """Why committed batches cannot be finalized: each needs a person."""
     runs_retired: int
     runs_merged: int
     payloads_deleted: int
@@ -70,11 +72,11 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
             f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this "
             "again"
         ) from error
-    # Last, because a batch with damaged files raises: that must not keep the rest from going.
-    finished = _finish(ledger, spec, pipeline_id, say)
+    finished, damaged = _finish(ledger, spec, pipeline_id, say)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
+        damaged=damaged,
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
@@ -85,14 +87,31 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
 
 
 # Keeps G8.
-def _finish(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
+def _finish(
+    ledger: Ledger, spec: Spec, pipeline_id: int, say: Say
+) -> tuple[int, tuple[str, ...]]:
+    """Finalize what was left. Returns how many batches were, and why others cannot be.
+
+    RetryableError, once all were tried: one of them may be finalized later.
+    """
     orphan = spec.limits.orphan_after.total_seconds()
     values = {"pipeline_id": pipeline_id, "orphan_seconds": orphan}
-    unfinished = ledger.rows("collect", "unfinished", **values)
-    for batch in unfinished:
-        finalize(ledger, spec, batch["batch_id"])
-        say(f"finalized batch {batch['batch_id']}: it had committed, and its run did not come back")
-    return len(unfinished)
+    finished, damaged, later = 0, [], None
+    for batch in ledger.rows("collect", "unfinished", **values):
+        batch_id = batch["batch_id"]
+        try:
+            finalize(ledger, spec, batch_id)
+        except TerminalError as error:
+            damaged.append(str(error))
+        except RetryableError as error:
+            say(f"batch {batch_id} was left for the next time: {error}")
+            later = error
+        else:
+            finished += 1
+            say(f"finalized batch {batch_id}: it had committed, and its run did not come back")
+    if later:
+        raise later
+    return finished, tuple(damaged)
 
 
 def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import sqlalchemy as sa
+
 from semel import limits
 from semel.errors import RetryableError
 from semel.ledger import Ledger, change
@@ -25,8 +27,10 @@ def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
                 with ledger.transaction() as connection:
                     values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
                     change(connection, "commit", "renew_lease", **values)
-            except RetryableError:
-                continue  # The ledger is away; sealing will say so if it stays away.
+            except (RetryableError, sa.exc.DBAPIError):
+                # The ledger is away, or refuses: sealing will say so if that lasts. A heart that
+                # stopped for good would let a later plan take over a batch that is at work.
+                continue
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -24,6 +24,11 @@ Row = sa.RowMapping
 
 _CONTENTION = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure)
 _AWAY = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections)
+_REFUSED = {
+    pg.ReadOnlySqlTransaction: "takes no writes just now: it is a standby, until it is promoted",
+    pg.DiskFull: "has no room on its disk: make some",
+}
+"""What a server that answers cannot do for a while."""
 
 
 @cache
@@ -73,7 +78,7 @@ class Ledger:
     def transaction(self) -> Iterator[sa.Connection]:
         """A transaction, committed at the end of the block and rolled back on an error in it.
 
-        UnavailableError: the ledger did not answer, and nothing was committed.
+        UnavailableError: the ledger did not answer or took no writes, and nothing was committed.
         OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
         RetryableError: a lock was not had in time.
         """
@@ -96,6 +101,11 @@ class Ledger:
             if isinstance(error.orig, _CONTENTION):
                 raise RetryableError(
                     f"the ledger had no lock for us in time ({_first_line(error)}); run this again"
+                ) from error
+            if why := _REFUSED.get(type(error.orig)):
+                raise UnavailableError(
+                    f"the ledger {self!r} {why} ({_first_line(error)}); nothing was written, run "
+                    "this again"
                 ) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.

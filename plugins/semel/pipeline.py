@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from semel import ddl, paths, spec_yaml
+from semel import ddl, limits, paths, spec_yaml
 from semel.errors import SpecError, TerminalError
 from semel.spec_parts import (
     GLOB,
@@ -216,7 +216,8 @@ def load(path: Path) -> Spec:
         raise document.error(spec_yaml.problems_of(error, Spec)) from error
     if document.problems:
         raise document.error([])
-    if problems := [Problem(key, why) for key, why in _machine_problems(spec)]:
+    found = (*_limits_problems(spec), *_machine_problems(spec))
+    if problems := [Problem(key, why) for key, why in found]:
         raise document.error(problems)
     return spec
 
@@ -277,6 +278,17 @@ def find(name: str) -> Spec:
         shown = " and ".join(map(str, found))
         raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
     return load(found[0])
+
+
+def _limits_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Limits that are refused in a file and not in a stored spec: markers hold such ones."""
+    # Keeps P11.
+    shortest = 2 * limits.HEARTBEAT_SECONDS
+    if spec.limits.orphan_after.total_seconds() < shortest:
+        yield ("limits", "orphan_after"), (
+            f"is shorter than {shortest} s: the driver of a stage gives a sign of life every "
+            f"{limits.HEARTBEAT_SECONDS} s, and a plan between two of them would take its batch"
+        )
 
 
 def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -110,7 +110,8 @@ def collect(answer: "Collected | None") -> str:
         else "",
     ]
     found = ", ".join(part for part in done if part)
-    return f"collected {answer.pipeline}: {found or 'nothing was due'}"
+    lines = [f"collected {answer.pipeline}: {found or 'nothing was due'}"]
+    return "\n".join([*lines, *(f"NOT FINALIZED: {why}" for why in answer.damaged)])
 
 
 def counts(found: Counts) -> list[str]:

@@ -133,6 +133,7 @@ class World:
         if verb == "collect":
             done = collect(self.ledger, spec, quiet)
             if done is not None:
+                assert not done.damaged, done.damaged
                 self.arena.note("runs merged", done.runs_merged)
                 self.arena.note("runs expired", done.runs_retired)
                 self.arena.note("segments dropped", done.segments_dropped)
@@ -335,7 +336,8 @@ def doomed(
     try:
         with Mortal(dsn) as ledger:
             if verb == "collect":
-                collect(ledger, spec, quiet)
+                done = collect(ledger, spec, quiet)
+                assert done is None or not done.damaged, done.damaged
             else:
                 run_batch(ledger, spec, key, LocalEngine(), interval, quiet)
     except CorruptionError:

@@ -1,6 +1,7 @@
 """Rules of files and of collect that no kill, twin or lost reply would show broken."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from steps import committed, finalized, staged
 from semel import faults, merge
 from semel import ledger as ledger_module
 from semel.catalog import snapshot
+from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
@@ -147,6 +149,44 @@ def test_what_committed_and_was_left_is_finalized_by_collect(scene: Scene) -> No
     assert collect(scene.ledger, scene.spec, quiet).batches_finalized == 1
     assert status(scene.ledger, batch_id) == "finalized"
     scene.finish("r2")
+
+
+# Attacks G8.
+def test_a_damaged_batch_does_not_keep_collect_from_the_others(
+    scene: Scene, bench: Workbench, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Batches behind it are finalized, and so are those of other pipelines; collect says it loudly.
+
+    The command ends with exit code 1 and names batch and file; what was damaged stays committed.
+    """
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", scene.ledger.dsn)
+    other = bench.spec("visits")
+    damaged, behind = staged(scene, "r1"), staged(scene, "r2")
+    committed(scene, damaged)
+    committed(scene, behind)
+    theirs = plan(scene.ledger, other, "v1").batch.batch_id
+    stage(scene.ledger, other, theirs, LocalEngine(), quiet)
+    commit(scene.ledger, other, theirs, quiet, quiet)
+    (folder,) = (scene.spec.sink_path() / "_semel" / "staging").glob(f"b{damaged:08d}/f*/data")
+    for path in folder.iterdir():
+        path.write_bytes(b"damaged")
+    sql(scene.ledger, "UPDATE semel.batch SET committed_at = now() - interval '61 minutes'")
+    (bench.pipelines / "broken.yaml").write_text("name: broken\n")
+
+    assert main(["collect"]) == 1
+    said = capsys.readouterr()
+    assert status(scene.ledger, damaged) == "committed"
+    assert status(scene.ledger, behind) == status(scene.ledger, theirs) == "finalized"
+    assert f"NOT FINALIZED: batch {damaged}: " in said.out and "staged file wrong" in said.out
+    assert "collected visits: 1 open commit finalized" in said.out
+    assert "broken.yaml:1: source: is missing" in said.err
+
+    assert main(["collect", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [f"batch {damaged}: " in line for line in told["collected"][0]["damaged"]] == [True]
+    assert [(one["pipeline"], one["error"]) for one in told["failed"]] == [("broken", "SpecError")]
+    assert main(["collect", "events"]) == 1
+    assert main(["collect", "visits"]) == 0
 
 
 # Attacks L2.

@@ -100,9 +100,11 @@ def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
 
 def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
     """A planned batch that nobody works on is told."""
-    spec = bench.spec(limits={"orphan_after": "0 s"})
+    spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     plan(ledger, spec, "r1")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE semel.batch SET seen_at = now() - interval '61 minutes'")
     found = gaps(ledger, spec)
     assert found.gaps[0].silent and found.idle
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,3 +230,18 @@ def test_only_what_may_succeed_is_retried(
     task = FinalizeOperator(task_id="finalize", pipeline="clicks")
     with pytest.raises(raised if retried else AirflowFailException, match="the fact, the ids"):
         FinalizeOperator.execute.__wrapped__(task, context())
+
+
+# Attacks G8.
+@pytest.mark.usefixtures("airflow")
+def test_collect_fails_while_a_batch_cannot_be_finalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task is red, with all that it did and the damaged batch in its message."""
+    from semel import collect
+    from semel.airflow.operators import CollectOperator
+
+    none = dict.fromkeys([f.name for f in fields(collect.Collected)], 0)
+    done = collect.Collected(**{**none, "pipeline": "clicks", "runs_merged": 3, "damaged": ("b7",)})
+    monkeypatch.setattr(collect, "collect", lambda *_: done)
+    task = CollectOperator(task_id="collect", pipeline="clicks")
+    with pytest.raises(TerminalError, match="3 id runs merged\nNOT FINALIZED: b7"):
+        task.act(None, None, context())

@@ -146,6 +146,8 @@ BROKEN = [
     ("record_id: [id]", "record_id: [tags]", "11: record_id[0]: 'tags' is array<string>: an id"),
     ("record_id: [id]", "record_id: [id, id]", "11: record_id: names 'id' twice"),
     ("record_id: [id]", "dedup: {shards: 2}", "11: dedup: has no meaning without record_id"),
+    ("sink:\n", "limits: {orphan_after: 29 s}\nsink:\n",
+     "12: limits.orphan_after: is shorter than 30 s: the driver of a stage gives a sign of life "),
     ("sink:\n", "sinks:\n", "12: sinks: is an unknown key; did you mean sink?"),
     ("  path: out/clicks", "  path: /tmp", "14: sink.path: '/tmp' lies outside the allowed"),
     ("  path: out/clicks", "  path: clicks/out", "14: sink.path: "),
@@ -270,6 +272,14 @@ def test_a_stored_spec_that_does_not_fit_is_an_error(folder):
     stored = pipeline.load(written(folder, BASE)).to_json()
     with pytest.raises(SpecError, match=r"stored spec .* dedup.shards: must be"):
         pipeline.Spec.from_json(stored | {"dedup": {"shards": 0}})
+
+
+def test_a_stored_limit_is_read_though_no_file_may_declare_it(folder):
+    """Markers and batches of an earlier version may hold a limit that is refused now."""
+    stored = pipeline.load(written(folder, BASE)).to_json()
+    stored["limits"]["orphan_after"] = "1 s"
+    again = pipeline.Spec.from_json(stored)
+    assert again.limits.orphan_after == timedelta(seconds=1)
 
 
 def test_the_digest_follows_the_data_only(folder):

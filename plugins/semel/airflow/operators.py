@@ -168,9 +168,13 @@ class FinalizeOperator(VerbOperator):
 
 
 class CollectOperator(VerbOperator):
-    """collect, for one pipeline."""
+    """collect, for one pipeline. It fails, when all is done, while a batch cannot be finalized."""
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:  # noqa: ARG002
         from semel import collect, summary
 
-        return summary.collect(collect.collect(ledger, spec, self.log.info))
+        done = collect.collect(ledger, spec, self.log.info)
+        text = summary.collect(done)
+        if done is not None and done.damaged:
+            raise TerminalError(text)
+        return text

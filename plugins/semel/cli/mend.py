@@ -103,16 +103,30 @@ def collect(
     from semel import summary
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
+    from semel.errors import SemelError
+    from semel.spec_yaml import declared_name
 
-    specs = [pipelines.find(pipeline)] if pipeline else list(pipelines.load_all().values())
+    done, failed = [], []
+    names = sorted({declared_name(path) for path in pipelines.files()})
     with open_ledger() as ledger:
-        done = [collect_one(ledger, spec, output.progress.print) for spec in specs]
+        for name in [pipeline] if pipeline else names:
+            try:
+                done.append(collect_one(ledger, pipelines.find(name), output.progress.print))
+            except SemelError as error:
+                if pipeline:
+                    raise
+                failed.append((name, error))
     done = [one for one in done if one is not None]
 
     def render() -> None:
         for one in done:
             print(summary.collect(one))
-        if not done:
+        for name, error in failed:
+            output.fail(error, f"collect of {name} failed: {error}", as_json=False)
+        if not done and not failed:
             print("there is nothing to collect")
 
-    output.emit({"collected": done}, as_json=as_json, render=render)
+    told = [{"pipeline": n, "error": type(e).__name__, "message": str(e)} for n, e in failed]
+    output.emit({"collected": done, "failed": told}, as_json=as_json, render=render)
+    if failed or any(one.damaged for one in done):
+        raise typer.Exit(1)
