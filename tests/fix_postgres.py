@@ -85,6 +85,14 @@ def ledger(ledger_dsn: str) -> Iterator[Ledger]:
         yield ledger
 
 
+def lose(ledger: Ledger) -> None:
+    """Lose all that a ledger holds; a new one, that knows nothing, takes its place."""
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA semel CASCADE")
+        connection.exec_driver_sql((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+    ledger.engine.dispose()  # Its connections have statements prepared for the lost tables.
+
+
 def _server(folder: Path, fsync: bool) -> Iterator[str]:
     user = _user()
     if user:

@@ -181,7 +181,7 @@ def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
 def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, int]:
     """Remove folders of attempts that the ledger proves dead. Others', and unknown ones, stay."""
     removed = freed = 0
-    staging = layout.own(sink) / "staging"
+    staging = layout.staging(sink)
     for folder in sorted(staging.glob("b*/f*")):
         match = _ATTEMPT.fullmatch(str(folder.relative_to(staging)))
         if match is None:

@@ -10,6 +10,7 @@ How it works:
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -19,6 +20,7 @@ from semel.batch import Batch, BatchStatus, Pipeline
 from semel.errors import RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, row, transition
 from semel.pipeline import Spec
+from semel.sinks import owned
 from semel.sources.cut import Range, cut
 from semel.sources.facts import Recognised, Window, in_window
 from semel.sources.files import Refusal
@@ -252,6 +254,9 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
     sink_path = str(spec.sink_path())
     with ledger.transaction() as connection:
+        found = row(connection, "plan", "pipeline", name=spec.name)
+        if found is None and not rows(connection, "plan", "sink_owner", sink_path=sink_path):
+            owned.refuse_traces(spec, Path(sink_path))
         change(
             connection,
             "plan",
@@ -293,6 +298,9 @@ def _complete(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipe
 
 def _move_sink(connection: sa.Connection, pipeline: Pipeline, sink_path: str) -> Pipeline:
     lock(connection, pipeline)
+    owned.refuse_foreign_markers(
+        connection, pipeline.pipeline_id, pipeline.name, Path(sink_path)
+    )
     transition(
         connection,
         "plan",

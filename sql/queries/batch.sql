@@ -6,3 +6,10 @@ SELECT b.batch_id, b.pipeline_id, p.name, b.request_key, b.ordinal, b.status, b.
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE b.batch_id = :batch_id;
+
+-- name: finalized
+-- Which attempts are in the output, and in which order they came.
+SELECT b.batch_id, b.commit_seq, a.fence
+FROM semel.batch AS b
+JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+WHERE b.pipeline_id = :pipeline_id AND b.status = 'finalized';

@@ -16,7 +16,7 @@ from semel.steps import read, write
 
 PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 
-_ID = re.compile(r"\b[PSCFGALR][1-9][0-9]?\b")
+_ID = re.compile(r"\b[PSCFGALRD][1-9][0-9]?\b")
 
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""

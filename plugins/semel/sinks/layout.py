@@ -16,7 +16,11 @@ def own(sink: Path) -> Path:
 
 def attempt(sink: Path, batch_id: int, fence: int) -> Path:
     """The folder of one attempt. Only the driver makes it, and collect removes it."""
-    return own(sink) / "staging" / f"b{batch_id:08d}" / f"f{fence:04d}"
+    return staging(sink) / f"b{batch_id:08d}" / f"f{fence:04d}"
+
+
+def staging(sink: Path) -> Path:
+    return own(sink) / "staging"
 
 
 def markers(sink: Path) -> Path:

@@ -1,0 +1,51 @@
+"""Whose a sink is: what lies there against what the ledger knows of its pipeline."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from semel.errors import TerminalError
+from semel.ledger import rows
+from semel.pipeline import Spec
+from semel.reader import Marker, markers
+from semel.sinks import traces
+
+
+# Keeps D1.
+def refuse_traces(spec: Spec, sink: Path) -> None:
+    """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
+    if found := traces.first(sink, spec):
+        raise TerminalError(
+            f"sink.path {sink} holds {found}, and this ledger knows no pipeline {spec.name!r}: its "
+            f"records would be written there again. `semel adopt {spec.name}` takes over what is "
+            "there; or give the pipeline an empty folder"
+        )
+
+
+# Keeps D1.
+def refuse_foreign_markers(
+    connection: sa.Connection, pipeline_id: int, name: str, sink: Path
+) -> None:
+    """TerminalError when a sink that a pipeline moves to holds markers of other batches."""
+    foreign = not_of(connection, pipeline_id, name, markers(sink))
+    if foreign:
+        shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
+        raise TerminalError(
+            f"sink.path {sink} holds markers of batches that {name!r} does not have in this ledger "
+            f"(batch {shown}); move the pipeline's own folder there first, or give it an empty one"
+        )
+
+
+def not_of(
+    connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
+) -> list[Marker]:
+    """The markers that are of no finalized batch of this pipeline in this ledger."""
+    known = {
+        (r["batch_id"], r["fence"], r["commit_seq"])
+        for r in rows(connection, "batch", "finalized", pipeline_id=pipeline_id)
+    }
+    return [
+        m
+        for m in found
+        if m.pipeline != name or (m.batch_id, m.fence, m.commit_seq) not in known
+    ]
