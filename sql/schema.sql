@@ -202,7 +202,7 @@ CREATE TABLE semel.manifest_file (
     attempt_id        bigint NOT NULL REFERENCES semel.attempt,
     batch_id          bigint NOT NULL REFERENCES semel.batch,
     ordinal           int NOT NULL CHECK (ordinal >= 0),
-    kind              text NOT NULL CHECK (kind IN ('data', 'decisions', 'dead_letters')),
+    kind              text NOT NULL CHECK (kind IN ('data', 'decisions', 'dead_letters', 'ids')),
     staged_path       text NOT NULL,
     final_path        text NOT NULL,
     records           bigint NOT NULL CHECK (records >= 0),

@@ -90,6 +90,7 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
 def _take(found: Account, kind: str, rows: list[dict], names: dict[int, str]) -> None:
     if kind == "data":
         found.rows += rows
+    if kind in ("data", "ids"):
         return
     for row in rows:
         place = names[row["source_partition_id"]], row["offset"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from semel.manifest import pack_files, unpack_files
 from semel.spark.engine import Outcome, schema_of
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.steps.job import StageJob
@@ -30,10 +31,12 @@ class LocalEngine:
         done = read_all(job, write=by_position)
         reports = [d.report for d in done]
         if not by_position:
-            dropped = [[] for _ in done]
+            dropped, files = [[] for _ in done], ()
             for shard in range(job.shards):
                 parts = [unpack_ids(pack_ids(d.ids[shard])) for d in done]
-                for split, found in classify_shard(job, shard, parts, reports).items():
+                of_shard, made = classify_shard(job, shard, parts, reports)
+                files += unpack_files(pack_files(made))
+                for split, found in of_shard.items():
                     dropped[split].append(unpack_dropped(pack_dropped(found)))
             if self.before_write:
                 self.before_write(job)
@@ -45,6 +48,7 @@ class LocalEngine:
                     task,
                     [(reports[s.number], dropped[s.number]) for s in job.splits_of_task(task)],
                     write=True,
+                    files=() if task else files,
                 )
             ]
         return Outcome(reports=reports, files=(), sink_schema=schema_of(job.output_schema()))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from semel.batch import Counts
 
@@ -19,6 +19,7 @@ class Kind(StrEnum):
     DECISIONS = "decisions"
     DEAD_LETTERS = "dead_letters"
     CLAIMS = "claims"
+    IDS = "ids"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,21 @@ class StagedFile:
     records: int
     bytes: int
     checksum: str
+
+
+def pack_files(files: tuple[StagedFile, ...]) -> bytes:
+    """Files as bytes for the shuffle, or for the driver."""
+    return json.dumps([asdict(file) for file in files]).encode()
+
+
+def unpack_files(data: bytes) -> tuple[StagedFile, ...]:
+    """What `pack_files` packed."""
+    return staged_files(json.loads(data))
+
+
+def staged_files(plain: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
+    """Files from JSON."""
+    return tuple(StagedFile(**{**file, "kind": Kind(file["kind"])}) for file in plain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +79,7 @@ class SplitReport:
     def from_bytes(cls, data: bytes) -> Self:
         plain = json.loads(data)
         plain["counts"] = Counts(**plain["counts"])
-        plain["files"] = tuple(
-            StagedFile(**{**f, "kind": Kind(f["kind"])}) for f in plain["files"]
-        )
+        plain["files"] = staged_files(plain["files"])
         return cls(**plain)
 
 

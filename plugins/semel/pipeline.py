@@ -138,10 +138,17 @@ class Spec(Model):
         """Whether a record's identity is its position: no catalog, no dedup."""
         return not self.record_id
 
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether each batch's ids are kept as files: from its output they cannot be had again."""
+        declared = self.dedup.keep_ids
+        return not self.by_position and (bool(self.transforms) if declared is None else declared)
+
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
         shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
-        del shaping["source"]["on_refused"]  # It says what a plan does, not what is in a batch.
+        # They say what a plan does, and what is kept beside a batch, not what is in it.
+        del shaping["source"]["on_refused"], shaping["dedup"]["keep_ids"]
         text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -253,6 +253,8 @@ class Dedup(Model):
     """Parts of the id catalog that are worked on in parallel. Fixed at the first batch."""
     late: Late = Late.QUARANTINE
     """scope: bucket only: what becomes of a record whose bucket has been collected."""
+    keep_ids: bool | None = Field(default=None, strict=True)
+    """Keep each batch's ids as files, 12 bytes an id. null: with transforms, which may drop ids."""
 
     @model_validator(mode="after")
     def _check(self) -> "Dedup":

@@ -220,7 +220,7 @@ def test_a_copy_of_a_task_sees_what_the_first_saw(scene: Scene) -> None:
         done = read_all(job)
         reports = [d.report for d in done]
         shards = range(job.shards)
-        return [classify_shard(job, k, [d.ids[k] for d in done], reports) for k in shards]
+        return [classify_shard(job, k, [d.ids[k] for d in done], reports)[0] for k in shards]
 
     def meanwhile(job: StageJob) -> None:
         dropped.append(str(classified(job)))

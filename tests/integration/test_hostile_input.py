@@ -18,6 +18,7 @@ from semel import paths, pipeline
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.plan import register
 from semel.run import Ran, run_batch
 from semel.spark.transforms import load_transforms
 
@@ -155,6 +156,7 @@ def test_a_name_that_leads_out_is_never_written_through(
     outside = bench.folder / "outside"
     outside.write_bytes(b"not ours")
     spec = bench.spec()
+    register(ledger, spec)
     final = spec.sink_path() / "events-b00000001-00000.parquet"
     final.parent.mkdir(parents=True)
     if trap == "hard link":

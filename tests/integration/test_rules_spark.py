@@ -78,7 +78,7 @@ def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
 @pytest.mark.parametrize("shards", [[0], [0, 0], [0, 1, 1], [0, 1, 2]])
 def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
     """The same behind classify: no drops of a shard may be missing or come twice."""
-    rows = [_row(engine_module._CLASSIFIED, 0, 0, shard, b"", b"{}") for shard in shards]
+    rows = [_row(engine_module._CLASSIFIED, 0, 0, shard, b"", b"{}", b"[]") for shard in shards]
     with pytest.raises(RetryableError, match=r"each shard below 2 once.*run stage again"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
@@ -86,7 +86,9 @@ def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
 # Attacks S14.
 def test_a_split_has_one_outcome() -> None:
     """A split that was read twice, with two outcomes of which each shard got another, fails."""
-    rows = [_row(engine_module._CLASSIFIED, 0, 0, n, b"", b'{"n": %d}' % n) for n in (0, 1)]
+    found = [b'{"n": 0}', b'{"n": 1}']
+    kind = engine_module._CLASSIFIED
+    rows = [_row(kind, 0, 0, n, b"", report, b"[]") for n, report in enumerate(found)]
     with pytest.raises(RetryableError, match="split 0 was read twice with two outcomes"):
         list(engine_module._write(JOB, True)(iter(rows)))
 

@@ -19,6 +19,7 @@ _SCHEMAS = {
     Kind.DECISIONS: ("source_partition_id", "offset", "reason", "record_id"),
     Kind.DEAD_LETTERS: ("source_partition_id", "offset", "reason", "raw"),
     Kind.CLAIMS: tuple(field.name for field in fields(Claim)),
+    Kind.IDS: ("h1", "h2"),
 }
 
 
@@ -88,6 +89,10 @@ def check_files(sink: Path, there: set[str], markers: list[Marker], findings: Fi
                 findings.blame(
                     "files", Offender(what=what, batch=marker.batch_id, file=file.path)
                 )
+        kept = [file.records for file in marker.of_kind(Kind.IDS)]
+        if kept and sum(kept) != marker.counts.survivors:
+            what = f"its ids files hold {sum(kept)} ids of {marker.counts.survivors} survivors"
+            findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(there))
     for path in sorted(there - set(owner)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"

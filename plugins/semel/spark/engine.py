@@ -4,10 +4,9 @@ What it does not do: decide anything. The tasks call semel.steps, and the driver
 Known limitation: transforms run in a second job, on the rows that the first one kept.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -19,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semel import errors
 from semel.errors import RetryableError, SemelError, TerminalError
-from semel.manifest import Kind, SplitReport, StagedFile
+from semel.manifest import SplitReport, StagedFile, pack_files, unpack_files
 from semel.spark.transforms import load_transforms, module_path
 from semel.spec_parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
@@ -29,7 +28,7 @@ from semel.steps.shard import classify_shard
 from semel.steps.write import survivors, write_rows, write_task
 
 _READ = "shard int, split int, ids binary, report binary"
-_CLASSIFIED = "task int, split int, shard int, dropped binary, report binary"
+_CLASSIFIED = "task int, split int, shard int, dropped binary, report binary, files binary"
 _REPORTS = "split int, report binary"
 _WRITTEN = "files binary"
 _ARROW = {
@@ -45,6 +44,7 @@ _ARROW = {
         ("shard", pa.int32()),
         ("dropped", pa.binary()),
         ("report", pa.binary()),
+        ("files", pa.binary()),
     ],
     _REPORTS: [("split", pa.int32()), ("report", pa.binary())],
     _WRITTEN: [("files", pa.binary())],
@@ -131,11 +131,7 @@ class SparkEngine:
             samples = job.spec.limits.log_samples
             blamed = _blamed(error, transforms, samples=samples)
             raise blamed from (error if samples else None)
-        files = tuple(
-            StagedFile(**{**plain, "kind": Kind(plain["kind"])})
-            for row in written
-            for plain in json.loads(bytes(row["files"]))
-        )
+        files = tuple(file for row in written for file in unpack_files(bytes(row["files"])))
         return Outcome(reports=reports, files=files, sink_schema=schema_of(schema))
 
 
@@ -257,12 +253,14 @@ def _classify(job: StageJob) -> Callable:
         _each_once("split", [row["split"] for row in rows], len(job.splits), job)
         parts = [unpack_ids(row["ids"]) for row in rows]
         reports = [SplitReport.from_bytes(row["report"]) for row in rows]
-        dropped = classify_shard(job, shard, parts, reports)
+        dropped, files = classify_shard(job, shard, parts, reports)
 
         def judged(row: dict[str, Any]) -> tuple:
             number = row["split"]
             blob = pack_dropped(dropped[number]) if number in dropped else b""
-            return job.splits.task_of(number), number, shard, blob, row["report"]
+            # What the shard wrote goes with its first split, so that it is named once.
+            made = pack_files(files if number == 0 else ())
+            return job.splits.task_of(number), number, shard, blob, row["report"], made
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 
@@ -286,7 +284,8 @@ def _write(job: StageJob, write: bool) -> Callable:
             report = SplitReport.from_bytes(own[0]["report"])
             dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
             parts.append((report, dropped))
-        done = write_task(job, rows[0]["task"], parts, write=write)
+        files = tuple(file for row in rows for file in unpack_files(row["files"]))
+        done = write_task(job, rows[0]["task"], parts, write=write, files=files)
         yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in done))
 
     return task
@@ -305,7 +304,7 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Callable:
         from pyspark import TaskContext
 
         files = write_rows(job, TaskContext.get().partitionId(), batches, schema)
-        yield from _batches(_WRITTEN, [(json.dumps([asdict(file) for file in files]).encode(),)])
+        yield from _batches(_WRITTEN, [(pack_files(files),)])
 
     return task
 

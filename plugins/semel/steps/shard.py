@@ -1,11 +1,13 @@
 """classify, as a task: one shard of all splits against the pinned runs, and its new id run."""
 
+import uuid
 from functools import cache
 from pathlib import Path
 
 from semel.ledger import Ledger
-from semel.manifest import SplitReport
+from semel.manifest import SplitReport, StagedFile
 from semel.payload import FilterCache, known, store_run
+from semel.sinks.idsfile import Shard, write_ids
 from semel.steps.classify import Dropped, SplitIds, classify
 from semel.steps.job import StageJob
 
@@ -24,10 +26,12 @@ def filters_in(folder: Path) -> FilterCache:
 
 def classify_shard(
     job: StageJob, shard: int, parts: list[SplitIds], reports: list[SplitReport]
-) -> dict[int, Dropped]:
+) -> tuple[dict[int, Dropped], tuple[StagedFile, ...]]:
     """Decide who is dropped in one shard, and store the ids of those who are not.
 
-    A pure function of the parts and the pinned list; storing the same run again changes nothing.
+    Returns what each split loses, and the file of ids if the pipeline keeps them. A pure function
+    of the parts and the pinned list but for that file's name; storing the same run again changes
+    nothing.
     """
     low = [r.bucket_min for r in reports if r.bucket_min is not None]
     high = [r.bucket_max for r in reports if r.bucket_max is not None]
@@ -52,4 +56,9 @@ def classify_shard(
             h1=verdict.h1,
             h2=verdict.h2,
         )
-    return verdict.dropped
+    files: tuple[StagedFile, ...] = ()
+    if job.spec.keeps_ids and len(verdict.h1):
+        path = job.data_dir / f"c{shard:05d}-ids-{uuid.uuid4().hex}"
+        of = Shard(shard=shard, shards=job.shards, bucket_start=span[0], bucket_end=span[1])
+        files = (write_ids(path, of, verdict.h1, verdict.h2),)
+    return verdict.dropped, files

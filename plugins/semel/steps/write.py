@@ -25,12 +25,18 @@ REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
 
 
 def write_task(
-    job: StageJob, task: int, parts: list[tuple[SplitReport, list[Dropped]]], *, write: bool
+    job: StageJob,
+    task: int,
+    parts: list[tuple[SplitReport, list[Dropped]]],
+    *,
+    write: bool,
+    files: tuple[StagedFile, ...] = (),
 ) -> list[SplitReport]:
     """Write the decisions and, with `write`, the survivors of a task's splits (in source order).
 
-    Returns the whole account; the last report names what the task wrote here. Without `write` the
-    kept rows go to a file beside the spill, for `survivors` to read.
+    Returns the whole account; the last report names what the task wrote here, and `files`, which
+    classify wrote. Without `write` the kept rows go to a file beside the spill, for `survivors` to
+    read.
     """
     out = TaskFiles(job, f"w{task:05d}")
     spill = _opened([report for report, _ in parts])
@@ -44,7 +50,7 @@ def write_task(
         kept = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
         np.save(kept, np.concatenate(codes) == 0)
         done = [replace(report, kept=kept) for report in done]
-    return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close()))]
+    return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close(), *files))]
 
 
 def _opened(reports: list[SplitReport]) -> Spilled:
