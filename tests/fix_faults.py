@@ -20,6 +20,7 @@ from fix_engine import LocalEngine
 from semel import faults, limits, merge, pipeline
 from semel.abandon import abandon
 from semel.accept import accept_columns, accept_file, accept_loss
+from semel.adopt import adopt
 from semel.batch import BatchStatus
 from semel.collect import collect
 from semel.ledger import Ledger
@@ -82,7 +83,15 @@ def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     collect(ledger, spec, say=quiet)
 
 
-SCRIPTS = {f.__name__: f for f in (contested, leased, r1, r2, abandoning, accepting, collecting)}
+def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Take over what the pipeline's batches left."""
+    adopt(ledger, spec, say=quiet)
+
+
+SCRIPTS = {
+    f.__name__: f
+    for f in (contested, leased, r1, r2, abandoning, accepting, adopting, collecting)
+}
 
 
 @dataclass

@@ -12,7 +12,7 @@ inserted, in one transaction under the lock of the pipeline, which `merge` and t
 """
 
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Self
 
@@ -97,6 +97,15 @@ def publish_runs(
     """Make an attempt's runs visible, in the transaction that makes it win. Returns how many."""
     values = {"attempt_id": attempt_id, "seq": seq, "expires_at": expires_at}
     return len(rows(connection, "catalog", "publish_runs", **values))
+
+
+# Keeps C8.
+def last_time(batch_time: datetime, bucket_end: int | None, bucket_seconds: int) -> datetime:
+    """The later of batch time and the end of the newest bucket: ids live a horizon after both."""
+    if bucket_end is None:
+        return batch_time
+    end = datetime.fromtimestamp(0, UTC) + timedelta(seconds=bucket_end * bucket_seconds)
+    return max(batch_time, end)
 
 
 def ensure_segment(connection: sa.Connection, pipeline_id: int, horizon_seconds: int) -> int:

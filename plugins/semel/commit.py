@@ -14,13 +14,13 @@ an orchestrator cannot run an upstream task again.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from semel import faults, limits, paths
 from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
-from semel.catalog import Run, own_runs, publish_runs, snapshot
+from semel.catalog import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
 from semel.payload import FilterCache, overlap
@@ -206,13 +206,9 @@ def _decide(
 def _last_time(
     connection: sa.Connection, batch: Batch, mine: list[Run], batch_time: datetime
 ) -> datetime:
-    """The later of batch time and the end of the newest bucket: ids live a horizon after both."""
     ends = [run.bucket_end for run in mine if run.bucket_end is not None]
-    if not ends:
-        return batch_time
     found = row(connection, "commit", "bucket_seconds", pipeline_id=batch.pipeline_id)
-    end = datetime.fromtimestamp(0, UTC) + timedelta(seconds=max(ends) * found["bucket_seconds"])
-    return max(batch_time, end)
+    return last_time(batch_time, max(ends, default=None), found["bucket_seconds"])
 
 
 def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:

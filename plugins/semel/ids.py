@@ -68,6 +68,12 @@ def hash_ids(
     )
 
 
+def seconds_of(times: pa.ChunkedArray) -> np.ndarray:
+    """The whole seconds since 1970 in UTC (int64) of timestamps or dates; 0 for null."""
+    seconds = times.cast(pa.timestamp("s", tz="UTC"), safe=False).cast(pa.int64())
+    return pc.fill_null(seconds, 0).to_numpy()
+
+
 def _hash(part: pl.Series) -> tuple[np.ndarray, np.ndarray]:
     """xxh3_64 and xxhash64 of each value. The caller marks nulls as invalid; here they are 0."""
     value = pl.col("value").nchash

@@ -30,6 +30,12 @@ holds a file descriptor, of which a process often has 1,024."""
 MERGE_IDS_AT_ONCE = 2 << 20
 """Ids that a merge holds in memory: about 100 MiB with the copies that sorting makes."""
 
+OLD_IDS_AT_ONCE = 8 << 20
+"""Ids that adopt holds in memory before it spills them: some 400 MiB with sorted copies."""
+
+MARKERS_AT_ONCE = 1_000
+"""Batches that one statement of adopt writes: their specs are some 2 KB each."""
+
 DROP_LOCK_TIMEOUT_MS = 2_000
 """How long dropping a segment waits for its table: nobody should read it, or collect comes back."""
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,6 +140,11 @@ class Spec(Model):
         return not self.record_id
 
     @property
+    def bucket_seconds(self) -> int:
+        """The length of a bucket of record time; the pipeline's first plan fixes it."""
+        return max(60, int(self.dedup.horizon.total_seconds()) // 32)
+
+    @property
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids
@@ -241,6 +247,15 @@ def load_all() -> dict[str, Spec]:
     if errors := errors + clashes(loaded):
         raise SpecError("\n".join(errors))
     return {spec.name: spec for spec in loaded.values()}
+
+
+def loadable() -> list[Spec]:
+    """The pipelines whose own file is right; the others are passed over."""
+    found = []
+    for path in files():
+        with suppress(SpecError):
+            found.append(load(path))
+    return found
 
 
 def clashes(loaded: dict[Path, Spec]) -> list[str]:

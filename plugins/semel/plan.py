@@ -18,7 +18,7 @@ from semel import faults, identity, limits, partitions
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.errors import RetryableError, SourceError, TerminalError
-from semel.ledger import Ledger, change, row, transition
+from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
 from semel.sinks import owned
 from semel.sources.cut import Range, cut
@@ -265,7 +265,7 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
             sink_path=sink_path,
             identity=identity.to_text(identity.identity_of(spec)),
             shards=spec.dedup.shards,
-            bucket_seconds=max(60, int(spec.dedup.horizon.total_seconds()) // 32),
+            bucket_seconds=spec.bucket_seconds,
         )
         owner = row(connection, "plan", "sink_owner", sink_path=sink_path)
         if owner is not None and owner["name"] != spec.name:

@@ -36,8 +36,9 @@ class MarkedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """The success marker of one finalized batch. `sink_schema` holds names and Arrow types.
+    """The success marker of one finalized batch.
 
+    `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
     """
 
@@ -48,10 +49,13 @@ class Marker:
     request_key: str
     commit_seq: int
     batch_time: datetime
+    interval: tuple[datetime | None, datetime | None]
     bucket_seconds: int
     spec: Spec
     spec_digest: str
+    input_digest: str
     sink_schema: pa.Schema
+    sink_columns: list[list[str]]
     counts: Counts
     claims_listed: tuple[Claim, ...]
     files: tuple[MarkedFile, ...]
@@ -171,9 +175,12 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         request_key=plain["request_key"],
         commit_seq=int(plain["commit_seq"]),
         batch_time=datetime.fromisoformat(plain["batch_time"]),
+        interval=tuple(t and datetime.fromisoformat(t) for t in plain["interval"]),
         bucket_seconds=int(plain["bucket_seconds"]),
         spec=Spec.from_json(plain["spec"]),
         spec_digest=plain["spec_digest"],
+        input_digest=plain["input_digest"],
+        sink_columns=plain["sink_schema"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
         counts=typed(Counts, plain["counts"]),
         claims_listed=tuple(map(_claim, plain.get("claims", ()))),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from semel.batch import Batch, BatchStatus, Counts
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
+    from semel.adopt import Adopted
     from semel.collect import Collected
     from semel.commit import Committed
     from semel.finalize import Finalized
@@ -114,6 +115,43 @@ def collect(answer: "Collected | None") -> str:
     return "\n".join([*lines, *(f"NOT FINALIZED: {why}" for why in answer.damaged)])
 
 
+def adopt(answer: "Adopted") -> str:
+    """What was taken over, what was lost, and what nobody needs any more."""
+    name, batches = answer.pipeline, _count(answer.batches, "batch", "batches")
+    if answer.found:
+        return f"nothing to do: this ledger has {name} with the {batches} that have a marker"
+    parts = _count(answer.source_partitions, "source partition")
+    lines = [
+        f"adopted {name}: {batches}, {parts} ({_count(answer.files_found, 'file')} found), "
+        f"{_count(answer.ids, 'id')} in {_count(answer.id_runs, 'id run')}"
+    ]
+    if answer.batches_expired:
+        expired = _count(answer.batches_expired, "batch", "batches")
+        lines.append(f"the ids of {expired} are past their horizon, and were left out")
+    if answer.batches_forgotten:
+        shown = ", ".join(map(str, answer.batches_forgotten))
+        lines.append(f"FORGOTTEN: the ids of batch {shown}: what comes again of them is new")
+    for first, last in answer.commits_lost:
+        lines.append(f"commits {first} to {last} never had a marker: their records are read again")
+    if answer.strays:
+        lines.append(
+            f"left over: {_count(len(answer.strays), 'file')} of batches that never had a marker "
+            f"({_shown(answer.strays)}): move them away, their records are written again"
+        )
+    if answer.staging:
+        lines.append(
+            f"left over: {_count(len(answer.staging), 'staging folder')} "
+            f"({_shown(answer.staging)}): once no old process runs, remove them"
+        )
+    return "\n".join([*lines, f"next: semel run {name}"])
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names[:REFUSALS_SHOWN_MAX])) + (
+        ", ..." if len(names) > REFUSALS_SHOWN_MAX else ""
+    )
+
+
 def counts(found: Counts) -> list[str]:
     """The account of a batch: what was read equals the sum of what became of it."""
     return [
@@ -141,5 +179,5 @@ def _batch(batch: Batch) -> str:
     return f"batch {batch.batch_id} of {batch.spec['name']}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

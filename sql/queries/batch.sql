@@ -7,9 +7,9 @@ FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE b.batch_id = :batch_id;
 
--- name: finalized
--- Which attempts are in the output, and in which order they came.
+-- name: committed
+-- Which attempts are in the output, or will be, and in which order they came.
 SELECT b.batch_id, b.commit_seq, a.fence
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
-WHERE b.pipeline_id = :pipeline_id AND b.status = 'finalized';
+WHERE b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized');

@@ -16,6 +16,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import Child, Children
 from fix_pipelines import Workbench, events
+from fix_postgres import lose
 from fix_proxy import Proxy
 from fix_scene import Scene, live_runs, payload_tables, staged_folders, time_passes
 
@@ -35,13 +36,17 @@ FLOOR = ("collect.before_floor", "collect.after_floor")
 LEASE = ("commit.before_lease", "commit.after_lease")
 IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
 TWIN_STANDS = "stage.after_sync"
+SCRIPT_OF = {
+    "collect": "collecting", "abandon": "abandoning", "accept": "accepting", "adopt": "adopting",
+}  # fmt: skip
+"""Who passes the points of a verb that is no part of a run."""
 
 
 def scripts(point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
-    if verb in ("collect", "abandon", "accept"):
-        return [{"collect": "collecting", "abandon": "abandoning", "accept": "accepting"}[verb]]
+    if script := SCRIPT_OF.get(verb):
+        return [script]
     first = "leased" if point in LEASE else "contested"
     return [first, "collecting"] if point in IN_COLLECT else [first]
 
@@ -127,6 +132,9 @@ class Scenes:
             plan(self.ledger, scene.spec, "r1")
         elif script == "accepting":
             self._edited(scene)
+        elif script == "adopting":
+            scene.run("r1")
+            lose(self.ledger)
         elif script == "collecting":
             self._garbage(scene)
         return scene
@@ -177,11 +185,14 @@ def test_killed_and_killed_again(
         assert children.start(script).ended() == (0, None)
         _only_garbage_went(scene, point, pinned=bool(stands))
         scene.add("e.jsonl", events(60, 140))
-    elif script in ("abandoning", "accepting"):
+    elif script in ("abandoning", "accepting", "adopting"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
     if twin:
-        _goes_on(twin, stands=bool(stands))
+        if stands or script != "adopting":
+            _goes_on(twin, stands=bool(stands))
+        else:  # Before the adoption a plan is refused.
+            assert twin.ended() == (1, "TerminalError")
         assert scene.check() == found
 
 

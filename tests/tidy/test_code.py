@@ -19,7 +19,8 @@ PACKAGE = tree.python_files("plugins/semel")
 BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.durations"}
 VERBS = {
     f"semel.{verb}"
-    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "run")
+    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "adopt",
+                 "run")
 }
 OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit")
 OUTER += ("semel.demo", "semel.summary", "semel.look", "semel.gaps")

@@ -53,6 +53,6 @@ def test_each_file_says_what_it_is_for() -> None:
 
 def test_the_verbs_have_one_file_each() -> None:
     """One verb, one module, one SQL file."""
-    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon"):
+    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "adopt"):
         for path in (tree.PACKAGE / f"{verb}.py", tree.QUERIES / f"{verb}.sql"):
             assert path.is_file(), f"{tree.shown(path)} is missing: a verb has both"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.adoption import note
 from semel.audit.verdict import Findings, Offender
 from semel.batch import Claim
 from semel.errors import CorruptionError
@@ -24,8 +25,9 @@ _SCHEMAS = {
 
 
 def below(sink: Path) -> set[str]:
-    """All files below a sink, relative to it, but for staging (promised to nobody) and markers."""
-    skipped = {layout.own(sink) / "staging", layout.markers(sink)}
+    """All files below a sink, relative to it, but for staging (promised to nobody), markers and
+    notes of adopt."""
+    skipped = {layout.staging(sink), layout.markers(sink), layout.adoptions(sink)}
     found = set()
     for folder, folders, names in os.walk(sink):
         here = Path(folder)
@@ -50,25 +52,34 @@ def read_markers(sink: Path, pipeline: str, findings: Findings) -> list[Marker]:
             findings.blame("markers", Offender(what=what, batch=marker.batch_id, file=str(path)))
         found.append(marker)
     found.sort(key=lambda marker: marker.commit_seq)
-    _check_order(found, findings)
+    _check_order(found, _lost(sink, findings), findings)
     return found
 
 
-def _check_order(markers: list[Marker], findings: Findings) -> None:
+def _lost(sink: Path, findings: Findings) -> set[int]:
+    """The commits that were lost with a ledger, as adopt wrote down."""
+    try:
+        return note.read(sink)
+    except CorruptionError as error:
+        findings.blame("markers", Offender(what=str(error)))
+        return set()
+
+
+def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> None:
     expected = 1
     for marker in markers:
         if marker.commit_seq < expected:
             what = f"its place {marker.commit_seq} in the order of commits is another batch's too"
             findings.blame("markers", Offender(what=what, batch=marker.batch_id))
-        elif marker.commit_seq > expected:
+        elif missing := set(range(expected, marker.commit_seq)) - lost:
             what = (
-                f"commits {expected} to {marker.commit_seq - 1} have no marker: batches that have "
+                f"commits {min(missing)} to {max(missing)} have no marker: batches that have "
                 "committed and are not finalized (run finalize), or whose marker was removed"
             )
             findings.blame(
                 "markers",
                 Offender(what=what, batch=marker.batch_id),
-                count=marker.commit_seq - expected,
+                count=len(missing),
             )
         expected = max(expected, marker.commit_seq + 1)
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "audit": "semel.cli.look:audit",
     "accept": "semel.cli.mend:accept",
     "abandon": "semel.cli.mend:abandon",
+    "adopt": "semel.cli.mend:adopt",
     "collect": "semel.cli.mend:collect",
 }
 """Each command's function, in the order of the help. Imported only when called or listed."""

@@ -1,4 +1,4 @@
-"""`semel accept | abandon | collect`: what a person decides, and what is forgotten."""
+"""`semel accept | abandon | adopt | collect`: what a person decides, and what is forgotten."""
 
 from typing import Annotated
 
@@ -87,6 +87,34 @@ def abandon(
     output.emit(
         {"batch_id": batch, "ranges_released": ranges}, as_json=as_json, render=lambda: print(text)
     )
+
+
+def adopt(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    forget_ids: Annotated[
+        bool,
+        typer.Option("--forget-ids", help="Go on without ids that neither files nor source hold."),
+    ] = False,
+    as_json: output.AsJson = False,
+) -> None:
+    """Take over what a lost ledger's batches left in a pipeline's sink: batches, claims, ids.
+
+    Adopt every pipeline before any of them runs. The same command again changes nothing.
+
+    Example: semel adopt flights
+    """
+    from semel import pipeline as pipelines
+    from semel import summary
+    from semel.adopt import adopt as take_over
+    from semel.cli.connect import open_ledger
+
+    spec = pipelines.find(pipeline)
+    others = [other for other in pipelines.loadable() if other.name != spec.name]
+    with open_ledger() as ledger:
+        done = take_over(
+            ledger, spec, others, forget_ids=forget_ids, say=output.progress.print
+        )
+    output.emit({"adopted": done}, as_json=as_json, render=lambda: print(summary.adopt(done)))
 
 
 def collect(

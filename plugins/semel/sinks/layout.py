@@ -27,6 +27,11 @@ def markers(sink: Path) -> Path:
     return own(sink) / "markers"
 
 
+def adoptions(sink: Path) -> Path:
+    """Notes of adopt: which commits were lost with a ledger."""
+    return own(sink) / "adoptions"
+
+
 def marker(sink: Path, batch_id: int) -> Path:
     """The success marker: it lists the files of a batch, and readers go by it."""
     return markers(sink) / f"b{batch_id:08d}.json"

@@ -39,10 +39,10 @@ def refuse_foreign_markers(
 def not_of(
     connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
 ) -> list[Marker]:
-    """The markers that are of no finalized batch of this pipeline in this ledger."""
+    """The markers that are of no committed batch of this pipeline in this ledger."""
     known = {
         (r["batch_id"], r["fence"], r["commit_seq"])
-        for r in rows(connection, "batch", "finalized", pipeline_id=pipeline_id)
+        for r in rows(connection, "batch", "committed", pipeline_id=pipeline_id)
     }
     return [
         m

@@ -3,7 +3,7 @@
 A trace is
 - any file in `_semel/markers/`, also a hidden one, which a crash left;
 - a decisions, dead letters or ids file by its name, `b<batch>-<part>.parquet`;
-- a batch's folder in `_semel/staging/`;
+- an attempt's folder in `_semel/staging/`;
 - an output file: its name is what `sink.file_name` gives for some batch and part, in any folder.
 Empty folders and a user's own files are none.
 """
@@ -72,7 +72,7 @@ def _walk(sink: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
     staging = layout.staging(sink)
     for path in _names(staging):
         if match := _STAGED.fullmatch(os.path.basename(path)):
-            for attempt in _names(path) or [path]:
+            for attempt in _names(path):
                 yield "staging", os.path.relpath(attempt, staging), int(match[1])
     templates = [(spec, _pattern(spec)) for spec in specs]
     for folder, folders, names in os.walk(sink):

@@ -13,12 +13,11 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from semel import limits
 from semel.batch import Claim, Counts
-from semel.ids import hash_ids
+from semel.ids import hash_ids, seconds_of
 from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
 from semel.sources import files, formats
@@ -67,6 +66,15 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
             done += found or [_read(job, split, out, spill) for split in group]
     report = replace(done[-1].report, files=out.close())
     return [*done[:-1], replace(done[-1], report=report)]
+
+
+def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
+    """The ids of a split's valid records, but for those at the offsets `skip`; nothing is written.
+
+    SourceError: the file is no longer what was planned.
+    """
+    with content_of(job, split.claim) as file:
+        return _Reader(job, split, file, skip=skip).run(lambda _: None, lambda _: None)
 
 
 def _read_small(
@@ -164,10 +172,12 @@ class Tally:
 
 
 class _Reader:
-    """One pass over a split."""
+    """One pass over a split. `skip`: offsets of records that are not to be looked at."""
 
-    def __init__(self, job: StageJob, split: Split, file: BinaryIO) -> None:
-        self._job, self._split, self._file = job, split, file
+    def __init__(
+        self, job: StageJob, split: Split, file: BinaryIO, *, skip: np.ndarray | None = None
+    ) -> None:
+        self._job, self._split, self._file, self._skip = job, split, file, skip
         self._digest = xxhash.xxh3_128()
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
@@ -238,6 +248,8 @@ class _Reader:
     def _identify(self, block: Block) -> Block:
         """Hash the ids of a block; reject rows without one, and rows of collected buckets."""
         spec, table = self._job.spec, block.table
+        if self._skip is not None:
+            table = table.filter(~np.isin(table.column(OFFSET).to_numpy(), self._skip))
         if spec.by_position or not table.num_rows:
             return block
         reason = np.zeros(table.num_rows, np.uint8)
@@ -273,8 +285,8 @@ class _Reader:
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
         """The bucket of each row by its record time. Marks rows that have none or are too late."""
         job = self._job
-        time = table.column(job.spec.record_time).cast(pa.timestamp("s", tz="UTC"), safe=False)
-        seconds = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
+        time = table.column(job.spec.record_time)
+        seconds = seconds_of(time)
         buckets = np.floor_divide(seconds, job.bucket_seconds)
         if job.spec.dedup.late is Late.QUARANTINE:
             reason[buckets < job.gc_floor] = LATE

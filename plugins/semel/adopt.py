@@ -1,0 +1,354 @@
+"""adopt: take over what a lost ledger's batches left below a sink, from markers and files alone.
+
+How it works:
+1. read the markers, prove that they go together, and find their source files again;
+2. let the ledger's sequences pass every number that markers and names of files hold;
+3. read the ids of each batch whose horizon is not over, outside any transaction;
+4. write pipeline, source partitions, batches, claims and catalog in one transaction.
+What the lost ledger had planned, or committed and not finalized, is unclaimed: the next plan takes
+it.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from semel import faults, identity, limits, paths
+from semel.adoption import note, runs
+from semel.adoption.ids import GoneError, ids_of
+from semel.adoption.partitions import Adoptee, partitions_of
+from semel.adoption.rows import write_batches, write_partitions
+from semel.catalog import ensure_segment, last_time
+from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
+from semel.ledger import Ledger, change, row, rows
+from semel.pipeline import Scope, Spec
+from semel.reader import Marker, markers
+from semel.sinks import owned, traces
+from semel.sinks.traces import Traces
+from semel.sources.files import list_files
+from semel.stage import Say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopted:
+    """What was taken over. `found`: the ledger had all of it already, and nothing was done."""
+
+    pipeline: str
+    found: bool
+    batches: int
+    source_partitions: int = 0
+    files_found: int = 0
+    ids: int = 0
+    id_runs: int = 0
+    batches_expired: int = 0
+    batches_forgotten: tuple[int, ...] = ()
+    commits_lost: tuple[tuple[int, int], ...] = ()
+    """Commits, first and last, that never came to a marker."""
+    strays: tuple[str, ...] = ()
+    """Files of batches, relative to the sink, that no marker lists."""
+    staging: tuple[str, ...] = ()
+    """Folders of attempts, relative to `_semel/staging/`, that nobody goes on with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Catalog:
+    """The ids of all batches, ready to be written."""
+
+    runs: list[runs.OldRun]
+    gc_floor: int | None
+    expired: int
+    forgotten: tuple[int, ...]
+
+
+def adopt(
+    ledger: Ledger,
+    spec: Spec,
+    others: Iterable[Spec] = (),
+    *,
+    forget_ids: bool = False,
+    say: Say = print,
+) -> Adopted:
+    """Take over what batches left in a pipeline's sink. The same call again changes nothing.
+
+    `others`: pipelines that may be adopted later, whose numbers are left free. `forget_ids`: go on
+    where neither files nor source hold a batch's ids; they come again as new records.
+    TerminalError: what is there does not go together, or the ledger has other batches.
+    """
+    sink = spec.sink_path()
+    found = _markers(spec, sink)
+    there = traces.look(sink, {(s.name, s.sink.file_name): s for s in _specs(spec, found)}.values())
+    known = _known(ledger, spec, sink, found)
+    if known is not None:
+        return known
+    if there == Traces():
+        raise StateError(
+            f"{sink} holds nothing of semel, so there is nothing to adopt; run {spec.name}"
+        )
+    _check(spec, found)
+    now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
+    partitions = partitions_of(spec, found, list_files(spec).files)
+    lost = note.gaps([marker.commit_seq for marker in found])
+    folder = paths.cache_dir()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="adopt-", dir=folder) as spills:
+        catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
+        if lost:
+            note.write(sink, lost)
+        _write(ledger, spec, found, partitions, catalog)
+    listed = {file.path for marker in found for file in marker.files}
+    won = {f"b{marker.batch_id:08d}/f{marker.fence:04d}" for marker in found}
+    return Adopted(
+        pipeline=spec.name,
+        found=False,
+        batches=len(found),
+        source_partitions=len(partitions),
+        files_found=sum(part.seen is not None for part in partitions),
+        ids=sum(run.ids for run in catalog.runs),
+        id_runs=len(catalog.runs),
+        batches_expired=catalog.expired,
+        batches_forgotten=catalog.forgotten,
+        commits_lost=tuple((first, last) for first, last in lost),
+        strays=tuple(sorted({*there.output, *there.kept} - listed)),
+        staging=tuple(sorted(there.staging.keys() - won)),
+    )
+
+
+def _specs(spec: Spec, found: list[Marker]) -> list[Spec]:
+    return [spec, *(marker.spec for marker in found)]
+
+
+def _markers(spec: Spec, sink: Path) -> list[Marker]:
+    try:
+        return markers(sink)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error}. Or move that marker aside: then its batch is not taken over, and its "
+            f"records are read again by the next `semel run {spec.name}`"
+        ) from error
+
+
+# Keeps D3.
+def _known(ledger: Ledger, spec: Spec, sink: Path, found: list[Marker]) -> Adopted | None:
+    """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
+    with ledger.transaction() as connection:
+        pipeline = row(connection, "plan", "pipeline", name=spec.name)
+        if pipeline is None:
+            owner = row(connection, "plan", "sink_owner", sink_path=str(sink))
+            if owner is None:
+                return None
+            raise TerminalError(
+                f"sink.path {sink} belongs to pipeline {owner['name']!r} in this ledger; "
+                f"{spec.name!r} cannot take over its batches"
+            )
+        unknown = owned.not_of(connection, pipeline["pipeline_id"], spec.name, found)
+    if not unknown:
+        return Adopted(pipeline=spec.name, found=True, batches=len(found))
+    raise TerminalError(
+        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {sink}: it "
+        "was restored to an earlier time, or they ran with another ledger. Make an empty database "
+        "the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` for each pipeline"
+    )
+
+
+def _some(found: list[Marker]) -> str:
+    shown = ", ".join(str(marker.batch_id) for marker in found[:5])
+    return f"batches {shown}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+# Keeps D2.
+def _check(spec: Spec, found: list[Marker]) -> None:
+    """Prove that markers are of one pipeline, this one, and tell one story."""
+    if foreign := [marker for marker in found if marker.pipeline != spec.name]:
+        raise TerminalError(
+            f"{_some(foreign)} in {spec.sink_path()} are of pipeline {foreign[0].pipeline!r}; "
+            f"{spec.name!r} cannot take them over: give the pipeline its old name"
+        )
+    for one, other in pairwise(found):
+        if one.commit_seq == other.commit_seq or one.bucket_seconds != other.bucket_seconds:
+            raise CorruptionError(
+                f"the markers {one.path} and {other.path} are of two ledgers: their places in the "
+                "order of commits, or their buckets, do not go together; move those aside that do "
+                "not belong here"
+            )
+    claims = sorted(
+        (c.source_partition_id, c.start, c.end, m.path) for m in found for c in m.claims
+    )
+    for (part, _, end, path), (other_part, start, _, other) in pairwise(claims):
+        if part == other_part and start < end:
+            raise CorruptionError(
+                f"the markers {path} and {other} claim the same bytes of source partition {part}; "
+                "move aside the one that does not belong here"
+            )
+    if found:
+        identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
+
+
+def _numbers(other: Spec, say: Say) -> tuple[int, int]:
+    """The highest batch and source partition that another pipeline's sink shows."""
+    sink = other.sink_path()
+    batch_max = traces.look(sink, [other]).batch_max
+    try:
+        return batch_max, _partition_max(markers(sink))
+    except CorruptionError as error:
+        say(f"the numbers of {other.name} are not left free as a whole: {error}")
+        return batch_max, 0
+
+
+def _partition_max(found: list[Marker]) -> int:
+    return max((c.source_partition_id for m in found for c in m.claims), default=0)
+
+
+def _pass_numbers(
+    ledger: Ledger,
+    spec: Spec,
+    found: list[Marker],
+    there: Traces,
+    others: list[tuple[int, int]],
+) -> datetime:
+    """Let the sequences pass all numbers. Returns the ledger's time.
+
+    TerminalError: this ledger gave some of them to others.
+    """
+    numbers = [(there.batch_max, _partition_max(found)), *others]
+    with ledger.transaction() as connection:
+        change(connection, "adopt", "lock_numbers")
+        # Keeps D5.
+        taken = rows(
+            connection,
+            "adopt",
+            "taken",
+            batches=[marker.batch_id for marker in found],
+            partitions=list({c.source_partition_id for m in found for c in m.claims}),
+        )
+        if taken:
+            shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])
+            raise TerminalError(
+                f"this ledger gave {len(taken)} numbers of {spec.name}'s to others ({shown}), and "
+                "two cannot share one. Adopt each pipeline before any of them runs: make an empty "
+                "database the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` "
+                f"for each; or give {spec.name} a ledger of its own"
+            )
+        rows(
+            connection,
+            "adopt",
+            "pass_numbers",
+            batch_max=max(batch for batch, _ in numbers),
+            partition_max=max(part for _, part in numbers),
+        )
+        now = row(connection, "adopt", "now")["now"]
+        faults.point("adopt.before_numbers")
+    faults.point("adopt.after_numbers")
+    return now
+
+
+def _catalog(
+    spec: Spec,
+    found: list[Marker],
+    partitions: list[Adoptee],
+    now: datetime,
+    folder: Path,
+    *,
+    forget_ids: bool,
+) -> _Catalog:
+    """Read the ids of all batches that are remembered. TerminalError names those that are gone."""
+    sink, horizon = spec.sink_path(), int(spec.dedup.horizon.total_seconds())
+    of = {part.known.source_partition_id: part for part in partitions}
+    made = runs.OldRuns(folder, horizon)
+    # Keeps D8.
+    floor = None
+    if spec.dedup.scope is Scope.BUCKET:
+        seconds = found[-1].bucket_seconds if found else spec.bucket_seconds
+        # What collect would say now: each bucket from there on is made again.
+        floor = int(now.timestamp() - horizon) // seconds
+    expired, gone = 0, []
+    for marker in found:
+        if marker.spec.by_position:
+            continue
+        # Keeps C8.
+        if _is_expired(marker, now, floor):
+            expired += 1
+            continue
+        try:
+            ids = ids_of(sink, marker, [of[c.source_partition_id].here(c) for c in marker.claims])
+        except GoneError as error:
+            gone.append((marker, str(error)))
+            continue
+        ends = [part.bucket_end for part in ids if part.bucket_end is not None]
+        last = last_time(marker.batch_time, max(ends, default=None), marker.bucket_seconds)
+        made.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
+    # Keeps D7.
+    if gone and not forget_ids:
+        why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
+        raise TerminalError(
+            f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} are nowhere any "
+            f"more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
+            "goes on without them: records with these ids that come again are new"
+        )
+    for marker, _ in gone if floor is not None else ():
+        # A bucket that lacks ids takes no more records.
+        floor = max(floor, _bucket_max(marker) + 1)
+    return _Catalog(
+        runs=made.finish(),
+        gc_floor=floor,
+        expired=expired,
+        forgotten=tuple(marker.batch_id for marker, _ in gone),
+    )
+
+
+def _is_expired(marker: Marker, now: datetime, floor: int | None) -> bool:
+    """Whether all ids of a batch are surely older than they need be remembered."""
+    if floor is None:
+        return marker.batch_time + marker.spec.dedup.horizon <= now
+    end = last_time(marker.batch_time, _bucket_max(marker) + 1, marker.bucket_seconds)
+    return end + marker.spec.dedup.horizon <= now and _bucket_max(marker) < floor
+
+
+def _bucket_max(marker: Marker) -> int:
+    """The newest bucket that a batch can have: record_time is a day ahead at most."""
+    ahead = timedelta(seconds=limits.RECORD_TIME_AHEAD_SECONDS)
+    return int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
+
+
+# Keeps D4.
+def _write(
+    ledger: Ledger,
+    spec: Spec,
+    found: list[Marker],
+    partitions: list[Adoptee],
+    catalog: _Catalog,
+) -> None:
+    last = found[-1] if found else None
+    with ledger.transaction() as connection:
+        made = row(
+            connection,
+            "adopt",
+            "insert_pipeline",
+            name=spec.name,
+            sink_path=str(spec.sink_path()),
+            identity=identity.to_text(identity.identity_of(spec)),
+            shards=spec.dedup.shards,
+            bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,
+            commit_seq=last.commit_seq if last else 0,
+            batch_time_last=max((marker.batch_time for marker in found), default=None),
+            gc_floor=catalog.gc_floor,
+            sink_schema=json.dumps(last.sink_columns) if last else None,
+        )
+        if made is None:
+            raise RetryableError(
+                f"pipeline {spec.name} was made by somebody else meanwhile; run this again to see "
+                "what became of it"
+            )
+        pipeline_id = made["pipeline_id"]
+        write_partitions(connection, pipeline_id, partitions)
+        write_batches(connection, pipeline_id, spec.sink_path(), found)
+        if catalog.runs:
+            horizon = int(spec.dedup.horizon.total_seconds())
+            segment_id = ensure_segment(connection, pipeline_id, horizon)
+            for run in catalog.runs:
+                runs.write(connection, pipeline_id, segment_id, run)
+        faults.point("adopt.before_adopt")
+    faults.point("adopt.after_adopt")

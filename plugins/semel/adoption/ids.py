@@ -1,0 +1,209 @@
+"""The ids of a finalized batch, from its files alone: for a catalog that was lost.
+
+They are looked for in the ids files of the batch, then in its output (without transforms, for these
+may drop or change ids), then in the source: the claimed ranges, less what decisions and dead
+letters name. Whatever is read was proven first: files by size and checksum, ranges by head and
+tail. What comes out is as many distinct ids as the marker says that there were survivors, or an
+error.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel import limits, sortedids
+from semel.batch import Claim
+from semel.errors import CorruptionError, SourceError
+from semel.ids import hash_ids, seconds_of
+from semel.manifest import Kind
+from semel.pipeline import Scope
+from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
+from semel.sinks.idsfile import read_ids
+from semel.sources import files
+from semel.sources.content import is_gzip
+from semel.sources.formats import is_whole
+from semel.steps.job import StageJob, splits_of
+from semel.steps.read import read_again
+from semel.storage import checksum
+
+_EVER = 1 << 62  # Seconds beyond any clock: what is late or ahead is in the dead letters.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIds:
+    """The ids of a batch in one shard, sorted by h1 (uint64) with their h2 (uint32), none twice."""
+
+    shard: int
+    h1: np.ndarray
+    h2: np.ndarray
+    bucket_start: int | None
+    bucket_end: int | None
+
+
+class GoneError(Exception):
+    """Neither ids files nor output nor source give a batch's ids. The message says of each why."""
+
+
+_POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
+
+_Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+"""h1, h2, shard and bucket of some ids."""
+
+
+def ids_of(sink: Path, marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
+    """The ids of a batch, by shard. `claims` are the marker's, in the files as they lie now."""
+    if not marker.counts.survivors:
+        return []
+    ways = {
+        "ids files": lambda: _kept(sink, marker),
+        "output": lambda: _proven(marker, _in_output(sink, marker)),
+        "source": lambda: _proven(marker, _in_source(sink, marker, tuple(claims))),
+    }
+    if not marker.of_kind(Kind.IDS):
+        del ways["ids files"]
+    if marker.spec.transforms:
+        del ways["output"]
+    whys = []
+    for name, way in ways.items():
+        try:
+            return way()
+        except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
+            whys.append(f"{name}: {error}")
+    raise GoneError("; ".join(whys))
+
+
+def _kept(sink: Path, marker: Marker) -> list[ShardIds]:
+    found = []
+    for file in marker.of_kind(Kind.IDS):
+        of, h1, h2 = read_ids(_whole(sink, file))
+        if of.shards != marker.spec.dedup.shards:
+            raise ValueError(f"{file.path} has {of.shards} shards")
+        found.append(
+            ShardIds(
+                shard=of.shard, h1=h1, h2=h2, bucket_start=of.bucket_start, bucket_end=of.bucket_end
+            )
+        )
+    _check_count(marker, sum(len(part.h1) for part in found))
+    return found
+
+
+def _whole(sink: Path, file: MarkedFile) -> Path:
+    """A listed file that is what its marker says. OSError, ValueError."""
+    path = sink / file.path
+    if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
+        raise ValueError(f"{file.path} is not what its marker says")
+    return path
+
+
+def _proven(marker: Marker, parts: Iterable[_Part]) -> list[ShardIds]:
+    """Ids by shard, sorted. ValueError when they are not as many as there were survivors."""
+    none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
+    held = [none, *parts]
+    h1, h2, shard = (np.concatenate([part[at] for part in held]) for at in range(3))
+    buckets = [part[3] for part in held if part[3] is not None and len(part[3])]
+    found = []
+    for number in np.unique(shard):
+        own = shard == number
+        once = distinct(h1[own], h2[own])
+        found.append(
+            ShardIds(
+                shard=int(number),
+                h1=once[0],
+                h2=once[1],
+                bucket_start=min((int(b.min()) for b in buckets), default=None),
+                bucket_end=max((int(b.max()) + 1 for b in buckets), default=None),
+            )
+        )
+    _check_count(marker, sum(len(part.h1) for part in found))
+    return found
+
+
+def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ids sorted by h1, each once."""
+    order = sortedids.grouped_order(h1, h2)
+    h1, h2 = h1[order], h2[order]
+    once = sortedids.is_first(h1, h2)
+    return h1[once], h2[once]
+
+
+def _check_count(marker: Marker, found: int) -> None:
+    if found != marker.counts.survivors:
+        raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
+
+
+def _in_output(sink: Path, marker: Marker) -> Iterator[_Part]:
+    spec = marker.spec
+    by_bucket = spec.dedup.scope is Scope.BUCKET
+    names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
+    declared = spec.arrow_schema()
+    for file in marker.of_kind(Kind.DATA):
+        _whole(sink, file)
+        table = dataset_of(sink, spec, [file], columns_in_files(marker)).to_table(columns=names)
+        # JSON Lines holds dates as text.
+        columns = [table.column(name).cast(declared.field(name).type) for name in names]
+        table = pa.table(columns, names=names)
+        buckets = None
+        if by_bucket:
+            buckets = np.floor_divide(
+                seconds_of(table.column(spec.record_time)), marker.bucket_seconds
+            )
+        ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
+        if not ids.valid.all():
+            raise ValueError(f"{file.path} has rows without an id")
+        yield ids.h1, ids.h2, ids.shard, buckets
+
+
+def _in_source(sink: Path, marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
+    skip = _dropped(sink, marker)
+    root = Path(os.path.realpath(marker.spec.source_root()))
+    files.check_claims(claims, root, marker.batch_id)
+    whole = {c.ordinal for c in claims if is_whole(marker.spec) or is_gzip(c.path)}
+    job = _job(marker, claims, whole, root)
+    for split in job.splits:
+        offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
+        done = read_again(job, split, offsets)
+        low, high = done.report.bucket_min, done.report.bucket_max
+        buckets = np.array([low, high]) if low is not None else None
+        for shard, ids in done.ids.items():
+            yield ids.h1, ids.h2, np.full(len(ids.h1), shard, np.uint16), buckets
+
+
+def _dropped(sink: Path, marker: Marker) -> dict[int, np.ndarray]:
+    """The offsets of a batch's duplicates and rejected records, by source partition."""
+    tables = [
+        pq.read_table(_whole(sink, file), columns=list(_POSITION.names), partitioning=None)
+        for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS)
+        for file in marker.of_kind(kind)
+    ]
+    table = pa.concat_tables([_POSITION.empty_table(), *(t.cast(_POSITION) for t in tables)])
+    part, offset = (table.column(name).to_numpy() for name in _POSITION.names)
+    return {int(number): offset[part == number] for number in np.unique(part)}
+
+
+def _job(
+    marker: Marker, claims: tuple[Claim, ...], whole: set[int], root: Path
+) -> StageJob:
+    """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
+    return StageJob(
+        spec=marker.spec,
+        dsn="",
+        pipeline_id=0,
+        batch_id=marker.batch_id,
+        attempt_id=0,
+        fence=marker.fence,
+        folder=Path(),
+        source_root=root,
+        splits=splits_of(list(claims), limits.SPLIT_BYTES, whole=whole),
+        shards=marker.spec.dedup.shards,
+        bucket_seconds=marker.bucket_seconds,
+        gc_floor=-_EVER,
+        now_seconds=_EVER,
+        segment_id=None,
+        runs=(),
+        cache_dir=Path(),
+    )

@@ -1,0 +1,111 @@
+-- adopt: take over what a lost ledger's batches left.
+
+-- name: now
+SELECT clock_timestamp() AS now;
+
+-- name: lock_numbers
+-- Until the sequences have passed the numbers that are taken over, no plan draws a new one.
+LOCK TABLE semel.source_partition, semel.batch IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: taken
+-- Numbers that are given to others in this ledger.
+SELECT 'batch' AS what, b.batch_id AS number, p.name
+FROM semel.batch AS b JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE b.batch_id = ANY(CAST(:batches AS bigint[]))
+UNION ALL
+SELECT 'source partition', s.source_partition_id, p.name
+FROM semel.source_partition AS s JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE s.source_partition_id = ANY(CAST(:partitions AS bigint[]))
+ORDER BY what, number;
+
+-- name: pass_numbers
+-- Keeps D5.
+-- Only upwards: what was drawn stays drawn.
+SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
+              GREATEST(:batch_max, nextval(pg_get_serial_sequence('semel.batch', 'batch_id')))),
+       setval(pg_get_serial_sequence('semel.source_partition', 'source_partition_id'),
+              GREATEST(:partition_max,
+                       nextval(pg_get_serial_sequence('semel.source_partition',
+                                                      'source_partition_id'))));
+
+-- name: insert_pipeline
+INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds, commit_seq,
+                            batch_time_last, gc_floor, sink_schema)
+VALUES (:name, :sink_path, :identity, :shards, :bucket_seconds, :commit_seq,
+        COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
+        COALESCE(:gc_floor, -9223372036854775808), :sink_schema)
+ON CONFLICT DO NOTHING
+RETURNING pipeline_id;
+
+-- name: insert_partitions
+-- Of a closed one nobody knows more than what was read.
+INSERT INTO semel.source_partition
+    (source_partition_id, pipeline_id, path, generation, device, inode, birth_ns, size, mtime_ns,
+     ctime_ns, content, reached, head_length, head_hash, first_hash, last_length, last_hash,
+     tail_hash, packed, closed_at, accounted)
+OVERRIDING SYSTEM VALUE
+SELECT f.source_partition_id, :pipeline_id, f.path, f.generation, f.device, f.inode, f.birth_ns,
+       f.size, f.mtime_ns, f.ctime_ns, f.content, f.reached, f.head_length, f.head_hash,
+       f.first_hash, f.last_length, f.last_hash, f.tail_hash, f.packed,
+       CASE WHEN f.closed THEN clock_timestamp() END, f.closed
+FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
+         AS f (source_partition_id bigint, path text, generation int, device bigint, inode bigint,
+               birth_ns bigint, size bigint, mtime_ns bigint, ctime_ns bigint, content bigint,
+               reached bigint, head_length int, head_hash text, first_hash text, last_length int,
+               last_hash text, tail_hash text, packed boolean, closed boolean);
+
+-- name: insert_batches
+-- A marker is written when all else of its batch is durable: so its batch is finalized.
+INSERT INTO semel.batch
+    (batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
+     interval_start, interval_end, commit_seq, batch_time, planned_at, seen_at, committed_at,
+     finalized_at)
+OVERRIDING SYSTEM VALUE
+SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', CAST(b.spec AS jsonb),
+       b.spec_digest, :split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time,
+       b.batch_time, b.batch_time, b.batch_time, b.batch_time
+FROM unnest(CAST(:batches AS bigint[]), CAST(:request_keys AS text[]), CAST(:ordinals AS int[]),
+            CAST(:specs AS text[]), CAST(:spec_digests AS text[]),
+            CAST(:interval_starts AS timestamptz[]), CAST(:interval_ends AS timestamptz[]),
+            CAST(:commit_seqs AS bigint[]), CAST(:batch_times AS timestamptz[]))
+         AS b (batch_id, request_key, ordinal, spec, spec_digest, interval_start, interval_end,
+               commit_seq, batch_time);
+
+-- name: insert_attempts
+INSERT INTO semel.attempt
+    (batch_id, fence, status, snapshot_seq, gc_floor, driver, input_digest, sink_schema,
+     records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
+     rows_written, bytes_read, reason, started_at, staged_at, ended_at)
+SELECT b.batch_id, a.fence, 'won', b.commit_seq - 1, p.gc_floor, 'adopt', a.input_digest,
+       a.sink_schema, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
+       a.quarantined, a.late, a.rows_written, a.bytes_read, 'taken over by adopt', b.batch_time,
+       b.batch_time, b.batch_time
+FROM unnest(CAST(:batches AS bigint[]), CAST(:fences AS int[]), CAST(:input_digests AS text[]),
+            CAST(:sink_schemas AS text[]), CAST(:records_read AS bigint[]),
+            CAST(:survivors AS bigint[]), CAST(:duplicates_batch AS bigint[]),
+            CAST(:duplicates_catalog AS bigint[]), CAST(:quarantined AS bigint[]),
+            CAST(:late AS bigint[]), CAST(:rows_written AS bigint[]), CAST(:bytes_read AS bigint[]))
+         AS a (batch_id, fence, input_digest, sink_schema, records_read, survivors,
+               duplicates_batch, duplicates_catalog, quarantined, late, rows_written, bytes_read)
+JOIN semel.batch AS b USING (batch_id)
+JOIN semel.pipeline AS p USING (pipeline_id);
+
+-- name: insert_claims
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, tail_hash, head_length,
+                         head_hash)
+SELECT c.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.tail_hash,
+       c.head_length, c.head_hash
+FROM jsonb_to_recordset(CAST(:claims AS jsonb))
+         AS c (batch_id bigint, ordinal int, source_partition_id bigint, start bigint, "end" bigint,
+               tail_hash text, head_length int, head_hash text);
+
+-- name: insert_files
+-- The staged names are gone; nobody asks for those of a finalized batch.
+INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
+                                 records, bytes, checksum)
+SELECT a.attempt_id, f.batch_id, f.ordinal, f.kind, '', f.final_path, f.records, f.bytes, f.checksum
+FROM unnest(CAST(:batches AS bigint[]), CAST(:ordinals AS int[]), CAST(:kinds AS text[]),
+            CAST(:final_paths AS text[]), CAST(:records AS bigint[]), CAST(:bytes AS bigint[]),
+            CAST(:checksums AS text[]))
+         AS f (batch_id, ordinal, kind, final_path, records, bytes, checksum)
+JOIN semel.attempt AS a ON a.batch_id = f.batch_id AND a.status = 'won';

@@ -1,0 +1,313 @@
+"""Where adopt gets the ids of a batch: ids files, output and source give the same ones."""
+
+import gzip
+import json
+import os
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_postgres import lose
+
+from semel import limits
+from semel.adopt import adopt
+from semel.adoption.ids import GoneError, ids_of
+from semel.adoption.partitions import partitions_of
+from semel.errors import TerminalError
+from semel.ledger import Ledger
+from semel.manifest import Kind
+from semel.pipeline import Spec
+from semel.reader import Marker, markers
+from semel.run import run_batch
+from semel.sources.files import list_files
+from semel.spark.engine import SparkEngine
+
+SCHEMA = {"t": "string", "i": "int", "d": "date", "at": "timestamp", "m": "decimal(9,2)"}
+RECORD_ID = ["t", "i", "d", "at", "m", "b"]
+SCHEMA["b"] = "boolean"
+
+
+def rows(first: int, last: int) -> list[dict]:
+    return [
+        {
+            "t": f"té/{n % 7} %41", "i": n - 20, "d": f"2026-01-{n % 28 + 1:02d}",
+            "at": f"1969-12-31T23:59:{n % 60:02d}.123456Z", "m": n / 4, "b": n % 2 == 0,
+        }
+        for n in range(first, last)
+    ]  # fmt: skip
+
+
+def as_csv(records: list[dict]) -> bytes:
+    lines = [",".join(SCHEMA)]
+    lines += [",".join(map(str, {**r, "b": str(r["b"]).lower()}.values())) for r in records]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def as_json(records: list[dict]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def old(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    past = time.time() - 3600
+    os.utime(path, (past, past))
+
+
+SOURCES = {
+    "jsonl": ({"path": "in/*"}, "a.jsonl", lambda r: as_json(r) + b"{bad\n"),
+    "jsonl.gz": (
+        {"path": "in/*", "closed_after": "1 m"},
+        "a.jsonl.gz",
+        lambda r: gzip.compress(as_json(r) + b"{bad\n"),
+    ),
+    "csv": ({"path": "in/*", "format": "csv"}, "a.csv", lambda r: as_csv(r) + b"one,two\n"),
+    "multiline": (
+        {"path": "in/*", "format": "csv", "closed_after": "1 m", "csv": {"multiline": True}},
+        "a.csv",
+        as_csv,
+    ),
+}
+SINKS = {
+    "parquet": {},
+    "jsonl": {"format": "jsonl"},
+    "folders": {"partition_by": ["t", "d", "b"]},
+    "jsonl folders": {"format": "jsonl", "partition_by": ["d", "i"]},
+}
+
+
+def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
+    """h1 and h2 by shard."""
+    parts = partitions_of([marker], list_files(spec)[0])
+    of = {part.known.source_partition_id: part for part in parts}
+    claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
+    made = ids_of(spec.sink_path(), marker, claims)
+    spans = {(part.bucket_start, part.bucket_end) for part in made}
+    assert len(spans) == 1
+    return {part.shard: set(zip(part.h1.tolist(), part.h2.tolist(), strict=True)) for part in made}
+
+
+# Attacks D7.
+@pytest.mark.parametrize("scope", ["horizon", "bucket"])
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_three_ways_to_the_same_ids(
+    bench: Workbench, ledger: Ledger, source: str, sink: str, scope: str
+) -> None:
+    """Of every type, from every format: what is lost of one way is found by the next."""
+    changes, name, encode = SOURCES[source]
+    spec = bench.spec(
+        source={"schema": SCHEMA, **changes},
+        record_id=RECORD_ID,
+        record_time="at",
+        dedup={"scope": scope, "keep_ids": True, "horizon": "3650 d", "late": _late(scope)},
+        sink=SINKS[sink],
+    )
+    old(bench.data / "in" / name, encode([*rows(0, 100), *rows(0, 9)]))
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    (marker,) = markers(spec.sink_path())
+    assert marker.counts.survivors == 100
+    kept = found(spec, marker)
+    assert sum(map(len, kept.values())) == 100
+    for kind in (Kind.IDS, Kind.DATA):
+        for file in marker.of_kind(kind):
+            (spec.sink_path() / file.path).unlink()
+        assert found(spec, marker) == kept, f"without {kind}"
+    for file in marker.of_kind(Kind.DECISIONS):
+        (spec.sink_path() / file.path).unlink()
+    with pytest.raises(GoneError, match=r"ids files: .*; output: .*; source: "):
+        found(spec, marker)
+
+
+def _late(scope: str) -> str:
+    return "accept" if scope == "bucket" else "quarantine"
+
+
+# Attacks D7.
+@pytest.mark.parametrize("broken", ["changed", "cut", "lying"])
+def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken: str) -> None:
+    """Output that was changed and ranges that were cut give no ids, nor do too few of them."""
+    spec = bench.spec()
+    path = bench.write("in/a.jsonl", events(0, 50))
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    (marker,) = markers(spec.sink_path())
+    output = spec.sink_path() / marker.files[0].path
+    if broken == "changed":
+        data = bytearray(output.read_bytes())
+        data[len(data) // 2] ^= 1
+        output.write_bytes(data)
+        assert sum(map(len, found(spec, marker).values())) == 50  # From the source.
+        path.write_bytes(path.read_bytes().replace(b"e000049", b"e999999"))
+    elif broken == "cut":
+        output.unlink()
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        content = json.loads(marker.path.read_text())
+        content["counts"] |= {"survivors": 51, "records_read": 51}
+        marker.path.write_text(json.dumps(content))
+        (marker,) = markers(spec.sink_path())
+    with pytest.raises(GoneError, match="output: .*source: "):
+        found(spec, marker)
+
+
+DROP = "def run(frame):\n    return frame.select('n')\n"
+
+
+# Attacks D7.
+@pytest.mark.parametrize("kept", [True, False])
+def test_ids_that_a_transform_drops(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, kept: bool
+) -> None:
+    """With ids files the source may be gone; without them it is read again.
+
+    Where both are gone, adopt names the batches, and goes on without their ids only when told to.
+    """
+    (bench.transforms / "drop.py").write_text(DROP)
+    spec = bench.spec(transforms=["drop:run"], dedup={"keep_ids": kept})
+    for number in range(3):
+        bench.write(f"in/{number}.jsonl", events(20 * number, 20 * number + 25))
+        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+    lose(ledger)
+    gone = bench.data / "in" / "1.jsonl"
+    away = gone.rename(bench.folder / "away")
+    if not kept:
+        with pytest.raises(TerminalError, match="ids of batches 2 of events .* --forget-ids`"):
+            adopt(ledger, spec, say=quiet)
+        shutil.copy(away, gone)  # Restored, with another inode.
+    adopted = adopt(ledger, spec, say=quiet)
+    assert (adopted.ids, adopted.batches_forgotten) == (65, ())
+    bench.write("in/again.jsonl", events(0, 70))
+    run_batch(ledger, spec, "again", spark_engine, say=quiet)
+    assert markers(spec.sink_path())[-1].counts.survivors == 5
+
+
+# Attacks D7.
+def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
+    """Only those of the batch whose output and source are gone, and only with --forget-ids."""
+    spec = bench.spec()
+    for number in range(3):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+    lose(ledger)
+    (bench.data / "in" / "1.jsonl").unlink()
+    marker = markers(spec.sink_path())[1]
+    (spec.sink_path() / marker.files[0].path).unlink()
+    with pytest.raises(TerminalError, match="batches 2 .*output: .*source: .*forget-ids"):
+        adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, forget_ids=True, say=quiet)
+    assert (adopted.ids, adopted.batches_forgotten) == (20, (2,))
+    bench.write("in/again.jsonl", events(0, 30))
+    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    counts = markers(spec.sink_path())[-1].counts
+    assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
+
+
+# Attacks D7, C5.
+def test_a_bucket_that_lacks_ids_takes_no_more_records(bench: Workbench, ledger: Ledger) -> None:
+    """In scope bucket nothing is doubled even then: what comes again is late."""
+    dedup = {"scope": "bucket", "horizon": "3650 d"}
+    spec = bench.spec(record_time="at", dedup=dedup)
+    bench.write("in/0.jsonl", events(0, 10))
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    lose(ledger)
+    (bench.data / "in" / "0.jsonl").unlink()
+    (marker,) = markers(spec.sink_path())
+    (spec.sink_path() / marker.files[0].path).unlink()
+    adopt(ledger, spec, forget_ids=True, say=quiet)
+    bench.write("in/again.jsonl", events(0, 12)[::-1])
+    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    assert markers(spec.sink_path())[-1].counts.late == 12
+
+
+def backdate(marker: Marker, days: int) -> None:
+    """Let a batch have committed so long ago."""
+    content = json.loads(marker.path.read_text())
+    content["batch_time"] = (marker.batch_time - timedelta(days=days)).isoformat()
+    marker.path.write_text(json.dumps(content))
+
+
+# Attacks C8.
+def test_what_has_expired_is_not_made_again(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A horizon after its batch time an id may come again; until then it is a duplicate."""
+    spec = bench.spec(dedup={"horizon": "10 d"})
+    for number in range(3):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+    first, second, _ = markers(spec.sink_path())
+    backdate(first, 11)
+    backdate(second, 9)
+    asked = []
+
+    def noted(sink: Path, marker: Marker, claims: list) -> list:
+        asked.append(marker.batch_id)
+        return ids_of(sink, marker, claims)
+
+    monkeypatch.setattr("semel.adopt.ids_of", noted)
+    lose(ledger)
+    adopted = adopt(ledger, spec, say=quiet)
+    assert (asked, adopted.batches_expired, adopted.ids) == ([2, 3], 1, 20)
+    # The second batch's run expires a day from now, the third's ten days.
+    with ledger.engine.connect() as connection:
+        text = (
+            "SELECT DISTINCT seq_min, seq_max, round(extract(epoch FROM expires_at - now()) "
+            "/ 86400) FROM semel.id_run ORDER BY seq_min"
+        )
+        assert [tuple(map(int, r)) for r in connection.exec_driver_sql(text)] == [
+            (2, 2, 1), (3, 3, 10),
+        ]  # fmt: skip
+    bench.write("in/again.jsonl", events(0, 30))
+    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    counts = markers(spec.sink_path())[-1].counts
+    assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
+
+
+# Attacks D8.
+def test_the_gc_floor_is_that_of_now(bench: Workbench, ledger: Ledger) -> None:
+    """In scope bucket: what lies below it is late; from it on every id is there.
+
+    Also that of a batch whose own horizon is over: a longer one was declared since.
+    """
+    short, long = ({"scope": "bucket", "horizon": horizon} for horizon in ("10 d", "3650 d"))
+    spec = bench.spec(record_time="at", dedup=short)
+    at = (datetime.now(UTC) - timedelta(days=15)).isoformat()
+    records = [{**event, "at": at} for event in events(0, 10)]
+    bench.write("in/0.jsonl", records)
+    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    (marker,) = markers(spec.sink_path())
+    backdate(marker, 14)
+    later = bench.spec(record_time="at", dedup=long)
+    lose(ledger)
+    adopted = adopt(ledger, later, say=quiet)
+    assert adopted.ids == 10
+    with ledger.engine.connect() as connection:
+        text = "SELECT gc_floor * bucket_seconds, extract(epoch FROM now()) FROM semel.pipeline"
+        floor, now = connection.exec_driver_sql(text).one()
+    assert 0 <= float(now) - 3650 * 86400 - floor < marker.bucket_seconds + 60
+    ancient = [{"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}]
+    bench.write("in/again.jsonl", [*ancient, *records])
+    run_batch(ledger, later, "again", LocalEngine(), say=quiet)
+    counts = markers(spec.sink_path())[-1].counts
+    assert (counts.duplicates_catalog, counts.late) == (10, 1)
+
+
+def test_runs_are_few_and_of_one_span(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of batches that expire together are one run a shard; a bounded number is held."""
+    monkeypatch.setattr(limits, "OLD_IDS_AT_ONCE", 25)
+    spec = bench.spec(dedup={"shards": 1})
+    for number in range(6):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+    lose(ledger)
+    adopted = adopt(ledger, spec, say=quiet)
+    assert (adopted.ids, adopted.id_runs) == (60, 2)
+    bench.write("in/again.jsonl", events(0, 61))
+    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    assert settled(spec).ids == ids(0, 61)
