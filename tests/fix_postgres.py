@@ -90,6 +90,8 @@ def lose(ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA semel CASCADE")
         connection.exec_driver_sql((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+        for change in SCHEMA_CHANGES:
+            connection.exec_driver_sql(change)
     ledger.engine.dispose()  # Its connections have statements prepared for the lost tables.
 
 

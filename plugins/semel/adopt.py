@@ -78,6 +78,18 @@ def adopt(
     where neither files nor source hold a batch's ids; they come again as new records.
     TerminalError: what is there does not go together, or the ledger has other batches.
     """
+    try:
+        return _adopt(ledger, spec, others, forget_ids=forget_ids, say=say)
+    except OSError as error:
+        raise RetryableError(
+            f"adopt of {spec.name}: {error}; the ledger has nothing of it yet. Mend that, then run "
+            "this again"
+        ) from error
+
+
+def _adopt(
+    ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, say: Say
+) -> Adopted:
     sink = spec.sink_path()
     found = _markers(spec, sink)
     there = traces.look(sink, {(s.name, s.sink.file_name): s for s in _specs(spec, found)}.values())

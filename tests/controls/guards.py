@@ -230,6 +230,14 @@ def runs_of_the_lost() -> None:
     statement("catalog", "share_attempt", "AND status = 'running'")
 
 
+def no_look_for_traces() -> None:
+    patch("sinks.owned", "refuse_traces", lambda _: lambda *_: None)
+
+
+def no_numbers_passed() -> None:
+    statement("adopt", "pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max")
+
+
 _ALL = (
     Guard(
         name="pipeline lock",
@@ -369,6 +377,21 @@ _ALL = (
         rules="S9",
         remove=runs_of_the_lost,
         tests=(f"{INTEGRATION}/test_catalog.py::test_a_lost_attempt_stores_nothing",),
+    ),
+    Guard(
+        name="a sink with traces is refused",
+        rules="D1",
+        remove=no_look_for_traces,
+        tests=(
+            f"{INTEGRATION}/test_fresh_ledger.py"
+            "::test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output[markers]",
+        ),
+    ),
+    Guard(
+        name="sequences pass what files hold",
+        rules="D5",
+        remove=no_numbers_passed,
+        tests=(f"{INTEGRATION}/test_adopt.py::test_numbers_pass_all_that_files_hold",),
     ),
 )
 

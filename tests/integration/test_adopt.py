@@ -1,10 +1,9 @@
 """A lost ledger is no lost pipeline: adopt makes it again from markers and files alone."""
 
 import json
-import os
-import shutil
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
@@ -12,7 +11,6 @@ from fix_pipelines import Workbench, events
 from fix_postgres import lose
 
 from semel import faults
-from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.cli import main
@@ -139,6 +137,44 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
 
 
 # Attacks D5.
+@pytest.mark.parametrize("point", ["finalize.after_rename", "storage.before_publish"])
+def test_no_batch_came_to_a_marker(bench: Workbench, ledger: Ledger, point: str) -> None:
+    """The pipeline is registered, and its first batch gets a number that no file has."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 20))
+    with faults.armed(point, _fails), suppress(faults.FaultError):
+        run(ledger, spec, "r1")
+    lose(ledger)
+    adopted = adopt(ledger, spec, say=quiet)
+    assert (adopted.batches, adopted.strays) == (0, ("events-b00000001-00000.parquet",))
+    run(ledger, spec, "r1")
+    (spec.sink_path() / adopted.strays[0]).unlink()
+    assert [marker.batch_id for marker in markers(spec.sink_path())] == [2]
+    assert settled(spec).ids == ids(0, 20)
+
+
+# Attacks D4.
+def test_a_disk_that_is_full_is_told(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written then, and the same call goes on once there is room."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 20))
+    run(ledger, spec, "r1")
+    lose(ledger)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        with pytest.raises(RetryableError, match="adopt of events: .*No space .*run this again"):
+            adopt(ledger, spec, say=quiet)
+    assert not sql(ledger, "SELECT FROM semel.pipeline")
+    assert adopt(ledger, spec, say=quiet).ids == 20
+
+
+# Attacks D5.
 def test_pipelines_of_one_ledger_are_adopted_one_by_one(bench: Workbench, ledger: Ledger) -> None:
     """The first leaves the others' numbers free, also when it runs before they are adopted."""
     one, other = bench.spec(), bench.spec("visits")
@@ -249,64 +285,6 @@ def test_nothing_to_adopt(bench: Workbench, ledger: Ledger) -> None:
     """An empty sink is told from a lost ledger's."""
     with pytest.raises(StateError, match="nothing to adopt; run events"):
         adopt(ledger, bench.spec(), say=quiet)
-
-
-# Attacks D4.
-@pytest.mark.parametrize("by_position", [True, False])
-def test_source_files_are_found_again(
-    bench: Workbench, ledger: Ledger, by_position: bool
-) -> None:
-    """Renamed, on another disk, rotated, replaced or gone: what was read is not read again.
-
-    A file that took the place of one that was read is refused as it would be without the loss.
-    """
-    spec = bench.spec(record_id=None) if by_position else bench.spec()
-    source = bench.data / "in"
-    big = [{**event, "more": "x" * 300} for event in events(0, 40)]
-    bench.write("in/app.jsonl", big)
-    bench.write("in/other.jsonl", events(40, 45))
-    bench.write("in/gone.jsonl", events(45, 50))
-    run(ledger, spec, "r1")
-    # Rotated: the old file has another name now, and a new one has its old name.
-    (source / "app.jsonl").rename(source / "app-1.jsonl")
-    bench.write("in/app.jsonl", events(50, 55))
-    run(ledger, spec, "r2")
-    lose(ledger)
-    # On another disk, under a third name; and its short neighbour under its own.
-    shutil.copy(source / "app-1.jsonl", bench.folder / "copy")
-    (source / "app-1.jsonl").unlink()
-    (bench.folder / "copy").rename(source / "app-2.jsonl")
-    shutil.copy(source / "other.jsonl", bench.folder / "copy")
-    os.replace(bench.folder / "copy", source / "other.jsonl")
-    (source / "gone.jsonl").unlink()
-    bench.write("in/app-2.jsonl", events(55, 60), "ab")
-    bench.write("in/other.jsonl", events(60, 65), "ab")
-    bench.write("in/new.jsonl", events(65, 70)[::-1])
-    adopted = adopt(ledger, spec, say=quiet)
-    assert (adopted.source_partitions, adopted.files_found) == (4, 3)
-    run(ledger, spec, "r3")
-    account = settled(spec, audited=False)
-    assert account.ids == ids(0, 70)
-    assert not account.decisions
-    assert sql(ledger, "SELECT count(*) FROM semel.refusal") == [(0,)]
-
-
-def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger: Ledger) -> None:
-    """Of two partitions that one file may be, the newer one goes on; the older one is closed."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    path.write_bytes(b"".join(json.dumps(e).encode() + b"\n" for e in events(100, 130)))
-    run(ledger, spec, "r2")
-    accept_file(ledger, spec, "a.jsonl", same=False)
-    run(ledger, spec, "r3")
-    lose(ledger)
-    adopt(ledger, spec, say=quiet)
-    text = "SELECT generation, retired_at IS NULL FROM semel.source_partition ORDER BY 1"
-    assert sql(ledger, text) == [(1, False), (2, True)]
-    bench.write("in/a.jsonl", events(130, 140), "ab")
-    run(ledger, spec, "r4")
-    assert settled(spec, audited=False).ids == sorted([*ids(0, 10), *ids(100, 140)])
 
 
 # Attacks D4.
