@@ -161,7 +161,7 @@ class Scenes:
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 
 
-# Attacks P1, F1, F6, A2, G1, C11.
+# Attacks P1, F1, F6, A2, G1, C11, D4.
 @pytest.mark.parametrize(("script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
     scenes: Scenes, children: Children, proxy: Proxy, script, point, kind, companion
