@@ -66,7 +66,10 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
     for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         counts = Counts(**marker["counts"])
-        names = {c["source_partition_id"]: os.path.basename(c["path"]) for c in marker["claims"]}
+        beside = [f for f in marker["files"] if f["kind"] == "claims"]
+        claims = [c for f in beside for c in _rows(sink / f["path"], "claims")]
+        claims = claims or marker["claims"]
+        names = {c["source_partition_id"]: os.path.basename(c["path"]) for c in claims}
         held = Counter()
         for file in marker["files"]:
             rows = _rows(sink / file["path"], file["kind"])
@@ -90,7 +93,7 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
 def _take(found: Account, kind: str, rows: list[dict], names: dict[int, str]) -> None:
     if kind == "data":
         found.rows += rows
-    if kind in ("data", "ids"):
+    if kind not in ("decisions", "dead_letters"):
         return
     for row in rows:
         place = names[row["source_partition_id"]], row["offset"]

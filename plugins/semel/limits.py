@@ -196,3 +196,6 @@ BATCHES_SHOWN = 50
 
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, from the newest on."""
+
+FILES_NAMED_MAX = 10
+"""Files that a summary or an error names; `semel gaps` lists them all."""

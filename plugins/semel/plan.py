@@ -28,8 +28,6 @@ from semel.spec_parts import OnRefused
 from semel.survey import Found, latest_batch, same_refusals, survey
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
-REFUSALS_SHOWN_MAX = 10
-"""Refused files that a message names; `semel gaps` lists them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ def _counted(spec: Spec, refusals: tuple[Refusal, ...], window: Window) -> list[
 
 
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
-    shown = [f"{r.path!r}: {r.reason}: {r.detail}" for r in refused[:REFUSALS_SHOWN_MAX]]
+    shown = [f"{r.path!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
     more = len(refused) - len(shown)
     count = "1 file is" if len(refused) == 1 else f"{len(refused)} files are"
     return "\n".join(

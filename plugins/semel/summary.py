@@ -5,6 +5,7 @@ Used by the command line and by the Airflow tasks alike, so that both say the sa
 
 from typing import TYPE_CHECKING
 
+from semel import limits
 from semel.batch import Batch, BatchStatus, Counts
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
@@ -15,8 +16,8 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.plan import Plan
     from semel.stage import Staged
 
-REFUSALS_SHOWN_MAX = 10
-"""Refused files that a summary names; `semel gaps` lists them all."""
+REFUSED = "refused: "
+"""How the lines begin that somebody should see."""
 
 
 def plan(answer: "Plan") -> str:
@@ -37,11 +38,16 @@ def plan(answer: "Plan") -> str:
     if answer.taken_over:
         shown = ", ".join(map(str, answer.taken_over))
         lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
-    for refusal in answer.refusals[:REFUSALS_SHOWN_MAX]:
-        lines.append(f"refused: {refusal.path!r}: {refusal.reason}: {refusal.detail}")
-    if len(answer.refusals) > REFUSALS_SHOWN_MAX:
-        more = len(answer.refusals) - REFUSALS_SHOWN_MAX
-        lines.append(f"refused: {_count(more, 'file')} more; `semel gaps {name}` lists all")
+    for path, known in answer.matched[: limits.FILES_NAMED_MAX]:
+        lines.append(f"known by its content: {path!r} goes on where {known!r} ended")
+    if len(answer.matched) > limits.FILES_NAMED_MAX:
+        more = len(answer.matched) - limits.FILES_NAMED_MAX
+        lines.append(f"known by their content: {_count(more, 'file')} more")
+    for refusal in answer.refusals[: limits.FILES_NAMED_MAX]:
+        lines.append(f"{REFUSED}{refusal.path!r}: {refusal.reason}: {refusal.detail}")
+    if len(answer.refusals) > limits.FILES_NAMED_MAX:
+        more = len(answer.refusals) - limits.FILES_NAMED_MAX
+        lines.append(f"{REFUSED}{_count(more, 'file')} more; `semel gaps {name}` lists all")
     if answer.batch is None:
         lines.append("next: nothing; stage, commit and finalize are skipped")
     elif answer.batch.status is BatchStatus.COMMITTED:
@@ -147,8 +153,8 @@ def adopt(answer: "Adopted") -> str:
 
 
 def _shown(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names[:REFUSALS_SHOWN_MAX])) + (
-        ", ..." if len(names) > REFUSALS_SHOWN_MAX else ""
+    return ", ".join(map(repr, names[:limits.FILES_NAMED_MAX])) + (
+        ", ..." if len(names) > limits.FILES_NAMED_MAX else ""
     )
 
 

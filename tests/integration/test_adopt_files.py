@@ -66,7 +66,7 @@ def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger
     run(ledger, spec, "r3")
     lose(ledger)
     adopt(ledger, spec, say=quiet)
-    text = "SELECT generation, retired_at IS NULL FROM semel.source_partition ORDER BY 1"
+    text = "SELECT generation, closed_at IS NULL FROM semel.source_partition ORDER BY 1"
     assert sql(ledger, text) == [(1, False), (2, True)]
     bench.write("in/a.jsonl", events(130, 140), "ab")
     run(ledger, spec, "r4")

@@ -82,7 +82,7 @@ SINKS = {
 
 def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     """h1 and h2 by shard."""
-    parts = partitions_of([marker], list_files(spec)[0])
+    parts = partitions_of(spec, [marker], list_files(spec).files)
     of = {part.known.source_partition_id: part for part in parts}
     claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
     made = ids_of(spec.sink_path(), marker, claims)

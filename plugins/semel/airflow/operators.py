@@ -88,9 +88,14 @@ class VerbOperator(BaseOperator):
         """Call the verb and return its summary."""
 
     def say_all(self, text: str) -> None:
-        """Write each line to the task's log."""
+        """Write each line to the task's log; what was refused as a warning."""
+        from semel.summary import REFUSED
+
         for line in text.splitlines():
-            self.log.info(line)
+            if line.startswith(REFUSED):
+                self.log.warning(line)
+            else:
+                self.log.info(line)
 
     def batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
         """The batch that this run planned. StateError when it planned none."""
