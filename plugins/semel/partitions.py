@@ -235,7 +235,7 @@ def as_read(item: Wanted, last: Range | None) -> dict[str, object]:
     known = item.known
     read = {name: getattr(known, name) for name in _EVIDENCE}
     if last is not None and last.evidence.reached > known.reached:
-        read = asdict(last.evidence)
+        read = vars(last.evidence)
     return {"source_partition_id": known.source_partition_id, **_place(item), **read}
 
 
@@ -283,7 +283,7 @@ def insert(
     """Open the next generation of each file's path: (source_partition_id, path, generation)."""
     if not files:
         return []
-    new = [{**_place(item), **asdict(evidence)} for item, evidence in files]
+    new = [{**_place(item), **vars(evidence)} for item, evidence in files]
     return rows(
         connection, "partitions", "insert", pipeline_id=pipeline_id, partitions=json.dumps(new)
     )

@@ -8,7 +8,7 @@ How it works:
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -329,7 +329,7 @@ def _write_claims(
 ) -> None:
     claims = [
         {
-            **asdict(r.evidence),
+            **vars(r.evidence),
             "ordinal": ordinal,
             "source_partition_id": partitions[r.wanted.file.path],
             "start": r.start,

@@ -238,6 +238,18 @@ def no_numbers_passed() -> None:
     statement("adopt", "pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max")
 
 
+def copies_are_new() -> None:
+    """What a file begins with is no evidence."""
+    match = importlib.import_module("semel.sources.recognise").Match
+    patch("sources.facts", "evidence", lambda _: lambda seen, known, free: match.NONE)
+
+
+def what_is_not_listed_is_gone() -> None:
+    """A folder that cannot be read is taken for an empty one."""
+    files = importlib.import_module("semel.sources.files")
+    files.Listing.complete = property(lambda _: True)
+
+
 _ALL = (
     Guard(
         name="pipeline lock",
@@ -346,6 +358,23 @@ _ALL = (
         tests=(
             f"{INTEGRATION}/test_rules_spark.py"
             "::test_a_spark_that_runs_a_stage_again_is_refused[None-spark.stage.maxAttempts]",
+        ),
+    ),
+    Guard(
+        name="what was read is not read again in a copy",
+        rules="P17",
+        remove=copies_are_new,
+        tests=(
+            f"{INTEGRATION}/test_rotation.py::test_logrotate_for_ever[3-copytruncate-]",
+            f"{INTEGRATION}/test_which_file.py::test_rsync_of_a_file_that_grew",
+        ),
+    ),
+    Guard(
+        name="gone is decided from the whole folder",
+        rules="P18",
+        remove=what_is_not_listed_is_gone,
+        tests=(
+            f"{INTEGRATION}/test_which_file.py::test_a_folder_that_is_away_makes_no_file_gone",
         ),
     ),
     Guard(

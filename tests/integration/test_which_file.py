@@ -397,3 +397,20 @@ def test_a_small_file_that_was_written_anew(
     else:
         assert found == ()
     assert settled(spec).ids == ids(0, 5)
+
+
+# Attacks P18.
+def test_a_folder_that_is_away_makes_no_file_gone(bench: Workbench, ledger: Ledger) -> None:
+    """Not mounted, as it were: the folder is refused, and nothing is concluded for its files."""
+    spec = position(bench, "in/*.jsonl")
+    path = bench.write("in/a.jsonl", events(0, 5))
+    with path.open("ab") as file:
+        file.write(lines(5, 6)[:-9])
+    run(ledger, spec, "r1")
+    away = path.parent.rename(bench.data / "away")
+    assert [r.reason for r in run(ledger, spec, "r2").plan.refusals] == ["missing"]
+    away.rename(path.parent)
+    with path.open("ab") as file:
+        file.write(lines(5, 6)[-9:])
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert settled(spec).ids == ids(0, 6)

@@ -16,9 +16,10 @@ from semel.errors import SourceError
 from semel.pipeline import Spec
 from semel.sources.content import (
     Content,
+    GzipContent,
     PlainContent,
     UnfinishedError,
-    content_of,
+    is_gzip,
     open_file,
 )
 from semel.sources.files import ListedFile, seen_now, signed
@@ -94,14 +95,16 @@ def look(spec: Spec, file: ListedFile) -> Seen:
         if (signed(status.st_dev), signed(status.st_ino)) != (file.device, file.inode):
             raise FileNotFoundError(file.path)
         on_disk = PlainContent(handle)
-        content: Content | None = None
+        content: Content | None = on_disk
         trouble, unfinished = "", False
-        try:
-            content = content_of(handle)
-        except UnfinishedError as error:
-            trouble, unfinished = str(error), True
-        except SourceError as error:
-            trouble = str(error)
+        if is_gzip(file.path):
+            content = None
+            try:
+                content = GzipContent(handle)
+            except UnfinishedError as error:
+                trouble, unfinished = str(error), True
+            except SourceError as error:
+                trouble = str(error)
         header_end = content.head.find(b"\n") + 1 if content and spec.source.format == "csv" else 0
         return Seen(
             file=seen_now(file, status),
