@@ -64,11 +64,15 @@ FROM jsonb_to_recordset(CAST(:claims AS jsonb))
                head_length int, head_hash text, first_hash text, last_length int, last_hash text);
 
 -- name: claims
+-- Materialized, so that also before its tables are analysed Postgres begins with the batch's claims,
+-- and does not ask for each partition which claims it has.
+WITH c AS MATERIALIZED (
+    SELECT * FROM semel.claim WHERE batch_id = :batch_id
+)
 SELECT c.ordinal, c.source_partition_id, p.path, p.device, p.inode, c.head_length, c.head_hash,
        lower(c.span) AS start, upper(c.span) AS "end", c.tail_hash, p.packed
-FROM semel.claim AS c
+FROM c
 JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = :batch_id
 ORDER BY c.ordinal;
 
 -- name: refusals
