@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from semel import limits
 from semel.ledger import Ledger, Row, change, row, rows
+from semel.sources.content import is_gzip
 from semel.sources.cut import NOTHING_READ, Evidence, Range, Wanted
 from semel.sources.evidence import Partition
 from semel.sources.facts import Facts, Knowledge, Lost
@@ -195,7 +196,9 @@ def changes(
     for item in lost:
         if item.where in ("gone", "elsewhere"):
             known = item.partition
-            seen = known.content if item.size is None or known.packed else item.size
+            # How long the content of a gzip file is, only a plan that reads it would know.
+            unread = item.size is None or is_gzip(item.path)
+            seen = known.content if unread else item.size
             closed[known.source_partition_id] = max(known.reached, seen)
     for found in facts:
         if found.answer == "new" and found.match == "weak":

@@ -18,7 +18,7 @@ import pytest
 from fix_account import advised, quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from machine_folder import Folder, Life
-from machine_seed import SEED
+from machine_seed import SEED, steps
 
 from semel.ledger import Ledger
 from semel.run import run_batch
@@ -240,15 +240,7 @@ def test_a_folder_in_daily_use(place: Place) -> None:
     """
     number = first = SEED + 10_000 * [*KINDS.values()].index((place.by_position, place.long))
     while place.steps < STEPS_MIN:
-        how = settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate, *([Phase.shrink] if os.environ.get("SEMEL_SHRINK") else [])],
-            suppress_health_check=list(HealthCheck),
-            print_blob=False,
-        )
+        how = steps(EXAMPLES, STEPS)
         try:
             run_state_machine_as_test(seed(number)(lambda: Machine(place)), settings=how)
         except BaseException as error:

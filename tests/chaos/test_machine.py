@@ -19,7 +19,7 @@ import pytest
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD
-from machine_seed import SEED
+from machine_seed import SEED, steps
 
 from semel import faults
 from semel.ledger import Ledger
@@ -263,16 +263,7 @@ def arena(machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def explore(arena: Arena, number: int, machine: type[Machine], examples: int) -> None:
     """Run the examples that a seed decides. A failure says how to see it again."""
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=STEPS,
-        deadline=None,
-        database=None,
-        # Shrinking takes minutes: only for who looks at one seed.
-        phases=[Phase.generate, *([Phase.shrink] if os.environ.get("SEMEL_SHRINK") else [])],
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+    how = steps(examples, STEPS)
     try:
         run_state_machine_as_test(seed(number)(lambda: machine(arena)), settings=how)
     except BaseException as error:

@@ -1,16 +1,12 @@
-"""The guards of the protocol: how each is taken out of the running code, and who must notice.
+"""The guards of the protocol: which rules each keeps, and which tests must notice its absence.
 
 This is the source of the table "Guards" in docs/protocol.md (a test compares the two).
 """
 
-import contextlib
-import importlib
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-import sqlalchemy as sa
+import removals as without
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
 
@@ -25,236 +21,11 @@ class Guard:
     tests: tuple[str, ...]
 
 
-def patch(module: str, name: str, change: Callable) -> None:
-    """Replace semel.<module>.<name> by `change(original)`."""
-    place = importlib.import_module(f"semel.{module}")
-    *path, last = name.split(".")
-    for part in path:
-        place = getattr(place, part)
-    setattr(place, last, change(getattr(place, last)))
-
-
-def source(module: str, function: str, changes: dict[str, str]) -> None:
-    """Change the text of semel.<module>.<function>."""
-    place = importlib.import_module(f"semel.{module}")
-    text = inspect.getsource(getattr(place, function))
-    for old, new in changes.items():
-        assert old in text, f"semel.{module}.{function} does not say {old!r}"
-        text = text.replace(old, new)
-    exec(compile(text, place.__file__, "exec"), vars(place))
-
-
-def statement(verb: str, name: str, old: str, new: str = "") -> None:
-    """Change a statement of sql/queries/<verb>.sql."""
-    ledger = importlib.import_module("semel.ledger")
-    found = ledger._queries(verb)
-    text = found[name].text
-    assert old in text, f"{verb}.{name} does not say {old!r}"
-    found[name] = sa.text(text.replace(old, new))
-
-
-def constraint(table: str, name: str) -> None:
-    """Drop a constraint of the schema, in every ledger that is made from now on."""
-    postgres = importlib.import_module("fix_postgres")
-    postgres.SCHEMA_CHANGES.append(f"ALTER TABLE semel.{table} DROP CONSTRAINT {name};")
-
-
-def no_pipeline_lock() -> None:
-    statement("plan", "lock_pipeline", "FOR NO KEY UPDATE")
-
-
-def no_reread() -> None:
-    """Plan trusts what it read before it had the lock."""
-    again = (
-        "partitions.version(connection, pipeline.pipeline_id) == found.version",
-        "latest_batch(connection, pipeline, request_key) == found.latest",
-        "set(found.orphans) <= set(orphans)",
-    )
-    source("plan", "_unchanged", dict.fromkeys(again, "True"))
-
-
-def no_pinned_list() -> None:
-    """A task asks the runs that are live when it runs."""
-    snapshot = importlib.import_module("semel.catalog").snapshot
-    shard = importlib.import_module("semel.steps.shard")
-
-    def live(original: Callable) -> Callable:
-        def call(job, *rest):  # noqa: ANN001, ANN002, ANN202
-            with shard.ledger_of(job.dsn).transaction() as connection:
-                runs = snapshot(connection, job.pipeline_id).runs
-            return original(replace(job, runs=runs), *rest)
-
-        return call
-
-    patch("steps.shard", "classify_shard", live)
-
-
-def no_comparison() -> None:
-    patch("commit", "overlap", lambda _: lambda *_: 0)
-
-
-def no_sequence_check() -> None:
-    """Commit takes its place, whoever committed since it compared."""
-    statement("commit", "take_place", "commit_seq = :compared_seq", ":compared_seq >= 0")
-    source("commit", "_decide", {'now["commit_seq"] != compared': "False"})
-
-
-def no_floor_check() -> None:
-    source("commit", "_decide", {"attempt.bucket_min is not None": "False"})
-
-
-def no_floor_before_retirement() -> None:
-    statement("collect", "raise_floor", "GREATEST(gc_floor,", "LEAST(gc_floor,")
-    statement("catalog", "retire_expired", "bucket_end IS NULL", "true")
-
-
-def filter_is_truth() -> None:
-    """A hit in the filter is taken for a duplicate."""
-
-    def always(_: Callable) -> Callable:
-        return lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool)
-
-    patch("payload", "_look_up", always)
-
-
-def filter_with_a_bit_cleared() -> None:
-    """Each filter lacks the bits of its first word."""
-
-    def cleared(original: Callable) -> Callable:
-        def call(*arguments):  # noqa: ANN002, ANN202
-            words = original(*arguments).copy()
-            words.reshape(-1)[:: max(1, words.size // 8)] = 0
-            return words
-
-        return call
-
-    patch("bloom", "build_part", cleared)
-
-
-def no_fsync() -> None:
-    """A file is closed and never fsynced."""
-
-    class NoSync:
-        def __getattr__(self, name: str) -> object:
-            return getattr(importlib.import_module("os"), name)
-
-        def fsync(self, _: int) -> None:
-            pass
-
-    patch("storage", "os", lambda _: NoSync())
-
-
-def no_input_digest() -> None:
-    statement("stage", "other_digest", "input_digest <> :input_digest", ":input_digest = ''")
-
-
-def plan_not_persisted() -> None:
-    """Stage reads what is in the files now, and not what was planned."""
-    os = importlib.import_module("os")
-
-    def grown(original: Callable) -> Callable:
-        def call(connection, verb, name, /, **values):  # noqa: ANN001, ANN003, ANN202
-            found = original(connection, verb, name, **values)
-            if name != "claims":
-                return found
-            return [{**claim, "end": os.stat(claim["path"]).st_size} for claim in found]
-
-        return call
-
-    patch("stage", "rows", grown)
-    patch("stage", "files.check_claims", lambda _: lambda claims, root, batch_id: None)
-
-
-def delete_on_unknown_outcome() -> None:
-    """Who did not hear that a commit landed removes what it staged."""
-    errors = importlib.import_module("semel.errors")
-    storage = importlib.import_module("semel.storage")
-    layout = importlib.import_module("semel.sinks.layout")
-
-    def rash(original: Callable) -> Callable:
-        def call(ledger, spec, batch, attempt, say):  # noqa: ANN001, ANN202
-            try:
-                return original(ledger, spec, batch, attempt, say)
-            except errors.OutcomeUnknownError:
-                sink = spec.sink_path()
-                storage.remove_folder(layout.attempt(sink, batch.batch_id, attempt.fence))
-                raise
-
-        return call
-
-    patch("commit", "_try", rash)
-
-
-def stage_retries_left_on() -> None:
-    patch("spark.engine", "_REQUIRED", lambda _: {})
-
-
-def no_fence() -> None:
-    """The siblings of a winner stay as they are, and may be sealed and committed."""
-    statement("commit", "lose_siblings", "status IN ('running', 'staged')", "false")
-
-
-def existence_is_truth() -> None:
-    """Finalize takes a name that exists for the right file."""
-    finalize = importlib.import_module("semel.finalize")
-    os = importlib.import_module("os")
-
-    def exists(_: Callable) -> Callable:
-        right, absent = finalize.State.RIGHT, finalize.State.ABSENT
-        return lambda file, path, seen: right if os.path.lexists(path) else absent
-
-    patch("finalize", "_state", exists)
-
-
-def link_replaces() -> None:
-    """A final name that is taken is replaced."""
-    os = importlib.import_module("os")
-
-    def replacing(_: Callable) -> Callable:
-        def call(source, target) -> None:  # noqa: ANN001
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(target)
-            os.link(source, target)
-
-        return call
-
-    patch("finalize", "link_new", replacing)
-
-
-def payload_goes_at_once() -> None:
-    statement("catalog", "deletable_runs", "a.started_at <= r.retired_at", "false")
-
-
-def runs_of_the_lost() -> None:
-    """A task of a lost attempt may still store its run."""
-    statement("catalog", "share_attempt", "AND status = 'running'")
-
-
-def no_look_for_traces() -> None:
-    patch("sinks.owned", "refuse_traces", lambda _: lambda *_: None)
-
-
-def no_numbers_passed() -> None:
-    statement("adopt", "pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max")
-
-
-def copies_are_new() -> None:
-    """What a file begins with is no evidence."""
-    match = importlib.import_module("semel.sources.recognise").Match
-    patch("sources.facts", "evidence", lambda _: lambda seen, known, free: match.NONE)
-
-
-def what_is_not_listed_is_gone() -> None:
-    """A folder that cannot be read is taken for an empty one."""
-    files = importlib.import_module("semel.sources.files")
-    files.Listing.complete = property(lambda _: True)
-
-
 _ALL = (
     Guard(
         name="pipeline lock",
         rules="S1 S2 C3 G2 A2",
-        remove=no_pipeline_lock,
+        remove=without.no_pipeline_lock,
         tests=(
             f"{CHAOS}/test_rules_of_files.py::test_id_runs_are_retired_under_the_pipelines_lock",
         ),
@@ -262,31 +33,31 @@ _ALL = (
     Guard(
         name="claims read again under the lock",
         rules="P2",
-        remove=no_reread,
+        remove=without.no_reread,
         tests=(f"{CHAOS}/test_twins.py::test_plan_twice_at_once[r2-plan.before_lock]",),
     ),
     Guard(
         name="exclusion constraint on claims",
         rules="P3",
-        remove=lambda: constraint("claim", "claim_disjoint"),
+        remove=lambda: without.constraint("claim", "claim_disjoint"),
         tests=(f"{INTEGRATION}/test_constraints.py::test_a_position_is_claimed_once",),
     ),
     Guard(
         name="pinned list",
         rules="S2 S3",
-        remove=no_pinned_list,
+        remove=without.no_pinned_list,
         tests=(f"{CHAOS}/test_time.py::test_a_speculative_task_sees_what_the_first_one_saw",),
     ),
     Guard(
         name="comparison at commit",
         rules="C2",
-        remove=no_comparison,
+        remove=without.no_comparison,
         tests=(f"{CHAOS}/test_twins.py::test_common_ids_committed_in_both_orders[order0]",),
     ),
     Guard(
         name="commit sequence looked at under the lock",
         rules="C4",
-        remove=no_sequence_check,
+        remove=without.no_sequence_check,
         tests=(
             f"{CHAOS}/test_twins.py::test_collect_beside_an_open_attempt[commit.after_compare]",
         ),
@@ -294,25 +65,25 @@ _ALL = (
     Guard(
         name="gc floor looked at by commit",
         rules="C5",
-        remove=no_floor_check,
+        remove=without.no_floor_check,
         tests=(f"{CHAOS}/test_rules.py::test_a_bucket_that_was_collected_takes_no_commit",),
     ),
     Guard(
         name="gc floor raised before a run is retired",
         rules="G1",
-        remove=no_floor_before_retirement,
+        remove=without.no_floor_before_retirement,
         tests=(f"{CHAOS}/test_time.py::test_what_a_bucket_forgot_is_late",),
     ),
     Guard(
         name="a hit in a filter is looked up",
         rules="S3",
-        remove=filter_is_truth,
+        remove=without.filter_is_truth,
         tests=(f"{INTEGRATION}/test_catalog.py::test_look_ups_and_merges_agree_with_sets",),
     ),
     Guard(
         name="a filter misses no id",
         rules="S3 L5",
-        remove=filter_with_a_bit_cleared,
+        remove=without.filter_with_a_bit_cleared,
         tests=(
             f"{UNIT}/test_bloom.py::test_what_was_added_is_found",
             f"{INTEGRATION}/test_catalog.py::test_look_ups_and_merges_agree_with_sets",
@@ -321,7 +92,7 @@ _ALL = (
     Guard(
         name="fsync before `staged`",
         rules="S10",
-        remove=no_fsync,
+        remove=without.no_fsync,
         tests=(
             f"{CHAOS}/test_rules_of_files.py"
             "::test_what_is_said_to_be_there_outlasts_a_loss_of_power",
@@ -330,7 +101,7 @@ _ALL = (
     Guard(
         name="input digest",
         rules="S13",
-        remove=no_input_digest,
+        remove=without.no_input_digest,
         tests=(
             f"{INTEGRATION}/test_bad_changes.py"
             "::test_an_edit_in_the_middle_is_seen_between_attempts",
@@ -339,7 +110,7 @@ _ALL = (
     Guard(
         name="the plan is written down",
         rules="P1 S6",
-        remove=plan_not_persisted,
+        remove=without.plan_not_persisted,
         tests=(
             f"{INTEGRATION}/test_bad_changes.py"
             "::test_growth_between_plan_and_stage_is_the_next_batchs",
@@ -348,13 +119,13 @@ _ALL = (
     Guard(
         name="nothing is deleted on an unknown outcome",
         rules="C11",
-        remove=delete_on_unknown_outcome,
+        remove=without.delete_on_unknown_outcome,
         tests=(f"{CHAOS}/test_ledger_away.py::test_a_commit_is_cut[commit.before_win-reply]",),
     ),
     Guard(
         name="Spark's stage retries are off",
         rules="S15",
-        remove=stage_retries_left_on,
+        remove=without.stage_retries_left_on,
         tests=(
             f"{INTEGRATION}/test_rules_spark.py"
             "::test_a_spark_that_runs_a_stage_again_is_refused[None-spark.stage.maxAttempts]",
@@ -363,7 +134,7 @@ _ALL = (
     Guard(
         name="what was read is not read again in a copy",
         rules="P17",
-        remove=copies_are_new,
+        remove=without.copies_are_new,
         tests=(
             f"{INTEGRATION}/test_rotation.py::test_logrotate_for_ever[3-copytruncate-]",
             f"{INTEGRATION}/test_which_file.py::test_rsync_of_a_file_that_grew",
@@ -372,7 +143,7 @@ _ALL = (
     Guard(
         name="gone is decided from the whole folder",
         rules="P18",
-        remove=what_is_not_listed_is_gone,
+        remove=without.what_is_not_listed_is_gone,
         tests=(
             f"{INTEGRATION}/test_which_file.py::test_a_folder_that_is_away_makes_no_file_gone",
         ),
@@ -380,37 +151,37 @@ _ALL = (
     Guard(
         name="siblings of the winner are lost",
         rules="C7",
-        remove=no_fence,
+        remove=without.no_fence,
         tests=(f"{CHAOS}/test_twins.py::test_two_attempts_of_one_batch",),
     ),
     Guard(
         name="size and checksum decide, not existence",
         rules="F2",
-        remove=existence_is_truth,
+        remove=without.existence_is_truth,
         tests=(f"{INTEGRATION}/test_bad_disks.py::test_finalize_of_damaged_files_is_loud",),
     ),
     Guard(
         name="a final name is never replaced",
         rules="F3",
-        remove=link_replaces,
+        remove=without.link_replaces,
         tests=(f"{CHAOS}/test_twins.py::test_finalize_twice_at_once[finalize.after_look-1]",),
     ),
     Guard(
         name="pinned payload stays",
         rules="G4",
-        remove=payload_goes_at_once,
+        remove=without.payload_goes_at_once,
         tests=(f"{INTEGRATION}/test_catalog.py::test_payload_stays_while_an_attempt_may_ask",),
     ),
     Guard(
         name="only a running attempt stores ids",
         rules="S9",
-        remove=runs_of_the_lost,
+        remove=without.runs_of_the_lost,
         tests=(f"{INTEGRATION}/test_catalog.py::test_a_lost_attempt_stores_nothing",),
     ),
     Guard(
         name="a sink with traces is refused",
         rules="D1",
-        remove=no_look_for_traces,
+        remove=without.no_look_for_traces,
         tests=(
             f"{INTEGRATION}/test_fresh_ledger.py"
             "::test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output[markers]",
@@ -419,7 +190,7 @@ _ALL = (
     Guard(
         name="sequences pass what files hold",
         rules="D5",
-        remove=no_numbers_passed,
+        remove=without.no_numbers_passed,
         tests=(f"{INTEGRATION}/test_adopt.py::test_numbers_pass_all_that_files_hold",),
     ),
 )

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fix_account import advised, ids, lines, quiet, refusals, settled
+from fix_account import advised, ids, lines, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position
-from semel.accept import accept_columns, accept_file, accept_loss
-from semel.errors import LimitError, SourceError
+from semel.accept import accept_columns, accept_file
+from semel.errors import LimitError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -246,28 +246,6 @@ def test_a_file_that_grows_while_plans_race(bench: Workbench, ledger: Ledger, mo
     assert sorted(set(output(spec))) == output(spec)
 
 
-@pytest.mark.parametrize("name", ["absolute", "data", "working", "gaps"])
-def test_accept_takes_the_path_as_it_is_written(
-    bench: Workbench, ledger: Ledger, name: str, monkeypatch
-) -> None:
-    """Absolute, below the data folder, below the working folder, or as `gaps` printed it."""
-    from semel.gaps import gaps
-
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
-    path.write_bytes(lines(10, 20))
-    (refusal,) = gaps(ledger, spec).refusals
-    monkeypatch.chdir(path.parent.parent.parent)
-    given = {
-        "absolute": str(path), "data": "in/a.jsonl", "working": "data/in/a.jsonl",
-        "gaps": refusal.path,
-    }  # fmt: skip
-    accept_file(ledger, spec, given[name], same=False)
-    run(ledger, spec, "r2")
-    assert refusals(ledger) == {}
-
-
 # Attacks P17.
 def test_rsync_of_a_file_that_grew(bench: Workbench, ledger: Ledger) -> None:
     """rsync writes a new file and renames it: with 4 KiB that agree it is the same, and goes on."""
@@ -295,51 +273,6 @@ def test_a_file_that_comes_back(bench: Workbench, ledger: Ledger, count: int) ->
     append(path, 200, 205)
     assert run(ledger, spec, "r3").plan.refusals == ()
     assert settled(spec).ids == ids(0, count + 1) + ids(200, 205)
-
-
-# Attacks P10.
-def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -> None:
-    """An interval without a file that was refused would be green and not complete: it fails (P10).
-
-    A refused file of another interval does not count.
-    """
-    spec = position(
-        bench, "in/*.jsonl", source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
-    )
-    path = bench.write("in/2026-01-01.jsonl", events(0, 10))
-    bench.write("in/2026-01-02.jsonl", events(10, 20))
-
-    def go(day: int, request: str) -> object:
-        interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
-        return run_batch(ledger, spec, request, LocalEngine(), interval, say=quiet)
-
-    go(0, "r0")
-    path.write_bytes(lines(0, 3))
-    go(1, "r1")
-    with pytest.raises(SourceError, match=r"2026-01-01\.jsonl.*changed.*semel accept events "):
-        go(0, "r0")
-    assert refusals(ledger) == {"2026-01-01.jsonl": "changed"}
-
-
-# Attacks P18, A5.
-def test_what_was_seen_and_is_gone_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
-    """Records that a plan saw, and that went with their file, are a gap until they are a loss."""
-    from semel.gaps import gaps
-
-    spec = position(bench, "in/*.jsonl", limits={"bytes_per_batch_max": len(lines(0, 4))})
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    path.unlink()
-    done = run(ledger, spec, "r2")
-    assert [(Path(r.path).name, r.reason) for r in done.plan.refusals] == [("a.jsonl", "gone")]
-    assert f"semel accept events {path} --lost" in done.plan.refusals[0].detail
-    assert gaps(ledger, spec).idle
-    (lost,) = accept_loss(ledger, spec, str(path))
-    assert (lost.start, lost.end) == (len(lines(0, 4)), len(lines(0, 10)))
-    assert run(ledger, spec, "r3").plan.refusals == ()
-    answer = gaps(ledger, spec)
-    assert not answer.idle
-    assert [(gap.start, gap.end) for gap in answer.losses] == [(lost.start, lost.end)]
 
 
 def test_a_file_that_was_emptied_waits(bench: Workbench, ledger: Ledger) -> None:

@@ -207,16 +207,18 @@ class _Gathering:
                 elsewhere[inode].append(path)
         named = {file.path for file in self.listing.files} | {r.path for r in self.listing.refused}
         for known in missing:
-            lost = Lost(partition=known, where=Where.GONE)
+            lost, reused = Lost(partition=known, where=Where.GONE), False
             for path in elsewhere[known.inode]:
                 if path in self.facts:  # The file has its inode's number, and is another one.
+                    reused = True
                     continue
                 if path in named or path in self.linked:
                     lost = Lost(partition=known, where=Where.UNSURE)
                 elif (size := still(path, known)) is not None:
                     lost = Lost(partition=known, where=Where.ELSEWHERE, path=path, size=size)
                     break
-            unseen = lost.where is Where.GONE and not self.listing.complete
+            gone = lost.where is Where.GONE
+            unseen = gone and not reused and not self.listing.complete
             if unseen or known.inode in self.moving:
                 lost = Lost(partition=known, where=Where.UNSURE)
             self.lost[known.source_partition_id] = lost
@@ -302,8 +304,6 @@ class _Gathering:
         for partition, facts in self.held.items():
             if facts.own in (Own.EMPTY, Own.CHANGED) and partition in gone_on:
                 facts.own = Own.CUT
-        for partition in taken:
-            self.lost.pop(partition, None)
 
     def _decide(self) -> None:
         """The place of each file, and the table's answer."""
@@ -317,6 +317,9 @@ class _Gathering:
             facts.answer = recognise(
                 facts.own, facts.place, facts.match, by_position=self.spec.by_position
             )
+        for partition, facts in self.taken.items():
+            if facts.answer is Answer.TAKE_UP:
+                self.lost.pop(partition, None)
 
     def _place(self, facts: Facts, before: Partition) -> Place:
         lost = self.lost.get(before.source_partition_id)

@@ -1,0 +1,235 @@
+"""How each guard of the protocol is taken out of the running code. `guards` says who notices."""
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import sqlalchemy as sa
+
+
+def patch(module: str, name: str, change: Callable) -> None:
+    """Replace semel.<module>.<name> by `change(original)`."""
+    place = importlib.import_module(f"semel.{module}")
+    *path, last = name.split(".")
+    for part in path:
+        place = getattr(place, part)
+    setattr(place, last, change(getattr(place, last)))
+
+
+def source(module: str, function: str, changes: dict[str, str]) -> None:
+    """Change the text of semel.<module>.<function>."""
+    place = importlib.import_module(f"semel.{module}")
+    text = inspect.getsource(getattr(place, function))
+    for old, new in changes.items():
+        assert old in text, f"semel.{module}.{function} does not say {old!r}"
+        text = text.replace(old, new)
+    exec(compile(text, place.__file__, "exec"), vars(place))
+
+
+def statement(verb: str, name: str, old: str, new: str = "") -> None:
+    """Change a statement of sql/queries/<verb>.sql."""
+    ledger = importlib.import_module("semel.ledger")
+    found = ledger._queries(verb)
+    text = found[name].text
+    assert old in text, f"{verb}.{name} does not say {old!r}"
+    found[name] = sa.text(text.replace(old, new))
+
+
+def constraint(table: str, name: str) -> None:
+    """Drop a constraint of the schema, in every ledger that is made from now on."""
+    postgres = importlib.import_module("fix_postgres")
+    postgres.SCHEMA_CHANGES.append(f"ALTER TABLE semel.{table} DROP CONSTRAINT {name};")
+
+
+def no_pipeline_lock() -> None:
+    statement("plan", "lock_pipeline", "FOR NO KEY UPDATE")
+
+
+def no_reread() -> None:
+    """Plan trusts what it read before it had the lock."""
+    again = (
+        "partitions.version(connection, pipeline.pipeline_id) == found.version",
+        "latest_batch(connection, pipeline, request_key) == found.latest",
+        "set(found.orphans) <= set(orphans)",
+    )
+    source("plan", "_unchanged", dict.fromkeys(again, "True"))
+
+
+def no_pinned_list() -> None:
+    """A task asks the runs that are live when it runs."""
+    snapshot = importlib.import_module("semel.catalog").snapshot
+    shard = importlib.import_module("semel.steps.shard")
+
+    def live(original: Callable) -> Callable:
+        def call(job, *rest):  # noqa: ANN001, ANN002, ANN202
+            with shard.ledger_of(job.dsn).transaction() as connection:
+                runs = snapshot(connection, job.pipeline_id).runs
+            return original(replace(job, runs=runs), *rest)
+
+        return call
+
+    patch("steps.shard", "classify_shard", live)
+
+
+def no_comparison() -> None:
+    patch("commit", "overlap", lambda _: lambda *_: 0)
+
+
+def no_sequence_check() -> None:
+    """Commit takes its place, whoever committed since it compared."""
+    statement("commit", "take_place", "commit_seq = :compared_seq", ":compared_seq >= 0")
+    source("commit", "_decide", {'now["commit_seq"] != compared': "False"})
+
+
+def no_floor_check() -> None:
+    source("commit", "_decide", {"attempt.bucket_min is not None": "False"})
+
+
+def no_floor_before_retirement() -> None:
+    statement("collect", "raise_floor", "GREATEST(gc_floor,", "LEAST(gc_floor,")
+    statement("catalog", "retire_expired", "bucket_end IS NULL", "true")
+
+
+def filter_is_truth() -> None:
+    """A hit in the filter is taken for a duplicate."""
+
+    def always(_: Callable) -> Callable:
+        return lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool)
+
+    patch("payload", "_look_up", always)
+
+
+def filter_with_a_bit_cleared() -> None:
+    """Each filter lacks the bits of its first word."""
+
+    def cleared(original: Callable) -> Callable:
+        def call(*arguments):  # noqa: ANN002, ANN202
+            words = original(*arguments).copy()
+            words.reshape(-1)[:: max(1, words.size // 8)] = 0
+            return words
+
+        return call
+
+    patch("bloom", "build_part", cleared)
+
+
+def no_fsync() -> None:
+    """A file is closed and never fsynced."""
+
+    class NoSync:
+        def __getattr__(self, name: str) -> object:
+            return getattr(importlib.import_module("os"), name)
+
+        def fsync(self, _: int) -> None:
+            pass
+
+    patch("storage", "os", lambda _: NoSync())
+
+
+def no_input_digest() -> None:
+    statement("stage", "other_digest", "input_digest <> :input_digest", ":input_digest = ''")
+
+
+def plan_not_persisted() -> None:
+    """Stage reads what is in the files now, and not what was planned."""
+    os = importlib.import_module("os")
+
+    def grown(original: Callable) -> Callable:
+        def call(connection, verb, name, /, **values):  # noqa: ANN001, ANN003, ANN202
+            found = original(connection, verb, name, **values)
+            if name != "claims":
+                return found
+            return [{**claim, "end": os.stat(claim["path"]).st_size} for claim in found]
+
+        return call
+
+    patch("stage", "rows", grown)
+    patch("stage", "files.check_claims", lambda _: lambda claims, root, batch_id: None)
+
+
+def delete_on_unknown_outcome() -> None:
+    """Who did not hear that a commit landed removes what it staged."""
+    errors = importlib.import_module("semel.errors")
+    storage = importlib.import_module("semel.storage")
+    layout = importlib.import_module("semel.sinks.layout")
+
+    def rash(original: Callable) -> Callable:
+        def call(ledger, spec, batch, attempt, say):  # noqa: ANN001, ANN202
+            try:
+                return original(ledger, spec, batch, attempt, say)
+            except errors.OutcomeUnknownError:
+                sink = spec.sink_path()
+                storage.remove_folder(layout.attempt(sink, batch.batch_id, attempt.fence))
+                raise
+
+        return call
+
+    patch("commit", "_try", rash)
+
+
+def stage_retries_left_on() -> None:
+    patch("spark.engine", "_REQUIRED", lambda _: {})
+
+
+def no_fence() -> None:
+    """The siblings of a winner stay as they are, and may be sealed and committed."""
+    statement("commit", "lose_siblings", "status IN ('running', 'staged')", "false")
+
+
+def existence_is_truth() -> None:
+    """Finalize takes a name that exists for the right file."""
+    finalize = importlib.import_module("semel.finalize")
+    os = importlib.import_module("os")
+
+    def exists(_: Callable) -> Callable:
+        right, absent = finalize.State.RIGHT, finalize.State.ABSENT
+        return lambda file, path, seen: right if os.path.lexists(path) else absent
+
+    patch("finalize", "_state", exists)
+
+
+def link_replaces() -> None:
+    """A final name that is taken is replaced."""
+    os = importlib.import_module("os")
+
+    def replacing(_: Callable) -> Callable:
+        def call(source, target) -> None:  # noqa: ANN001
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(target)
+            os.link(source, target)
+
+        return call
+
+    patch("finalize", "link_new", replacing)
+
+
+def payload_goes_at_once() -> None:
+    statement("catalog", "deletable_runs", "a.started_at <= r.retired_at", "false")
+
+
+def runs_of_the_lost() -> None:
+    """A task of a lost attempt may still store its run."""
+    statement("catalog", "share_attempt", "AND status = 'running'")
+
+
+def no_look_for_traces() -> None:
+    patch("sinks.owned", "refuse_traces", lambda _: lambda *_: None)
+
+
+def no_numbers_passed() -> None:
+    statement("adopt", "pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max")
+
+
+def copies_are_new() -> None:
+    """What a file begins with is no evidence."""
+    match = importlib.import_module("semel.sources.recognise").Match
+    patch("sources.facts", "evidence", lambda _: lambda seen, known, free: match.NONE)
+
+
+def what_is_not_listed_is_gone() -> None:
+    """A folder that cannot be read is taken for an empty one."""
+    files = importlib.import_module("semel.sources.files")
+    files.Listing.complete = property(lambda _: True)
