@@ -42,7 +42,7 @@ def knowledge(
 ) -> Knowledge:
     """What the ledger knows of listed files. What an orphan has claimed is not settled."""
     listed = listing.files
-    settled = rows(
+    settled = row(
         connection,
         "partitions",
         "settled",
@@ -55,7 +55,7 @@ def knowledge(
         mtimes=[file.mtime_ns for file in listed],
         ctimes=[file.ctime_ns for file in listed],
     )
-    places = {r["place"] - 1 for r in settled}
+    places = {place - 1 for place in settled["places"]}
     unsettled = [file for place, file in enumerate(listed) if place not in places]
     links = {file.inode for file in unsettled}
     found = rows(
@@ -63,7 +63,7 @@ def knowledge(
         "partitions",
         "unsettled",
         pipeline_id=pipeline_id,
-        settled=[r["source_partition_id"] for r in settled],
+        settled=settled["partitions"],
     )
     lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
 

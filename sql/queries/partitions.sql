@@ -8,7 +8,9 @@ UPDATE semel.pipeline SET source_version = source_version + 1 WHERE pipeline_id 
 
 -- name: settled
 -- Listed files that are as they were, and that were read to their end: nobody needs to open them.
-SELECT l.place, p.source_partition_id
+-- Two arrays, for they may be very many: their places in the listing, and their partitions.
+SELECT COALESCE(array_agg(l.place), '{}') AS places,
+       COALESCE(array_agg(p.source_partition_id), '{}') AS partitions
 FROM unnest(CAST(:paths AS text[]), CAST(:devices AS bigint[]), CAST(:inodes AS bigint[]),
             CAST(:sizes AS bigint[]), CAST(:mtimes AS bigint[]), CAST(:ctimes AS bigint[]))
          WITH ORDINALITY AS l (path, device, inode, size, mtime_ns, ctime_ns, place)
