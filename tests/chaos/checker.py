@@ -76,18 +76,31 @@ def _read(sink: Path) -> Found:
     for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
-        names = {claim["source_partition_id"]: claim["path"] for claim in marker["claims"]}
-        for claim in marker["claims"]:
+        claims = _claims(sink, marker)
+        names = {claim["source_partition_id"]: claim["path"] for claim in claims}
+        for claim in claims:
             span = claim["start"], claim["end"]
             found.claims.setdefault(claim["path"], []).append(span)
             place = marker["commit_seq"], claim["ordinal"]
             found.order.setdefault(claim["path"], []).append((*span, place))
         counts = Counter()
         for file in marker["files"]:
+            if file["kind"] == "claims":
+                found.files.add(sink / file["path"])
+                continue
             counts[file["kind"]] += file["records"]
             _take(found, sink / file["path"], file, names)
         _assert_sum(marker["counts"], counts)
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
+    return found
+
+
+def _claims(sink: Path, marker: dict[str, Any]) -> list[dict[str, Any]]:
+    """A marker's claims; those of a batch with many are in a file beside it."""
+    found = list(marker.get("claims", ()))
+    for file in marker["files"]:
+        if file["kind"] == "claims":
+            found += pq.read_table(sink / file["path"]).to_pylist()
     return found
 
 

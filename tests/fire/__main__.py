@@ -1,11 +1,11 @@
 """Kill the live stack at random while it works, and prove that its output is exact all the same.
 
 Airflow, Spark Connect and Postgres are brought up as `semel up` does, in a new folder below the
-temporary one, so that your own stack and data stay as they are. Two pipelines run each 20 seconds,
-one of them is also backfilled, and collect runs each 2 minutes. A producer appends, starts files
-and redelivers. A reader looks on, and fails at the first record that it sees twice or that it saw
-and that is gone. In the end all that was produced must be in the output once, or be accounted for
-as a duplicate or a dead letter.
+temporary one, so that your own stack and data stay as they are. Three pipelines run each 20
+seconds, one of them is also backfilled, and collect runs each 2 minutes. A producer appends, starts
+files, redelivers, and rotates a log as logrotate does. A reader looks on, and fails at the first
+record that it sees twice or that it saw and that is gone. In the end all that was produced must be
+in the output once, or be accounted for as a duplicate or a dead letter.
 
 Progress is on standard error, the report on standard output; its last line is one JSON object.
 The exit code is 0 only when the output is exact.
@@ -26,7 +26,16 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from killer import AWAY, WEIGHTS, Killer
-from livestack import ARRIVALS, HERE, WINDOW_NAME, WINDOW_SECONDS, WINDOWS, LiveStack, wait_for
+from livestack import (
+    ARRIVALS,
+    HERE,
+    ROTATED,
+    WINDOW_NAME,
+    WINDOW_SECONDS,
+    WINDOWS,
+    LiveStack,
+    wait_for,
+)
 from producer import BACKFILL_WINDOWS
 from report import Outcome, show
 from verdict import judge, unread_bytes
@@ -81,7 +90,7 @@ def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> 
     seed = str(arguments.seed)
     # 1.
     source = [stack.data, seed, past.isoformat()]
-    sinks = [stack.data / "out" / name for name in (ARRIVALS, WINDOWS)]
+    sinks = [stack.data / "out" / name for name in (ARRIVALS, WINDOWS, ROTATED)]
     with _beside("watcher.py", seed, *sinks) as watcher:
         with _beside("producer.py", *source) as producer:
             stack.start(_say)
@@ -138,7 +147,7 @@ class Backfills:
 
 
 def _drain(stack: LiveStack, killer: Killer, watcher: subprocess.Popen[str]) -> None:
-    """Run both pipelines until nothing is unread; give the runs of killed tasks time to end."""
+    """Run the pipelines until nothing is unread; give the runs of killed tasks time to end."""
     _say("no more kills: letting the rest run dry")
     deadline, asked, dry = time.monotonic() + DRAIN_SECONDS_MAX, 0.0, 0.0
     while True:

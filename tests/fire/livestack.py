@@ -26,8 +26,9 @@ from semel.stack.leader import Record  # noqa: E402
 
 T = TypeVar("T")
 
-ARRIVALS, WINDOWS = "arrivals", "windows"
-"""The pipelines: what has arrived, by id within a horizon; what an interval holds, by bucket."""
+ARRIVALS, WINDOWS, ROTATED = "arrivals", "windows", "rotated"
+"""The pipelines: what has arrived, by id within a horizon; what an interval holds, by bucket; a log
+that is rotated, by position."""
 
 WINDOW_SECONDS = 20
 WINDOW_NAME = "w-%Y-%m-%dT%H-%M-%S.jsonl"
@@ -39,6 +40,7 @@ PIPELINES: tuple[dict[str, Any], ...] = (
         "name": ARRIVALS,
         "schedule": "* * * * *",
         "source": {"path": "arrivals/*.jsonl"},
+        "record_id": ["id"],
         "dedup": {"scope": "horizon", "horizon": "30 days", "shards": 2},
         "max_active_runs": 2,
     },
@@ -52,8 +54,15 @@ PIPELINES: tuple[dict[str, Any], ...] = (
             # A live run also takes what grew late in the two windows before its own.
             "lateness": "40 s",
         },
+        "record_id": ["id"],
         "record_time": "at",
         "dedup": {"scope": "bucket", "horizon": "30 days", "shards": 2},
+        "max_active_runs": 2,
+    },
+    {
+        "name": ROTATED,
+        "schedule": "* * * * *",
+        "source": {"path": "rotated/app.log*"},
         "max_active_runs": 2,
     },
 )
@@ -78,7 +87,7 @@ class LiveStack:
         self.folder = Path(tempfile.mkdtemp(prefix="semel-fire-"))
         self.folder.chmod(0o755)
         self.state, self.data = self.folder / "state", self.folder / "data"
-        for name in ("arrivals", "windows"):
+        for name in (ARRIVALS, WINDOWS, ROTATED):
             (self.data / name).mkdir(parents=True)
         pipelines = self.folder / "pipelines"
         pipelines.mkdir()
@@ -97,9 +106,9 @@ class LiveStack:
         self.airflow: Airflow
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Bring it up, and set both pipelines going."""
+        """Bring it up, and set the pipelines going."""
         stack.up(echo=say)
-        self.specs = {name: pipeline.find(name) for name in (ARRIVALS, WINDOWS)}
+        self.specs = {name: pipeline.find(name) for name in (ARRIVALS, WINDOWS, ROTATED)}
         self.airflow = Airflow(stack.connection())
         wanted = {*self.specs, "semel_collect"}
         wait_for(lambda: self.airflow.dags() >= wanted, "the DAGs", PARSED_SECONDS_MAX)
@@ -181,7 +190,6 @@ def _declare(folder: Path, changes: dict[str, Any]) -> None:
     document = {
         **changes,
         "source": source | changes["source"],
-        "record_id": ["id"],
         # By the position the independent checker finds a row's record again.
         "sink": {
             "type": "files",

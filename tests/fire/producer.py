@@ -1,9 +1,10 @@
-"""The producer under fire: appends, starts files, redelivers, until SIGTERM.
+"""The producer under fire: appends, starts files, redelivers, rotates a log, until SIGTERM.
 
 `producer.py DATA SEED PAST`: the windows that are backfilled begin at PAST.
 
 The truth needs no word of its own: which records there are can be read from the source files. A
-record's id is given once, and each copy of it is the same line, in whatever file it comes again.
+record's id is given once, and each copy of it is the same line, in whatever file it comes again. In
+the log that is rotated nothing comes again: what is there twice was read twice.
 """
 
 import json
@@ -14,6 +15,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
+
+from rotatedlog import RotatedLog
 
 WINDOW_SECONDS = 20
 WINDOW_NAME = "w-%Y-%m-%dT%H-%M-%S.jsonl"
@@ -27,6 +30,9 @@ PAST_SECONDS = 8
 RECORDS_PER_SECOND = 120
 """Of each pipeline, in chunks of one second."""
 
+ROTATED = 0.15
+"""How often the log is rotated, of each second."""
+
 REDELIVERED = 0.06
 BROKEN = 0.002
 KNOWN_MAX = 40_000
@@ -36,8 +42,11 @@ KNOWN_MAX = 40_000
 class Lines:
     """Makes lines of one pipeline: new ones, copies of earlier ones, broken ones."""
 
-    def __init__(self, letter: str, dice: random.Random) -> None:
+    def __init__(self, letter: str, dice: random.Random, *, by_position: bool = False) -> None:
+        """`by_position`: no copies, and each whole record has an id."""
         self.letter = letter
+        self.redelivered = 0.0 if by_position else REDELIVERED
+        self.broken = [b'{"id": "torn', b"\xff", *([] if by_position else [b'{"n": 1}'])]
         self.dice = dice
         self.made = 0
         self.known: list[bytes] = []
@@ -49,8 +58,8 @@ class Lines:
     def _one(self, at: datetime) -> bytes:
         dice = self.dice.random()
         if dice < BROKEN:
-            return self.dice.choice([b'{"id": "torn', b'{"n": 1}', b"\xff"]) + b"\n"
-        if dice < BROKEN + REDELIVERED and self.known:
+            return self.dice.choice(self.broken) + b"\n"
+        if dice < BROKEN + self.redelivered and self.known:
             return self.dice.choice(self.known)
         self.made += 1
         moment = at + timedelta(milliseconds=self.dice.randrange(WINDOW_SECONDS * 1000))
@@ -68,7 +77,7 @@ class Lines:
 
 
 class Producer:
-    """Writes both pipelines' sources below one folder."""
+    """Writes the pipelines' sources below one folder."""
 
     def __init__(self, data: Path, seed: int, start: datetime) -> None:
         self.start = start
@@ -76,7 +85,12 @@ class Producer:
         self.seconds = 0
         self.dice = random.Random(seed)
         self.arrivals, self.windows = data / "arrivals", data / "windows"
-        self.lines = {"a": Lines("a", self.dice), "w": Lines("w", self.dice)}
+        self.log = RotatedLog(data / "rotated", self.dice)
+        self.lines = {
+            "a": Lines("a", self.dice),
+            "w": Lines("w", self.dice),
+            "r": Lines("r", self.dice, by_position=True),
+        }
         self.opened = 0
         self.growing: list[Path] = []
         self.torn: tuple[Path, bytes] | None = None
@@ -113,6 +127,17 @@ class Producer:
         late = timedelta(seconds=WINDOW_SECONDS) if self.dice.random() < 0.1 else timedelta(0)
         _append(self.windows / (window - late).strftime(WINDOW_NAME), text)
 
+        self.log.write(self.lines["r"].some(self.dice.randrange(2 * RECORDS_PER_SECOND), now))
+        if self.dice.random() < ROTATED:
+            self.log.rotate(self.lines["r"].some(self.dice.randrange(20), now))
+
+    def complete(self) -> None:
+        """Make torn lines whole."""
+        if self.torn:
+            _append(*self.torn)
+            self.torn = None
+        self.log.complete()
+
     def stop(self, _number: int, _frame: FrameType | None) -> None:
         """End after this second."""
         self.going = False
@@ -135,8 +160,7 @@ def main() -> None:
     while producer.going:
         producer.second()
         time.sleep(1)
-    if producer.torn:
-        _append(*producer.torn)
+    producer.complete()
 
 
 if __name__ == "__main__":
