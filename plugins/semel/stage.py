@@ -130,6 +130,7 @@ def _attempt(
     say: Say,
 ) -> Staged:
     root = Path(os.path.realpath(spec.source_root()))
+    claims = files.packed_since(claims, root, batch.batch_id)
     files.check_claims(claims, root, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
     say(

@@ -11,6 +11,9 @@ from fix_account import ids, lines, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import Rotated, append, output, pack, position
 from semel.ledger import Ledger
+from semel.plan import plan
+from semel.sources import facts
+from semel.sources.evidence import is_part
 from test_bad_records import run
 
 
@@ -99,3 +102,78 @@ def test_delete_one_and_rename_another_to_it(bench: Workbench, ledger: Ledger) -
     assert output(spec) == ids(0, 15)
 
 
+# Attacks P17.
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+def test_half_a_copy(bench: Workbench, ledger: Ledger, share: float) -> None:
+    """A plan that sees copytruncate's copy while it is made reads nothing of it."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 1000)
+    run(ledger, spec, "r1")
+    whole, copy = log.read_bytes(), log.with_name("app.log.1")
+    copy.write_bytes(whole[: int(len(whole) * share)])
+    reasons = [r.reason for r in run(ledger, spec, "r2").plan.refusals]
+    assert reasons == (["copy"] if share else [])
+    copy.write_bytes(whole)
+    os.truncate(log, 0)
+    append(log, 1000, 1005)
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    assert output(spec) == ids(0, 1005)
+
+
+def test_half_a_copy_whose_log_is_cut_while_a_plan_looks(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody can tell any more is left to the next plan."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 1000)
+    run(ledger, spec, "r1")
+    whole, copy = log.read_bytes(), log.with_name("app.log.1")
+    copy.write_bytes(whole[:8192])
+
+    def cut_first(*given: object) -> bool:
+        copy.write_bytes(whole)
+        os.truncate(log, 0)
+        return is_part(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(facts, "is_part", cut_first)
+        assert run(ledger, spec, "r2").plan.batch is None
+    assert run(ledger, spec, "r3").plan.refusals == ()
+    append(log, 1000, 1005)
+    run(ledger, spec, "r4")
+    assert output(spec) == ids(0, 1005)
+
+
+def test_a_log_that_begins_as_the_old_one_did_is_new(bench: Workbench, ledger: Ledger) -> None:
+    """More than 4 KiB are the same each time, then other records come: that is no part of it."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 100)
+    append(log, 100, 1000)
+    run(ledger, spec, "r1")
+    log.rename(log.with_name("app.log.1"))
+    append(log, 0, 100)
+    append(log, 1000, 1100)
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    assert output(spec) == sorted([*ids(0, 100) * 2, *ids(100, 1100)])
+
+
+@pytest.mark.parametrize("how", ["compress", "rename and compress"])
+def test_packed_between_plan_and_stage(bench: Workbench, ledger: Ledger, how: str) -> None:
+    """A batch that was planned on a log goes on in what gzip made of it, by itself."""
+    spec = position(bench)
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 10)
+    run(ledger, spec, "r1")
+    append(log, 10, 20)
+    plan(ledger, spec, "r2")
+    if how == "compress":
+        pack(log.rename(log.with_name("app.log.1")))
+    else:
+        pack(log.rename(log.with_name("app.log-20260101")))
+        append(log, 20, 25)
+    run(ledger, spec, "r2")
+    run(ledger, spec, "r3")
+    assert settled(spec).ids == ids(0, 20 if how == "compress" else 25)

@@ -167,6 +167,13 @@ def _why(spec: Spec, found: Facts) -> str:
         known = found.matched
         how = "is there as well" if found.match is Match.LIVING else "is gone, or was cut"
         same = f"{same} goes on in it where that one ended, " if found.alike else ""
+        content = found.seen.of(known)
+        if content is not None and content.size < known.reached:
+            return (
+                f"it is the beginning of {show(known)}, which {how}: a copy that is still being "
+                f"made, it seems, and the next run looks again; {now}. Remove it if it is left "
+                f"over; {accept} reads all of it as new records"
+            )
         return (
             f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
             f"{how}: it may be a copy; {now}. Remove it if it is one; {same}{accept} reads all of "

@@ -6,7 +6,6 @@ its first and last record and its end; and, for a copy, by its time and by names
 
 import ctypes
 import os
-import re
 from dataclasses import dataclass
 
 import xxhash
@@ -19,11 +18,13 @@ from semel.sources.content import (
     GzipContent,
     PlainContent,
     UnfinishedError,
+    content_of,
     is_gzip,
     open_file,
 )
 from semel.sources.files import ListedFile, seen_now, signed
 from semel.sources.recognise import Match
+from semel.sources.rotation import is_rotation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,32 @@ def evidence(seen: Seen, known: Partition, *, free: bool) -> Match:
     return Match.LIVING if sure or known.path == seen.file.path else Match.NONE
 
 
+# Keeps P17.
+def is_part(seen: Seen, known: Partition, holder: Seen | None) -> bool:
+    """Whether a file has the beginning of what was read of a known one, 4 KiB or more, and nothing
+    else: a copy that is still being made.
+
+    `holder`: the known file, if it was looked at. FileNotFoundError: it was moved or cut meanwhile,
+    so that nobody can tell.
+    """
+    part = seen.of(known)
+    if part is None or not seen.header_end < part.size < known.reached:
+        return False
+    if part.hash(0, known.head_length) != known.head_hash:
+        return False
+    whole = holder.of(known) if holder else _content_at(known)
+    if whole is None or whole.size < known.reached:
+        raise FileNotFoundError(known.path)
+    return part.tail_hash(part.size) == whole.tail_hash(part.size)
+
+
+def _content_at(known: Partition) -> Content:
+    with open_file(known.path) as file:
+        if signed(os.fstat(file.fileno()).st_ino) != known.inode:
+            raise FileNotFoundError(known.path)
+        return content_of(file, packed=known.packed)
+
+
 def last_record(seen: Seen, known: Partition) -> int | None:
     """Where the last record that was read of a partition ends in another file; None: nowhere."""
     content = seen.of(known)
@@ -156,45 +183,6 @@ def same_time(seen: Seen, known: Partition) -> bool:
         return False
     seconds = known.mtime_ns - known.mtime_ns % 10**9
     return seen.file.mtime_ns in (known.mtime_ns, seconds)
-
-
-_NUMBER = r"\.(?P<mark>\d{1,4})"
-_DATE = r"[.-](?P<mark>\d{4}-?\d\d-?\d\d[\d.-]*)"
-_ROTATED = [
-    re.compile(rf"(?P<stem>.+?)(?:{mark})(?P<ending>{ending})", re.DOTALL)
-    for ending in ("", r"\.[A-Za-z]\w*")
-    for mark in (_NUMBER, _DATE)
-]
-
-
-def is_rotation(old: str, new: str) -> bool:
-    """Whether `new` is what logrotate, or its like, calls a file that was called `old`.
-
-    A number or a date is put behind the name or before its ending, then `.gz` behind all; in the
-    same folder or in one below.
-    """
-    if not f"{os.path.dirname(new)}/".startswith(f"{os.path.dirname(old)}/"):
-        return False
-    base, mark, packed = _rotated_name(old)
-    new_base, new_mark, new_packed = _rotated_name(new)
-    if base != new_base or packed:
-        return False
-    if mark is None:
-        return new_mark is not None or new_packed
-    if not new_packed or new_mark is None:
-        return False
-    return mark == new_mark or (len(mark) <= 4 and len(new_mark) <= 4 and int(mark) < int(new_mark))
-
-
-def _rotated_name(path: str) -> tuple[str, str | None, bool]:
-    """What a log was called at first, its number or date, and whether it is packed."""
-    name = os.path.basename(path)
-    packed = name.endswith(".gz")
-    name = name.removesuffix(".gz")
-    for pattern in _ROTATED:
-        if found := pattern.fullmatch(name):
-            return found["stem"] + found["ending"], found["mark"], packed
-    return name, None, packed
 
 
 def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:

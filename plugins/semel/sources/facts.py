@@ -25,7 +25,7 @@ from semel.sources.evidence import (
     Partition,
     Seen,
     evidence,
-    is_rotation,
+    is_part,
     last_record,
     look,
     prefixes,
@@ -34,6 +34,7 @@ from semel.sources.evidence import (
 )
 from semel.sources.files import ListedFile, Listing, inodes_below
 from semel.sources.recognise import Answer, Match, Own, Place, recognise
+from semel.sources.rotation import is_rotation
 
 Window = tuple[datetime, datetime] | None
 
@@ -279,6 +280,10 @@ class _Gathering:
         if not free and known.source_partition_id in self.lost:
             return []  # It is not known where its file is.
         match = evidence(facts.seen, known, free=free)
+        if match is Match.NONE and self.spec.by_position and not free:
+            holder = self.held.get(known.source_partition_id)
+            if is_part(facts.seen, known, holder.seen if holder else None):
+                match = Match.LIVING
         return [] if match is Match.NONE else [(match, facts, known)]
 
     def _assign(self, pairs: list[tuple[Match, Facts, Partition]]) -> None:

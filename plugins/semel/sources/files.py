@@ -21,6 +21,7 @@ from semel.batch import Claim
 from semel.errors import SourceError
 from semel.pipeline import Spec
 from semel.sources.content import content_of, is_gzip, open_file
+from semel.sources.rotation import is_rotation
 
 _LISTED_ANEW = ("unreadable", "missing")
 
@@ -201,13 +202,53 @@ def check_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> None:
     """
     for claim in claims:
         with open_claim(claim, root, batch_id) as handle:
-            content = content_of(handle, packed=claim.packed)
-        if content.size < claim.end:
-            raise changed(batch_id, claim, f"it shrank to {content.size} bytes")
-        if content.hash(0, claim.head_length) != claim.head_hash:
-            raise changed(batch_id, claim, f"its first {claim.head_length} bytes changed")
-        if content.tail_hash(claim.end) != claim.tail_hash:
-            raise changed(batch_id, claim, f"its bytes before {claim.end} changed")
+            try:
+                trouble = _differs(handle, claim)
+            except OSError as error:
+                trouble = f"it was moved or cannot be read ({error.strerror})"
+        if trouble:
+            raise changed(batch_id, claim, trouble)
+
+
+def _differs(handle: BinaryIO, claim: Claim) -> str | None:
+    """What tells the content of an open file from the claimed one. SourceError: it is damaged."""
+    content = content_of(handle, packed=claim.packed)
+    if content.size < claim.end:
+        return f"it shrank to {content.size} bytes"
+    if content.hash(0, claim.head_length) != claim.head_hash:
+        return f"its first {claim.head_length} bytes changed"
+    if content.tail_hash(claim.end) != claim.tail_hash:
+        return f"its bytes before {claim.end} changed"
+    return None
+
+
+def packed_since(claims: Iterable[Claim], root: Path, batch_id: int) -> list[Claim]:
+    """The same claims; one whose file was packed since it was planned, in the packed file.
+
+    A rotation packs a log under a name of its own: such names are looked at, and what is in them is
+    held against the claim. The positions are the same, for they count what is packed.
+    """
+    found = []
+    for claim in claims:
+        try:
+            open_claim(claim, root, batch_id).close()
+        except SourceError:
+            names = (p for _, p in inodes_below(root) if is_gzip(p) and is_rotation(claim.path, p))
+            claim = next((c for path in names if (c := _in(claim, path))), claim)
+        found.append(claim)
+    return found
+
+
+def _in(claim: Claim, path: str) -> Claim | None:
+    """A claim in another file, if that holds its content."""
+    try:
+        with open_file(path) as handle:
+            if claim.packed or _differs(handle, claim):
+                return None
+            status = os.fstat(handle.fileno())
+    except (OSError, SourceError):
+        return None
+    return replace(claim, path=path, device=signed(status.st_dev), inode=signed(status.st_ino))
 
 
 def open_claim(claim: Claim, root: Path, batch_id: int) -> BinaryIO:

@@ -44,7 +44,8 @@ class Match(StrEnum):
     STRONG = "strong"
     """It does: 4 KiB or more, or also the time or the name are those of the other file."""
     LIVING = "living"
-    """It does, and another file still holds (or takes up) what was read: this one is a copy."""
+    """It does, and another file still holds (or takes up) what was read: this one is a copy. Or it
+    has a part of that and no more: a copy that is still being made."""
 
 
 class Answer(StrEnum):
