@@ -14,8 +14,11 @@ from pathlib import Path
 COPYTRUNCATE = 0.3
 """How often the log is copied and cut, and not moved."""
 
+COPIED_AT_ONCE = 8192
+"""Bytes, as logrotate copies them."""
+
 LINGER_SECONDS_MAX = 0.5
-"""How long a state lasts that a slow disk makes last: a copy beside its log, half a gzip file."""
+"""How long a state lasts that a slow disk makes last: half a copy, half a gzip file."""
 
 
 class RotatedLog:
@@ -68,7 +71,11 @@ class RotatedLog:
 
     def _copy_and_truncate(self) -> None:
         self.complete()
-        self._name(1).write_bytes(self.path.read_bytes())
+        whole = self.path.read_bytes()
+        with self._name(1).open("wb", buffering=0) as copy:
+            copy.write(whole[:COPIED_AT_ONCE])
+            self._linger()
+            copy.write(whole[COPIED_AT_ONCE:])
         self._linger()
         os.truncate(self.path, 0)
 
