@@ -168,7 +168,7 @@ class _Accepting:
                 passed = {new["source_partition_id"]: [(0, self.wanted.start)]}
                 partitions.lose(connection, passed, "repeated", _who())
         else:
-            partitions.update(connection, [partitions.as_read(self.wanted, None)])
+            partitions.update(connection, [partitions.as_read(self.wanted, None, settled=False)])
             new = {
                 "path": self.wanted.file.path,
                 "source_partition_id": self.same.source_partition_id,

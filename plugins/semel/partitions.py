@@ -170,9 +170,17 @@ class Changes:
 
 
 def changes(
-    wanted: list[Wanted], ranges: list[Range], facts: Collection[Facts], lost: Iterable[Lost]
+    wanted: list[Wanted],
+    ranges: list[Range],
+    facts: Collection[Facts],
+    lost: Iterable[Lost],
+    holes: Collection[int],
 ) -> Changes:
-    """What follows for partitions from what was recognised and what is taken."""
+    """What follows for partitions from what was recognised and what is taken.
+
+    `holes` are those of which something is free before the end of what was read: a later plan has
+    to look at them again, whatever their file's stat says.
+    """
     reached = {item.wanted.file.path: item for item in ranges}  # The last range of each file.
     updates = []
     going_on = set()
@@ -180,7 +188,8 @@ def changes(
         if item.known is None:
             continue
         going_on.add(item.known.source_partition_id)
-        new = as_read(item, reached.get(item.file.path))
+        whole = item.known.source_partition_id not in holes
+        new = as_read(item, reached.get(item.file.path), settled=whole)
         if item.known.closed or any(new[name] != getattr(item.known, name) for name in new):
             updates.append(new)
     closed = {}
@@ -233,13 +242,16 @@ def superseded(found: Facts) -> list[Partition]:
     return [k for k in found.alike if content is not None and content.size >= k.content]
 
 
-def as_read(item: Wanted, last: Range | None) -> dict[str, object]:
-    """The row of a known partition as it is once the plan is written."""
+def as_read(item: Wanted, last: Range | None, *, settled: bool) -> dict[str, object]:
+    """The row of a known partition as it is once the plan is written. Not `settled`: a plan looks
+    at its file again, also when that did not change.
+    """
     known = item.known
     read = {name: getattr(known, name) for name in _EVIDENCE}
     if last is not None and last.evidence.reached > known.reached:
         read = vars(last.evidence)
-    return {"source_partition_id": known.source_partition_id, **_place(item), **read}
+    place = _place(item) if settled else {**_place(item), "size": -1}
+    return {"source_partition_id": known.source_partition_id, **place, **read}
 
 
 _EVIDENCE = [field.name for field in fields(Evidence)]

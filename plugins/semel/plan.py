@@ -75,8 +75,9 @@ def plan(
         except FileNotFoundError:  # It was moved under our eyes: look again.
             continue
         faults.point("plan.before_lock")
+        recognised = found.recognised
         made = partitions.changes(
-            found.wanted, ranges, found.recognised.facts.values(), found.recognised.lost
+            found.wanted, ranges, recognised.facts.values(), recognised.lost, found.holes
         )
         batch = None
         if made or ranges or not same_refusals(found):

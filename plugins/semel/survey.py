@@ -29,6 +29,8 @@ class Found:
     orphans: list[int]
     wanted: list[Wanted]
     free: partitions.Spans
+    holes: partitions.Spans
+    """What is free before the end of what was read: its batch was abandoned, or is an orphan."""
     lost: partitions.Spans
     recognised: Recognised
     refusals: tuple[Refusal, ...]
@@ -55,10 +57,13 @@ def survey(
     recognised = gather(spec, listing, known, window)
     wanted, refused = want(spec, recognised, window)
     ends = {w.known.source_partition_id: w.end for w in wanted if w.known and w.end}
-    closing = partitions.changes(wanted, [], recognised.facts.values(), recognised.lost).closed
+    facts = recognised.facts.values()
+    closing = partitions.changes(wanted, [], facts, recognised.lost, ()).closed
+    read = {w.known.source_partition_id: w.known.reached for w in wanted if w.known}
     with ledger.transaction() as connection:
         orphans = partitions.holders(connection, orphans, ends)
         free = partitions.free(connection, ends, orphans)
+        holes = partitions.free(connection, read, orphans)
         lost = partitions.free(connection, closing)
         before, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     refused += _gone(spec, known, recognised, lost)
@@ -72,6 +77,7 @@ def survey(
         orphans=orphans,
         wanted=wanted,
         free=free,
+        holes=holes,
         lost={partition: lost.get(partition, []) for partition in closing},
         recognised=recognised,
         refusals=(*listing.refused, *refused, *kept),

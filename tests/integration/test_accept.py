@@ -1,16 +1,19 @@
 """A person's word on what plan refused, and what a plan does until it is given."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fix_account import lines, quiet, refusals
+from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_rotation import position
+from fix_rotation import append, position
+from semel.abandon import abandon
 from semel.accept import accept_file, accept_loss
 from semel.errors import SourceError
 from semel.ledger import Ledger
+from semel.plan import plan
 from semel.run import run_batch
 from test_bad_records import run
 
@@ -82,3 +85,22 @@ def test_what_was_seen_and_is_gone_waits_for_a_word(bench: Workbench, ledger: Le
     answer = gaps(ledger, spec)
     assert not answer.idle
     assert [(gap.start, gap.end) for gap in answer.losses] == [(lost.start, lost.end)]
+
+
+def test_what_was_released_is_taken_also_after_a_plan_that_failed(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """A batch was abandoned behind which another one had read on: its records are not forgotten."""
+    spec = position(bench, "in/*.jsonl", source={"on_refused": "fail"})
+    path = bench.write("in/a.jsonl", events(0, 5))
+    first = plan(ledger, spec, "r1").batch
+    append(path, 5, 10)
+    run(ledger, spec, "r2")
+    abandon(ledger, first.batch_id, "given up by the test")
+    pipe = bench.data / "in" / "pipe.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(SourceError, match="would not be complete"):
+        run(ledger, spec, "r3")
+    pipe.unlink()
+    run(ledger, spec, "r4")
+    assert settled(spec).ids == ids(0, 10)

@@ -110,30 +110,31 @@ def test_mtime_intervals_and_rotation(bench: Workbench, ledger: Ledger) -> None:
 def test_an_inode_that_comes_back_is_another_file(
     bench: Workbench, ledger: Ledger, identity: str
 ) -> None:
-    """job2 gets the inode of job1 and begins with the same line: nothing of it is lost."""
+    """A new file gets the inode of a deleted one, and begins with its line: nothing is lost."""
     path = "in/*.jsonl"
     spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
-    first = bench.write("in/job1.jsonl", events(0, 1))
-    inode = first.stat().st_ino
-    run(ledger, spec, "r1")
-    first.unlink()
-    content = [*events(0, 1), *events(5, 8)]
-    for number in range(1000):  # Others in this file system may be faster.
-        second = bench.write("in/job2.jsonl", content)
+    for turn in range(30):  # Others in this file system may be faster: then once more.
+        old, new = events(turn, turn + 1), events(100, 103)
+        first = bench.write(f"in/job{turn}.jsonl", old)
+        inode = first.stat().st_ino
+        run(ledger, spec, f"r{turn}")
+        first.unlink()
+        second = bench.write(f"in/next{turn}.jsonl", [*old, *new])
         if second.stat().st_ino == inode:
             break
-        second.rename(bench.data / f"not-it-{number}")
+        second.rename(bench.data / f"not-it-{turn}")
     else:
         pytest.skip("this file system does not give an inode's number again")
-    done = run(ledger, spec, "r2")
+    before = ids(0, turn + 1)
+    done = run(ledger, spec, "new")
     if identity == "position":
         assert [r.reason for r in done.plan.refusals] == ["copy"]
-        accept_file(ledger, spec, "job2.jsonl", same=False)
-        assert run(ledger, spec, "r3").plan.refusals == ()
-        assert output(spec) == sorted([*ids(0, 1), *ids(0, 1), *ids(5, 8)])
+        accept_file(ledger, spec, second.name, same=False)
+        assert run(ledger, spec, "accepted").plan.refusals == ()
+        assert output(spec) == sorted([*before, *ids(turn, turn + 1), *ids(100, 103)])
     else:
         assert done.plan.refusals == ()
-        assert output(spec) == [*ids(0, 1), *ids(5, 8)]
+        assert output(spec) == [*before, *ids(100, 103)]
 
 
 # Attacks S6.
