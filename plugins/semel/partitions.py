@@ -16,8 +16,9 @@ from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources.content import is_gzip
 from semel.sources.cut import NOTHING_READ, Evidence, Range, Wanted
 from semel.sources.evidence import Partition
-from semel.sources.facts import Facts, Knowledge, Lost
+from semel.sources.facts import Facts, Knowledge, Lost, Where
 from semel.sources.files import Listing
+from semel.sources.recognise import Answer, Match, Own
 
 Spans = dict[int, list[tuple[int, int]]]
 """By partition: ranges [start, end), ascending."""
@@ -132,25 +133,21 @@ def free(
         ends=list(ends.values()),
         orphans=list(orphans),
     )
-    return _spans(found)
+    spans: Spans = {}
+    for r in found:
+        spans.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
+    return spans
 
 
 def unaccounted(
-    connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()
+    connection: sa.Connection, pipeline_id: int
 ) -> tuple[list[Partition], Spans]:
     """Closed partitions of which something was seen that nobody claimed, and what."""
     found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
     closed = [Partition(**r) for r in found]
     ends = {k.source_partition_id: k.content for k in closed}
-    spans = free(connection, ends, orphans) if ends else {}
+    spans = free(connection, ends) if ends else {}
     return [k for k in closed if k.source_partition_id in spans], spans
-
-
-def _spans(found: list[Row]) -> Spans:
-    spans: Spans = {}
-    for r in found:
-        spans.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
-    return spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,48 +180,66 @@ def changes(
     """
     reached = {item.wanted.file.path: item for item in ranges}  # The last range of each file.
     updates = []
-    going_on = set()
     for item in wanted:
         if item.known is None:
             continue
-        going_on.add(item.known.source_partition_id)
         whole = item.known.source_partition_id not in holes
         new = as_read(item, reached.get(item.file.path), settled=whole)
         if item.known.closed or any(new[name] != getattr(item.known, name) for name in new):
             updates.append(new)
-    closed = {}
-    retired = []
+    going_on = _going_on(wanted)
     for found in facts:
         known = found.known
-        if known is None or known.source_partition_id in going_on:
+        if known is None or known.source_partition_id in going_on or _was_cut(found):
             continue
-        if found.own == "cut" and found.answer in ("new", "take up"):
-            closed[known.source_partition_id] = known.content
-        elif found.seen.file.path != known.path:  # Renamed, and refused for something else.
+        if found.seen.file.path != known.path:  # Renamed, and refused for something else.
             updates.append({**asdict(known), "path": found.seen.file.path})
-    for item in lost:
-        if item.where in ("gone", "elsewhere"):
-            known = item.partition
-            # How long the content of a gzip file is, only a plan that reads it would know.
-            unread = item.size is None or is_gzip(item.path)
-            seen = known.content if unread else item.size
-            closed[known.source_partition_id] = max(known.reached, seen)
-    for found in facts:
-        if found.answer == "new" and found.match == "weak":
-            retired += [k.source_partition_id for k in superseded(found)]
+    closed, retired = closing(wanted, facts, lost)
     new = {r.wanted.file.path: (r.wanted, r.evidence) for r in ranges if r.wanted.known is None}
     new |= {f.seen.file.path: (begun(f), NOTHING_READ) for f in facts if _cut(f, new)}
     return Changes(
         updates=updates,
         made=list(new.values()),
-        closed={k: v for k, v in closed.items() if k not in going_on and k not in retired},
-        retired=[k for k in dict.fromkeys(retired) if k not in going_on],
+        closed=closed,
+        retired=retired,
     )
+
+
+def closing(
+    wanted: list[Wanted], facts: Collection[Facts], lost: Iterable[Lost]
+) -> tuple[dict[int, int], list[int]]:
+    """The partitions that are closed now, each with what was seen of it; and those that are
+    retired, for a new one holds all of them.
+    """
+    going_on = _going_on(wanted)
+    closed = {f.known.source_partition_id: f.known.content for f in facts if _was_cut(f)}
+    for item in lost:
+        if item.where in (Where.GONE, Where.ELSEWHERE):
+            known = item.partition
+            # How long the content of a gzip file is, only a plan that reads it would know.
+            unread = item.size is None or is_gzip(item.path)
+            seen = known.content if unread else item.size
+            closed[known.source_partition_id] = max(known.reached, seen)
+    found = [f for f in facts if f.answer is Answer.NEW and f.match is Match.WEAK]
+    retired = [k.source_partition_id for f in found for k in superseded(f)]
+    retired = [k for k in dict.fromkeys(retired) if k not in going_on]
+    gone = {k: seen for k, seen in closed.items() if k not in going_on and k not in retired}
+    return gone, retired
+
+
+def _going_on(wanted: list[Wanted]) -> set[int]:
+    return {item.known.source_partition_id for item in wanted if item.known}
+
+
+def _was_cut(found: Facts) -> bool:
+    """Whether a file's own partition is not its own any more: it has a new life."""
+    goes = found.answer in (Answer.NEW, Answer.TAKE_UP)
+    return found.known is not None and found.own is Own.CUT and goes
 
 
 def _cut(found: Facts, taken: Collection[str]) -> bool:
     """Whether a file was cut, and nothing is taken of it now: its inode has a new life."""
-    new = found.own == "cut" and found.answer == "new" and found.seen.content is not None
+    new = found.own is Own.CUT and found.answer is Answer.NEW and found.seen.content is not None
     return new and found.seen.file.path not in taken
 
 

@@ -24,6 +24,7 @@ from semel.sinks import owned
 from semel.sources.cut import Range, cut
 from semel.sources.facts import Recognised, Window, in_window
 from semel.sources.files import Refusal
+from semel.sources.recognise import Answer
 from semel.spec_parts import OnRefused
 from semel.survey import Found, latest_batch, same_refusals, survey
 
@@ -134,7 +135,7 @@ def _matched(recognised: Recognised) -> tuple[tuple[str, str], ...]:
     return tuple(
         (path, found.matched.path)
         for path, found in recognised.facts.items()
-        if found.answer == "take up" and found.matched.reached
+        if found.answer is Answer.TAKE_UP and found.matched.reached
     )
 
 

@@ -53,12 +53,12 @@ def survey(
         silent = spec.limits.orphan_after.total_seconds()
         orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
         known = partitions.knowledge(ledger, connection, pipeline.pipeline_id, listing, orphans)
-        stored = rows(connection, "plan", "refusals", pipeline_id=pipeline.pipeline_id)
+        found = rows(connection, "plan", "refusals", pipeline_id=pipeline.pipeline_id)
+    stored = [Refusal(**r) for r in found]
     recognised = gather(spec, listing, known, window)
     wanted, refused = want(spec, recognised, window)
     ends = {w.known.source_partition_id: w.end for w in wanted if w.known and w.end}
-    facts = recognised.facts.values()
-    closing = partitions.changes(wanted, [], facts, recognised.lost, ()).closed
+    closing, _ = partitions.closing(wanted, recognised.facts.values(), recognised.lost)
     read = {w.known.source_partition_id: w.known.reached for w in wanted if w.known}
     with ledger.transaction() as connection:
         orphans = partitions.holders(connection, orphans, ends)
@@ -67,10 +67,9 @@ def survey(
         lost = partitions.free(connection, closing)
         before, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     refused += _gone(spec, known, recognised, lost)
-    back = {w.known.source_partition_id for w in wanted if w.known}
-    still_gone = [k for k in before if k.source_partition_id not in back]
+    still_gone = [k for k in before if k.source_partition_id not in read]
     refused += [gone(spec, k, spans[k.source_partition_id], None) for k in still_gone]
-    kept = _kept([Refusal(**r) for r in stored], listing, known.unsettled, recognised)
+    kept = _kept(stored, listing, known.unsettled, recognised)
     return Found(
         latest=latest,
         version=version,
@@ -81,7 +80,7 @@ def survey(
         lost={partition: lost.get(partition, []) for partition in closing},
         recognised=recognised,
         refusals=(*listing.refused, *refused, *kept),
-        stored=[Refusal(**r) for r in stored],
+        stored=stored,
     )
 
 

@@ -1,7 +1,7 @@
 """Cutting a plan: which ranges of the files a batch takes, by what is recognised and unclaimed."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import xxhash
@@ -109,10 +109,10 @@ def _end(spec: Spec, found: Facts, item: Wanted) -> Wanted | Refusal:
     reached = known.reached if known else 0
     if content is None:
         if found.seen.unfinished and not closed:
-            return _replace(item, end=reached)
+            return replace(item, end=reached)
         return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
     if known and known.packed:
-        return _replace(item, end=reached)
+        return replace(item, end=reached)
     start = 0 if reached or spec.source.format == "csv" else content.nuls()
     if is_whole(spec):
         if known and reached not in (0, content.size):
@@ -131,12 +131,8 @@ def _end(spec: Spec, found: Facts, item: Wanted) -> Wanted | Refusal:
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    item = _replace(item, end=end, start=start, whole=is_whole(spec))
+    item = replace(item, end=end, start=start, whole=is_whole(spec))
     return _check_header(spec, item) if end > reached else item
-
-
-def _replace(item: Wanted, **changes: object) -> Wanted:
-    return Wanted(**{**vars(item), **changes})
 
 
 # Keeps P14.

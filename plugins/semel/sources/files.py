@@ -23,7 +23,7 @@ from semel.pipeline import Spec
 from semel.sources.content import content_of, is_gzip, open_file
 from semel.sources.rotation import is_rotation
 
-_LISTED_ANEW = ("unreadable", "missing")
+_UNSEEN = ("unreadable", "missing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Listing:
 
     @property
     def complete(self) -> bool:
-        return not any(item.reason in _LISTED_ANEW for item in self.refused)
+        return not any(item.reason in _UNSEEN for item in self.refused)
 
 
 def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
