@@ -269,6 +269,13 @@ CREATE TABLE semel.refusal (
     reason            text NOT NULL,
     detail            text NOT NULL,
     seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Of a copy: while it is as it was, it stays refused, also when the other file went on.
+    -- Keeps P17.
+    inode             bigint,
+    size              bigint,
+    copy_of           text,
+    behind            bigint,
+    CONSTRAINT refusal_of_a_copy CHECK (num_nulls(inode, size, copy_of) IN (0, 3)),
     PRIMARY KEY (pipeline_id, path)
 );
 

@@ -18,13 +18,14 @@ from semel.errors import RetryableError, SourceError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
 from semel.pipeline import Spec
 from semel.plan import lock
-from semel.sources import facts, files
-from semel.sources.cut import NOTHING_READ, Wanted, show
+from semel.sources import files
+from semel.sources.cut import NOTHING_READ, Wanted, show, unsure
 from semel.sources.evidence import Partition
-from semel.sources.facts import Facts
+from semel.sources.facts import Facts, Recognised
 from semel.sources.files import Listing, quoted
 from semel.sources.formats import is_whole
-from semel.sources.recognise import REFUSED, Match, Own
+from semel.sources.gather import gather
+from semel.sources.recognise import REFUSED, Answer, Own
 
 _ROUNDS_MAX = 20
 
@@ -77,7 +78,7 @@ def accept_file(
             version = partitions.version(connection, pipeline.pipeline_id)
             known = partitions.knowledge(ledger, connection, pipeline.pipeline_id, listing)
         try:
-            recognised = facts.gather(spec, listing, known, None)
+            recognised = gather(spec, listing, known, None)
             done = _settled(ledger, pipeline, recognised, name)
             if done is not None:
                 return done
@@ -104,7 +105,7 @@ def accept_file(
 
 
 def _settled(
-    ledger: Ledger, pipeline: Pipeline, recognised: facts.Recognised, path: str
+    ledger: Ledger, pipeline: Pipeline, recognised: Recognised, path: str
 ) -> Accepted | None:
     """The partition that the file is read in already. None: it is refused, or never was read."""
     found = recognised.facts.get(path)
@@ -118,7 +119,7 @@ class _Accepting:
     """What a word on one file comes to. SourceError when the word cannot be taken."""
 
     def __init__(
-        self, spec: Spec, recognised: facts.Recognised, path: str, *, same: bool, start: int
+        self, spec: Spec, recognised: Recognised, path: str, *, same: bool, start: int
     ) -> None:
         found = recognised.facts.get(path)
         if found is None and path in recognised.linked:
@@ -126,6 +127,8 @@ class _Accepting:
                 f"{path!r} is one of several names of a file; leave one of them in the source "
                 "folder, then run the pipeline"
             )
+        if found is not None and found.answer is Answer.UNSURE:
+            raise SourceError(f"{path!r} has to wait: {unsure(found)}")
         self.found = found
         self.same = _same(spec, path, found) if same else None
         if found is None or not (same or found.answer in REFUSED):
@@ -185,7 +188,7 @@ class _Accepting:
 # Keeps A4.
 def _same(spec: Spec, path: str, found: Facts | None) -> Partition:
     """The partition whose bytes the file begins with, and which no other file holds."""
-    able = [] if found is None else [k for k in found.alike if not _held(found, k)]
+    able = [] if found is None else found.alike
     if is_whole(spec):
         able = [k for k in able if found.seen.content.size == k.reached]
     if not able:
@@ -195,11 +198,6 @@ def _same(spec: Spec, path: str, found: Facts | None) -> Partition:
             f"instead: `semel accept {spec.name} {quoted(path)}`"
         )
     return min(able, key=lambda k: (k.path != path, -k.reached))
-
-
-def _held(found: Facts, known: Partition) -> bool:
-    """Whether another file takes a partition up."""
-    return found.match is Match.LIVING and found.matched is known
 
 
 # Keeps A5.

@@ -12,7 +12,7 @@ from semel.ledger import Ledger, row, rows
 from semel.pipeline import Spec
 from semel.sources import files
 from semel.sources.cut import Wanted, want
-from semel.sources.facts import Knowledge, gather
+from semel.sources.facts import Knowledge
 from semel.sources.files import Refusal
 from semel.survey import Found, survey
 
@@ -131,7 +131,7 @@ def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
     """What a first plan would see."""
     listing = files.list_files(spec)
     known = Knowledge(
-        partitions=[], unsettled=listing.files, names={}, lengths=[], like=lambda *_: []
+        refused=[], partitions=[], unsettled=listing.files, names={}, lengths=[], like=lambda *_: []
     )
     wanted, refused = want(spec, gather(spec, listing, known, None), None)
     return wanted, (*listing.refused, *refused)

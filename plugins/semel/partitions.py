@@ -17,7 +17,7 @@ from semel.sources.content import is_gzip
 from semel.sources.cut import NOTHING_READ, Evidence, Range, Wanted
 from semel.sources.evidence import Partition
 from semel.sources.facts import Facts, Knowledge, Lost, Where
-from semel.sources.files import Listing
+from semel.sources.files import Listing, Refusal
 from semel.sources.recognise import Answer, Match, Own
 
 Spans = dict[int, list[tuple[int, int]]]
@@ -67,6 +67,7 @@ def knowledge(
         settled=settled["partitions"],
     )
     lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
+    refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
 
     def like(
         heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
@@ -91,6 +92,7 @@ def knowledge(
             for place, file in enumerate(listed)
             if place in places and file.inode in links
         },
+        refused=[Refusal(**r) for r in refused],
         lengths=[r["head_length"] for r in lengths],
         like=like,
     )
@@ -191,6 +193,8 @@ def changes(
     for found in facts:
         known = found.known
         if known is None or known.source_partition_id in going_on or _was_cut(found):
+            continue
+        if found.answer is Answer.UNSURE:  # The path is not free yet.
             continue
         if found.seen.file.path != known.path:  # Renamed, and refused for something else.
             updates.append({**asdict(known), "path": found.seen.file.path})

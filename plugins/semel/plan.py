@@ -8,7 +8,7 @@ How it works:
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -209,9 +209,7 @@ class _Writing:
             "plan",
             "insert_refusals",
             pipeline_id=pipeline_id,
-            paths=[r.path for r in refusals],
-            reasons=[r.reason for r in refusals],
-            details=[r.detail for r in refusals],
+            refusals=json.dumps([asdict(replace(r, when=None)) for r in refusals]),
         )
 
     def _batch(self) -> Batch:

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 
 from semel import partitions
 from semel.batch import Batch, Pipeline
-from semel.ledger import Ledger, row, rows
+from semel.ledger import Ledger, row
 from semel.pipeline import Spec
 from semel.sources import files
-from semel.sources.cut import Wanted, gone, want
-from semel.sources.facts import Knowledge, Recognised, Window, gather
+from semel.sources.cut import Wanted, gone, still_a_copy, want
+from semel.sources.facts import Knowledge, Recognised, Window
 from semel.sources.files import Listing, Refusal
+from semel.sources.gather import gather
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,6 @@ def survey(
         silent = spec.limits.orphan_after.total_seconds()
         orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
         known = partitions.knowledge(ledger, connection, pipeline.pipeline_id, listing, orphans)
-        found = rows(connection, "plan", "refusals", pipeline_id=pipeline.pipeline_id)
-    stored = [Refusal(**r) for r in found]
     recognised = gather(spec, listing, known, window)
     wanted, refused = want(spec, recognised, window)
     ends = {w.known.source_partition_id: w.end for w in wanted if w.known and w.end}
@@ -69,7 +68,7 @@ def survey(
     refused += _gone(spec, known, recognised, lost)
     still_gone = [k for k in before if k.source_partition_id not in read]
     refused += [gone(spec, k, spans[k.source_partition_id], None) for k in still_gone]
-    kept = _kept(stored, listing, known.unsettled, recognised)
+    kept = _kept(spec, known, listing, recognised)
     return Found(
         latest=latest,
         version=version,
@@ -80,7 +79,7 @@ def survey(
         lost={partition: lost.get(partition, []) for partition in closing},
         recognised=recognised,
         refusals=(*listing.refused, *refused, *kept),
-        stored=stored,
+        stored=known.refused,
     )
 
 
@@ -100,22 +99,26 @@ def _gone(
 
 
 def _kept(
-    stored: list[Refusal],
-    listing: Listing,
-    unsettled: list[files.ListedFile],
-    recognised: Recognised,
+    spec: Spec, known: Knowledge, listing: Listing, recognised: Recognised
 ) -> list[Refusal]:
     """Refusals of files that are of another interval, and that nobody looked at now."""
-    when = {file.path: file.when for file in unsettled}
     asked = {*recognised.facts, *recognised.linked, *(r.path for r in listing.refused)}
-    return [replace(r, when=when[r.path]) for r in stored if r.path in when.keys() - asked]
+    stored = {r.path: r for r in known.refused}
+    copies = {(r.inode, r.size): r for r in known.refused if r.copy_of}
+    kept = []
+    for file in known.unsettled:
+        if file.path in asked:
+            continue
+        if file.path in stored:
+            kept.append(replace(stored[file.path], when=file.when))
+        elif (file.inode, file.size) in copies:  # It was renamed.
+            kept.append(still_a_copy(spec, file, copies[file.inode, file.size]))
+    return kept
 
 
 def same_refusals(found: Found) -> bool:
     """Whether semel.refusal is what a plan would write."""
-    return {(r.path, r.reason, r.detail) for r in found.refusals} == {
-        (r.path, r.reason, r.detail) for r in found.stored
-    }
+    return {replace(r, when=None) for r in found.refusals} == set(found.stored)
 
 
 def latest_batch(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:

@@ -198,6 +198,11 @@ FROM last
 WHERE p.source_partition_id = last.source_partition_id
 RETURNING p.source_partition_id, p.content, p.retired_at IS NOT NULL AS retired;
 
+-- name: refused
+SELECT path, reason, detail, inode, size, copy_of, behind
+FROM semel.refusal
+WHERE pipeline_id = :pipeline_id;
+
 -- name: losses
 SELECT p.path, lower(l.span) AS start, upper(l.span) AS "end", l.reason, l.accepted_by,
        l.accepted_at

@@ -75,15 +75,13 @@ FROM c
 JOIN semel.source_partition AS p USING (source_partition_id)
 ORDER BY c.ordinal;
 
--- name: refusals
-SELECT path, reason, detail FROM semel.refusal WHERE pipeline_id = :pipeline_id;
-
 -- name: clear_refusals
 DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id;
 
 -- name: insert_refusals
-INSERT INTO semel.refusal (pipeline_id, path, reason, detail)
-SELECT :pipeline_id, path, reason, detail
-FROM unnest(CAST(:paths AS text[]), CAST(:reasons AS text[]), CAST(:details AS text[]))
-         AS r (path, reason, detail)
+INSERT INTO semel.refusal (pipeline_id, path, reason, detail, inode, size, copy_of, behind)
+SELECT :pipeline_id, path, reason, detail, inode, size, copy_of, behind
+FROM jsonb_to_recordset(CAST(:refusals AS jsonb))
+         AS r (path text, reason text, detail text, inode bigint, size bigint, copy_of text,
+              behind bigint)
 ON CONFLICT (pipeline_id, path) DO NOTHING;

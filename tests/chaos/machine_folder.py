@@ -14,11 +14,15 @@ from pathlib import Path
 
 @dataclass(eq=False)
 class Life:
-    """One file. `records` are all that are in it now, `path` is None once it is deleted."""
+    """One file. `records` are all that are in it now, `path` is None once it is deleted.
+
+    A `copy` has the records of another one, and nobody writes to it.
+    """
 
     path: Path | None
     records: list[str] = field(default_factory=list)
     packed: bool = False
+    copy: bool = False
 
 
 def line(record: str) -> bytes:
@@ -41,7 +45,8 @@ class Folder:
         return [life for life in self.lives if life.path is not None]
 
     def plain(self) -> list[Life]:
-        return [life for life in self.there() if not life.packed]
+        """What is written to."""
+        return [life for life in self.there() if not life.packed and not life.copy]
 
     def new_records(self, count: int) -> list[str]:
         self.made += count
@@ -141,7 +146,8 @@ class Folder:
 
     def gzip(self, life: Life) -> None:
         packed = life.path.with_name(life.path.name + ".gz")
-        if life.packed or packed.exists() or life.path.stat().st_nlink > 1:  # gzip refuses links.
+        # gzip refuses links. A small copy, once it is packed, is another file of unknown content.
+        if life.packed or life.copy or packed.exists() or life.path.stat().st_nlink > 1:
             return
         packed.write_bytes(gzip.compress(life.path.read_bytes(), mtime=0))
         shutil.copystat(life.path, packed)
@@ -168,6 +174,12 @@ class Folder:
         attic.mkdir(exist_ok=True)
         life.path.rename(attic / f"{len(self.deleted)}-{life.path.name}")
         self._end(life)
+
+    def copy(self, life: Life) -> None:
+        """A second file with the same content and time."""
+        path = self.folder / f"copy-{len(self.lives)}-{life.path.name}"
+        shutil.copy2(life.path, path)
+        self.lives.append(Life(path=path, records=list(life.records), copy=True))
 
     def link(self, life: Life) -> Path:
         """A second name, for a while."""

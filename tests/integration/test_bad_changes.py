@@ -138,24 +138,6 @@ def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Le
     assert settled(spec).ids == ids(0, 20)
 
 
-def test_a_rotated_file_under_two_names(bench: Workbench, ledger: Ledger) -> None:
-    """Rotated and hard-linked: refused are both names, and the new file under the old name."""
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    rotated = path.rename(path.with_name("a.jsonl.1"))
-    second = path.with_name("a.jsonl.2")
-    second.hardlink_to(rotated)
-    bench.write("in/a.jsonl", events(10, 20))
-    run(ledger, spec, "r2")
-    assert refusals(ledger) == {
-        "a.jsonl": "replaced", "a.jsonl.1": "hard link", "a.jsonl.2": "hard link",
-    }  # fmt: skip
-    second.unlink()
-    assert run(ledger, spec, "r3").plan.refusals == ()
-    assert settled(spec).ids == ids(0, 20)
-
-
 # Attacks A4.
 def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> None:
     """`--same` on a file that does not begin with what was read would lose or double: refused."""

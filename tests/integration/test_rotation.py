@@ -12,7 +12,7 @@ from fix_pipelines import Workbench, events
 from fix_rotation import Rotated, append, output, pack, position
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.sources import facts
+from semel.sources import gather
 from semel.sources.evidence import is_part
 from test_bad_records import run
 
@@ -138,7 +138,7 @@ def test_half_a_copy_whose_log_is_cut_while_a_plan_looks(
         return is_part(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(facts, "is_part", cut_first)
+        patch.setattr(gather, "is_part", cut_first)
         assert run(ledger, spec, "r2").plan.batch is None
     assert run(ledger, spec, "r3").plan.refusals == ()
     append(log, 1000, 1005)

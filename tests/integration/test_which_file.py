@@ -297,21 +297,6 @@ def test_a_file_that_was_emptied_waits(bench: Workbench, ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("identity", ["position", "id"])
-def test_a_copy_beside_its_file(bench: Workbench, ledger: Ledger, identity: str) -> None:
-    """`cp app.log app.log.bak`: by position it is refused; by id all of it repeats."""
-    path = "in/app*"
-    spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
-    log = bench.data / "in" / "app.log"
-    append(log, 0, 100)
-    run(ledger, spec, "r1")
-    log.with_name("app.log.bak").write_bytes(log.read_bytes())
-    append(log, 100, 110)
-    reasons = [r.reason for r in run(ledger, spec, "r2").plan.refusals]
-    assert reasons == (["copy"] if identity == "position" else [])
-    assert settled(spec).ids == ids(0, 110)
-
-
-@pytest.mark.parametrize("identity", ["position", "id"])
 def test_a_small_file_that_was_written_anew(
     bench: Workbench, ledger: Ledger, identity: str
 ) -> None:

@@ -78,7 +78,8 @@ def want(
     for file, why in recognised.closed.items():
         refused.append(refusal(file.path, "unreadable", why, file.when))
     for name, several in recognised.linked.items():
-        detail = f"one file under {len(several)} names; leave one name in the source folder"
+        names = ", ".join(repr(other) for other in several[: limits.FILES_NAMED_MAX])
+        detail = f"one file under {len(several)} names ({names}); leave one in the source folder"
         refused.append(refusal(name, "hard link", detail))
     wanted.sort(key=lambda item: (item.file.mtime_ns, item.file.path))
     return wanted, sorted(refused, key=lambda item: item.path)
@@ -89,8 +90,8 @@ def _want(spec: Spec, found: Facts, window: Window) -> Wanted | Refusal | None:
     file = seen.file
     if found.answer is Answer.WAIT:
         return None
-    if found.answer in REFUSED:
-        return refusal(file.path, found.answer, _why(spec, found), file.when)
+    if found.answer in REFUSED or found.answer is Answer.UNSURE:
+        return _refused(spec, found)
     known = found.goes_on
     item = Wanted(
         file=file, birth_ns=seen.birth_ns, content=seen.of(known), known=known, end=0
@@ -153,28 +154,85 @@ def _accept(spec: Spec, path: str, option: str = "") -> str:
     return f"`semel accept {spec.name} {quoted(path)}{option and ' '}{option}`"
 
 
-def _why(spec: Spec, found: Facts) -> str:
-    """What is wrong with a refused file, and what to do."""
+def _refused(spec: Spec, found: Facts) -> Refusal:
+    """What is wrong with a file, and what to do."""
     file = found.seen.file
-    accept = _accept(spec, file.path)
-    same = _accept(spec, file.path, "--same")
-    now = f"now inode {file.inode}, {file.size} bytes"
-    if found.answer is Answer.COPY:
-        known = found.matched
-        how = "is there as well" if found.match is Match.LIVING else "is gone, or was cut"
-        same = f"{same} goes on in it where that one ended, " if found.alike else ""
-        content = found.seen.of(known)
-        if content is not None and content.size < known.reached:
-            return (
-                f"it is the beginning of {show(known)}, which {how}: a copy that is still being "
-                f"made, it seems, and the next run looks again; {now}. Remove it if it is left "
-                f"over; {accept} reads all of it as new records"
-            )
+    if found.answer is Answer.UNSURE:
+        return refusal(file.path, found.answer, unsure(found), file.when)
+    if found.answer is not Answer.COPY:
+        return refusal(file.path, found.answer, _changed(spec, found), file.when)
+    if found.told is not None:
+        return still_a_copy(spec, file, found.told)
+    known, content = found.matched, found.seen.of(found.matched)
+    more = content is not None and content.size > known.reached
+    marks = {"inode": file.inode, "size": file.size, "copy_of": known.path}
+    marks["behind"] = known.reached if more else None
+    new = refusal(file.path, found.answer, _copy(spec, found, marks["behind"]), file.when)
+    return replace(new, **marks)
+
+
+def unsure(found: Facts) -> str:
+    """Why a file has to wait for another one."""
+    return (
+        f"nobody can tell now where the file is that had its path, {show(found.before)}: a file or "
+        "a folder of the source is refused; settle that, then the next run looks again"
+    )
+
+
+# Keeps P17.
+def still_a_copy(spec: Spec, file: ListedFile, told: Refusal) -> Refusal:
+    """A copy that was refused, and has not changed since; the file that it is a copy of did."""
+    detail = (
+        f"a plan before this one saw that it may be a copy of {told.copy_of!r}, and it has not "
+        f"changed since ({_now(file)}). {_choice(spec, file, told.behind)}"
+    )
+    return replace(told, path=file.path, detail=detail, when=file.when)
+
+
+def _choice(spec: Spec, file: ListedFile, behind: int | None, same: str = "") -> str:
+    """What a person can do about a copy; `behind` as in Refusal."""
+    more = ""
+    if behind is not None and not same:
+        more = f"{_accept(spec, file.path, f'--from {behind}')} reads what stands behind that, "
+    return (
+        f"Remove it if it is one; {same}{more}{_accept(spec, file.path)} reads all of it as new "
+        "records"
+    )
+
+
+def _now(file: ListedFile) -> str:
+    return f"now inode {file.inode}, {file.size} bytes"
+
+
+_HOW = {
+    Match.WEAK: "is gone, or was cut",
+    Match.LIVING: "is there as well",
+    Match.UNSURE: "cannot be looked for now, as a file or a folder is refused: settle that first",
+}
+
+
+def _copy(spec: Spec, found: Facts, behind: int | None) -> str:
+    accept = _accept(spec, found.seen.file.path)
+    now, how, known = _now(found.seen.file), _HOW[found.match], found.matched
+    same = _accept(spec, found.seen.file.path, "--same")
+    same = f"{same} goes on in it where that one ended, " if found.alike else ""
+    content = found.seen.of(known)
+    if content is not None and content.size < known.reached:
         return (
-            f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
-            f"{how}: it may be a copy; {now}. Remove it if it is one; {same}{accept} reads all of "
-            "it as new records"
+            f"it is the beginning of {show(known)}, which {how}: a copy that is still being "
+            f"made, it seems, and the next run looks again; {now}. Remove it if it is left "
+            f"over; {accept} reads all of it as new records"
         )
+    return (
+        f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
+        f"{how}: it may be a copy; {now}. {_choice(spec, found.seen.file, behind, same)}"
+    )
+
+
+def _changed(spec: Spec, found: Facts) -> str:
+    accept = _accept(spec, found.seen.file.path)
+    same = _accept(spec, found.seen.file.path, "--same")
+    now = _now(found.seen.file)
     if found.answer is Answer.CHANGED:
         known = found.known
         what = f"{_difference(found)} since it was planned as {show(known)}; {now}. Put back what "
@@ -190,7 +248,7 @@ def _why(spec: Spec, found: Facts) -> str:
     what += "; without a record_id, what it repeats is written again"
     end = None if found.seen.of(known) is None else last_record(found.seen, known)
     if end:
-        behind = _accept(spec, file.path, f"--from {end}")
+        behind = _accept(spec, found.seen.file.path, f"--from {end}")
         what += f". {behind} reads what stands behind the last record that was read"
     return what
 

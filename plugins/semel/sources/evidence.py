@@ -198,13 +198,13 @@ def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
 
 
 def still(path: str, known: Partition) -> int | None:
-    """The size of the file of a partition at a path; None when another file is there."""
-    try:
-        with open_file(path) as file:
-            status = os.fstat(file.fileno())
-            birth = birth_ns(file.fileno())
-    except OSError:
-        return None
+    """The size of the file of a partition at a path; None when another file is there.
+
+    OSError: nobody can tell.
+    """
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
+        birth = birth_ns(file.fileno())
     other_life = None not in (birth, known.birth_ns) and birth != known.birth_ns
     return None if signed(status.st_ino) != known.inode or other_life else status.st_size
 

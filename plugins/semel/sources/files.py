@@ -43,13 +43,19 @@ class ListedFile:
 class Refusal:
     """A file that plan leaves alone, and why. Its records stay unclaimed until that is settled.
 
-    `when` is its place in time; None where that is not known, or has no meaning.
+    `when` is its place in time; None where that is not known, or has no meaning. Of a copy: its
+    inode and size, the path of the file that it is a copy of, and where what it holds beyond that
+    begins, if it does.
     """
 
     path: str
     reason: str
     detail: str
     when: datetime | None = None
+    inode: int | None = None
+    size: int | None = None
+    copy_of: str | None = None
+    behind: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Which file is this? The one table that decides it, over facts that were gathered before.
 
 It is pure and total: docs/protocol.md shows it whole, and a test compares the two in every cell.
-`sources/facts.py` gathers the facts, `plan` and `accept` act on the answers.
+`sources/gather.py` gathers the facts, `plan` and `accept` act on the answers.
 """
 
 from enum import StrEnum
@@ -32,7 +32,7 @@ class Place(StrEnum):
     EDITED = "edited"
     """The same, and this file has its first record: as if somebody edited a copy."""
     UNSURE = "unsure"
-    """A file of which it cannot be told whether it is still there."""
+    """A file of which it cannot be told whether it is still there, or that waits for such a one."""
 
 
 class Match(StrEnum):
@@ -46,6 +46,9 @@ class Match(StrEnum):
     LIVING = "living"
     """It does, and another file still holds (or takes up) what was read: this one is a copy. Or it
     has a part of that and no more: a copy that is still being made."""
+    UNSURE = "unsure"
+    """It does, and nobody can tell where the other file is now. Or it did when it was refused, it
+    has not changed since, and the other file went on."""
 
 
 class Answer(StrEnum):
@@ -63,6 +66,8 @@ class Answer(StrEnum):
     REPLACED = "replaced"
     COPY = "copy"
     """The last three are refusals: a person decides."""
+    UNSURE = "unsure"
+    """Refused until the file that had its path can be looked for."""
 
 
 REFUSED = frozenset({Answer.CHANGED, Answer.REPLACED, Answer.COPY})
@@ -76,19 +81,19 @@ def recognise(own: Own, place: Place, match: Match, *, by_position: bool) -> Ans
     By position a record that is read twice is there twice, so what could be a copy is refused.
     With a record id it is read: what it repeats is dropped.
     """
+    if place is Place.UNSURE:
+        return Answer.UNSURE
     if own is Own.SAME:
         return Answer.GO_ON
     if own is Own.EMPTY:
         return Answer.WAIT
     if own is Own.CHANGED:
         return Answer.CHANGED
-    if place is Place.UNSURE:
-        return Answer.REPLACED
     if match is Match.STRONG:
         return Answer.TAKE_UP
     if not by_position:
         return Answer.NEW
-    if match is Match.LIVING:
+    if match in (Match.LIVING, Match.UNSURE):
         return Answer.COPY
     if match is Match.WEAK:
         return Answer.COPY if place is Place.FREE else Answer.REPLACED
