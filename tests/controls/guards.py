@@ -141,6 +141,25 @@ _ALL = (
         ),
     ),
     Guard(
+        name="a refused copy is remembered",
+        rules="P17",
+        remove=without.refusals_are_forgotten,
+        tests=(
+            f"{INTEGRATION}/test_copies.py"
+            "::test_a_small_copy_stays_refused_when_its_file_goes_on[gzip --keep]",
+        ),
+    ),
+    Guard(
+        name="what cannot be looked for keeps its path and its content",
+        rules="P9 P17",
+        remove=without.what_cannot_be_told_is_new,
+        tests=(
+            f"{INTEGRATION}/test_unsure.py"
+            "::test_what_has_the_path_of_an_unreadable_file_waits[position]",
+            f"{INTEGRATION}/test_unsure.py::test_a_copy_of_an_unreadable_file_waits[position]",
+        ),
+    ),
+    Guard(
         name="gone is decided from the whole folder",
         rules="P18",
         remove=without.what_is_not_listed_is_gone,

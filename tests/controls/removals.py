@@ -229,6 +229,26 @@ def copies_are_new() -> None:
     patch("sources.gather", "evidence", lambda _: lambda seen, known, free: match.NONE)
 
 
+def refusals_are_forgotten() -> None:
+    """A plan does not know what the one before it refused."""
+    statement("partitions", "refused", "WHERE ", "WHERE false AND ")
+
+
+def what_cannot_be_told_is_new() -> None:
+    """The table takes what is unsure for what is not there."""
+    kinds = importlib.import_module("semel.sources.recognise")
+
+    def table(decide):
+        def decided(own, place, match, *, by_position):
+            place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
+            match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
+            return decide(own, place, match, by_position=by_position)
+
+        return decided
+
+    patch("sources.gather", "recognise", table)
+
+
 def what_is_not_listed_is_gone() -> None:
     """A folder that cannot be read is taken for an empty one."""
     files = importlib.import_module("semel.sources.files")
