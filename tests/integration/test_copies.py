@@ -5,7 +5,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fix_account import advised, ids, quiet, refusals, settled
+from fix_account import advised, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position
@@ -101,3 +101,32 @@ def test_a_small_copy_stays_refused_when_its_file_goes_on(
     advised(ledger, told[0].detail)
     assert go(2) == {}
     assert output(spec) == sorted(ids(0, 5) + ids(0, 3))
+
+
+# Attacks P17.
+def test_a_copy_does_not_go_on_in_a_shorter_file(bench: Workbench, ledger: Ledger) -> None:
+    """A file's beginning was read of another one that is gone; of a copy of it nobody says that it
+    goes on where that one ended, also when the file has grown.
+    """
+    spec = position(bench, "in/*")
+    log = bench.write("in/a.jsonl", events(0, 3))
+    run(ledger, spec, "r1")
+    copy = log.with_name("copy")
+    shutil.copy2(log, copy)
+    run(ledger, spec, "r2")
+    new = log.with_name(".new")
+    new.write_bytes(lines(0, 8))
+    new.replace(log)
+    found = run(ledger, spec, "r3").plan.refusals  # The copy has the place of the first file.
+    advised(ledger, found[0].detail, "--from")
+    run(ledger, spec, "r4")
+    copy.unlink()
+    second = log.with_name("second")
+    shutil.copy2(log, second)
+    for turn in range(3):
+        found = run(ledger, spec, f"copied{turn}").plan.refusals
+        assert [(r.path, r.reason) for r in found] == [(str(second), "copy")]
+        assert "--same" not in found[0].detail and "--from" not in found[0].detail
+        append(log, 8 + turn, 9 + turn)
+    run(ledger, spec, "last")
+    assert output(spec) == ids(0, 11)

@@ -161,7 +161,7 @@ def _refused(spec: Spec, found: Facts) -> Refusal:
         return refusal(file.path, found.answer, unsure(found), file.when)
     if found.answer is not Answer.COPY:
         return refusal(file.path, found.answer, _changed(spec, found), file.when)
-    if found.told is not None:
+    if found.matched is None:
         return still_a_copy(spec, file, found.told)
     known, content = found.matched, found.seen.of(found.matched)
     more = content is not None and content.size > known.reached

@@ -185,12 +185,13 @@ class _Gathering:
                     *unread.get(facts.seen.file.path, []),
                 ):
                     pairs += self._pair(facts, k, k.closed or k.source_partition_id in own_free)
-        self._assign([pair for pair in pairs if pair[1].seen.file.path in self.facts])
         copies = {(r.inode, r.size): r for r in self.knowledge.refused if r.copy_of}
         for facts in asked:
-            told = copies.get((facts.seen.file.inode, facts.seen.file.size))
-            if told is not None and facts.match is Match.NONE:
-                facts.match, facts.told = Match.UNSURE, told
+            facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
+        self._assign([pair for pair in pairs if pair[1].seen.file.path in self.facts])
+        for facts in asked:
+            if facts.told is not None and facts.match is Match.NONE:
+                facts.match = Match.UNSURE
 
     def _asks(self, facts: Facts) -> bool:
         """Whether a file is to be read now, so that also what was closed before may be its own."""
@@ -224,14 +225,23 @@ class _Gathering:
         return [] if match is Match.NONE else [(match, facts, known)]
 
     def _assign(self, pairs: list[tuple[Match, Facts, Partition]]) -> None:
-        """One file takes up a partition: the best one of those that do, the longest of those."""
-        taken = self.taken
+        """One file takes up a partition: the best one of those that do, the longest of those. None
+        of a file of which another one holds more.
+        """
+        taken, covered = self.taken, self._covered(pairs)
         strong = [p for p in pairs if p[0] is Match.STRONG]
         for _, facts, known in sorted(strong, key=_preference):
-            if facts.match is Match.NONE and known.source_partition_id not in taken:
+            path, partition = facts.seen.file.path, known.source_partition_id
+            if known.reached < covered[path]:
+                continue
+            if partition not in taken and facts.match is Match.NONE:
                 facts.match, facts.matched = Match.STRONG, known
-                taken[known.source_partition_id] = facts
+                taken[partition] = facts
+            elif taken.get(partition, facts) is not facts and self.spec.by_position:
+                covered[path] = known.reached
         for match, facts, known in pairs:
+            if known.reached < covered[facts.seen.file.path]:
+                continue
             if taken.get(known.source_partition_id, facts) is not facts:
                 match = Match.LIVING
             if match in (Match.STRONG, Match.WEAK):
@@ -246,6 +256,20 @@ class _Gathering:
         for partition, facts in self.held.items():
             if facts.own in (Own.EMPTY, Own.CHANGED) and partition in gone_on:
                 facts.own = Own.CUT
+
+    def _covered(self, pairs: list[tuple[Match, Facts, Partition]]) -> dict[str, int]:
+        """By path: how much of a file another one holds, by position."""
+        covered: dict[str, int] = defaultdict(int)
+        if self.spec.by_position:
+            for match, facts, known in pairs:
+                path = facts.seen.file.path
+                if match in (Match.LIVING, Match.UNSURE):
+                    covered[path] = max(covered[path], known.reached)
+            for path, facts in self.facts.items():
+                if facts.told is not None and facts.seen.content is not None:
+                    held = facts.told.behind or facts.seen.content.size
+                    covered[path] = max(covered[path], held)
+        return covered
 
     def _stuck(self) -> set[int]:
         """Partitions that keep their path: nobody can tell where their file is, or their file has
