@@ -103,11 +103,12 @@ def test_a_copy_waits_while_its_files_path_is_in_doubt(bench: Workbench, ledger:
     run(ledger, spec, "r3")
     assert refusals(ledger) == {"copy": "copy", "a.jsonl": "hard link", "second": "hard link"}
     second.unlink()
-    found = run(ledger, spec, "r4").plan.refusals
-    assert [(r.path, r.reason) for r in found] == [(str(log), "copy")]
-    advised(ledger, found[0].detail, "--from")
+    found = {r.path: r for r in run(ledger, spec, "r4").plan.refusals}
+    assert refusals(ledger) == {"copy": "copy", "a.jsonl": "replaced"}
+    advised(ledger, found[str(log)].detail, "--same")
     run(ledger, spec, "r5")
-    assert refusals(ledger) == {}
+    assert refusals(ledger) == {"copy": "copy"}
+    copy.unlink()
     assert settled(spec).ids == ids(0, 5)
 
 

@@ -163,6 +163,9 @@ class _Gathering:
     def _match(self, free: list[Partition]) -> None:
         """Hold the files that are not known against what was read of partitions that are free."""
         asked = [f for f in self.facts.values() if f.own in (Own.UNKNOWN, Own.CUT)]
+        copies = {(r.inode, r.size): r for r in self.knowledge.refused if r.copy_of}
+        for facts in asked:
+            facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
         begins = {f.seen.file.path: self._prefixes(f.seen, free) for f in asked}
         heads = sorted({p for f in asked for p in begins[f.seen.file.path] if self._asks(f)})
         files = [f.seen.file for f in asked if self._asks(f)]
@@ -185,9 +188,6 @@ class _Gathering:
                     *unread.get(facts.seen.file.path, []),
                 ):
                     pairs += self._pair(facts, k, k.closed or k.source_partition_id in own_free)
-        copies = {(r.inode, r.size): r for r in self.knowledge.refused if r.copy_of}
-        for facts in asked:
-            facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
         self._assign([pair for pair in pairs if pair[1].seen.file.path in self.facts])
         for facts in asked:
             if facts.told is not None and facts.match is Match.NONE:
@@ -222,6 +222,9 @@ class _Gathering:
             holder = self.held.get(known.source_partition_id)
             if is_part(facts.seen, known, holder.seen if holder else None):
                 match = Match.LIVING
+        held = known.source_partition_id in self.held
+        if facts.told and not held and not is_rotation(known.path, facts.seen.file.path):
+            match = Match.WEAK if match is Match.STRONG else match  # Nobody cut the other file.
         return [] if match is Match.NONE else [(match, facts, known)]
 
     def _assign(self, pairs: list[tuple[Match, Facts, Partition]]) -> None:
