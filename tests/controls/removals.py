@@ -226,7 +226,7 @@ def no_numbers_passed() -> None:
 def copies_are_new() -> None:
     """What a file begins with is no evidence."""
     match = importlib.import_module("semel.sources.recognise").Match
-    patch("sources.gather", "evidence", lambda _: lambda seen, known, free: match.NONE)
+    patch("sources.gather", "evidence", lambda _: lambda seen, known, **_: match.NONE)
 
 
 def refusals_are_forgotten() -> None:

@@ -118,11 +118,12 @@ def look(spec: Spec, file: ListedFile) -> Seen:
         )
 
 
-def evidence(seen: Seen, known: Partition, *, free: bool) -> Match:
+def evidence(seen: Seen, known: Partition, *, free: bool, told: bool = False) -> Match:
     """How surely a file is another name, or a copy, of the file that a partition was.
 
     What is read of a CSV's header says nothing. `free`: no file holds the partition. One of which
-    nothing was read is what has its path.
+    nothing was read is what has its path. `told`: a plan saw that it is a copy, so its time says no
+    more than that.
     """
     if not known.reached:
         return Match.STRONG if free and known.path == seen.file.path else Match.NONE
@@ -131,7 +132,7 @@ def evidence(seen: Seen, known: Partition, *, free: bool) -> Match:
         return Match.NONE
     sure = (
         beyond >= limits.EVIDENCE_BYTES
-        or same_time(seen, known)
+        or (same_time(seen, known) and not told)
         or is_rotation(known.path, seen.file.path)
         or (free and known.inode == seen.file.inode and bool(seen.same_birth(known)))
     )

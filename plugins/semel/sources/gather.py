@@ -217,14 +217,11 @@ class _Gathering:
         if unsure or known.path in self.hidden:  # Nobody can tell where it is, or what is there.
             begins = evidence(facts.seen, known, free=True) is not Match.NONE
             return [(Match.UNSURE, facts, known)] if begins else []
-        match = evidence(facts.seen, known, free=free)
+        match = evidence(facts.seen, known, free=free, told=facts.told is not None)
         if match is Match.NONE and self.spec.by_position and not free:
             holder = self.held.get(known.source_partition_id)
             if is_part(facts.seen, known, holder.seen if holder else None):
                 match = Match.LIVING
-        held = known.source_partition_id in self.held
-        if facts.told and not held and not is_rotation(known.path, facts.seen.file.path):
-            match = Match.WEAK if match is Match.STRONG else match  # Nobody cut the other file.
         return [] if match is Match.NONE else [(match, facts, known)]
 
     def _assign(self, pairs: list[tuple[Match, Facts, Partition]]) -> None:
