@@ -146,6 +146,15 @@ def test_json_keeps_a_values_text(bench: Workbench, ledger: Ledger, form: str) -
     assert [(raw, why) for *_, why, raw in found.letters] == list(bad.items())
 
 
+def test_a_json_column_that_is_null(bench: Workbench, ledger: Ledger) -> None:
+    """Null is null, also in a block in which nothing is odd."""
+    spec = bench.spec(source={"schema": JSON_COLUMNS})
+    bench.write("in/a.jsonl", [b'{"id":"a","p":null}', b'{"id":"b"}', b'{"id":"c","p": "null"}'])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["p"] for row in found.rows] == [None, None, '"null"']
+
+
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_binary_is_base64(bench: Workbench, ledger: Ledger, form: str) -> None:
     """Bytes are bytes in Parquet and base64 in JSON Lines. Other text is bad, also in CSV."""

@@ -27,7 +27,7 @@ class Texts:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         fields = [
-            (f"f{at}", msgspec.Raw, msgspec.field(name=name, default=None))
+            (f"f{at}", msgspec.Raw | None, msgspec.field(name=name, default=None))
             for at, name in enumerate(names)
         ]
         self._names = names
