@@ -4,13 +4,15 @@ The state machine stands here as data; sql/schema.sql and docs/protocol.md state
 test compares the three.
 """
 
-from dataclasses import dataclass, fields
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 import sqlalchemy as sa
 
+from semel import limits
 from semel.errors import StateError
 from semel.ledger import Row, row
 from semel.pipeline import Spec
@@ -139,6 +141,24 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
             **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """Keys that the schema does not name, each with the number of records that have it.
+
+    `sampled`: the numbers are estimates, from some records of each block.
+    """
+
+    keys: dict[str, int] = field(default_factory=dict)
+    sampled: bool = False
+
+    def __add__(self, other: "Ignored") -> "Ignored":
+        both = Counter(self.keys) + Counter(other.keys)
+        kept = sorted(both.items(), key=lambda item: (-item[1], item[0]))
+        return Ignored(
+            keys=dict(kept[: limits.KEYS_COUNTED_MAX]), sampled=self.sampled or other.sampled
         )
 
 

@@ -22,7 +22,8 @@ stored plan and a marker bear it, so that the audit judges by the same ones. His
 1. Until 2026-11: a time has six digits of a second at most; in CSV 0x10 is 16.
 2. Times of more digits are cut; a number never begins with 0x; years are 1 to 9999."""
 
-KNOWN = (*SCALARS, "json", "decimal(p,s)", "array<type>", "struct<name: type, ...>")
+KNOWN = (*SCALARS, "json", "decimal(p,s)", "array<type>", "map<string, type>",
+         "struct<name: type, ...>")  # fmt: skip
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*|[0-9]+)|([<>(),:]))")
 _DEPTH_MAX = 16
@@ -30,7 +31,10 @@ _DEPTH_MAX = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnType:
-    """A parsed type. `word` is lower case; the other fields belong to decimal, array, struct."""
+    """A parsed type. `word` is lower case; the other fields belong to decimal, array, map, struct.
+
+    `element` is what an array or a map holds.
+    """
 
     word: str
     precision: int = 0
@@ -44,14 +48,16 @@ class ColumnType:
             return f"decimal({self.precision},{self.scale})"
         if self.word == "array":
             return f"array<{self.element}>"
+        if self.word == "map":
+            return f"map<string, {self.element}>"
         if self.word == "struct":
             return f"struct<{', '.join(f'{name}: {kind}' for name, kind in self.fields)}>"
         return self.word
 
     @property
     def nested(self) -> bool:
-        """Whether a value has parts (array, struct)."""
-        return self.word in ("array", "struct")
+        """Whether a value has parts (array, map, struct)."""
+        return self.word in ("array", "map", "struct")
 
     @property
     def identifies(self) -> bool:
@@ -67,6 +73,8 @@ class ColumnType:
             return pa.decimal128(self.precision, self.scale)
         if self.word == "array":
             return pa.list_(self.element.arrow())
+        if self.word == "map":
+            return pa.map_(pa.string(), self.element.arrow())
         if self.word == "struct":
             return pa.struct([pa.field(name, kind.arrow()) for name, kind in self.fields])
         return {
@@ -126,14 +134,22 @@ class _Reader:
         word = self.next().lower()
         if word in SCALARS:
             return ColumnType(word=word)
+        if word in ("json", "map") and depth:
+            raise self.error(f"{word} is a column's whole type, and no part of one")
         if word == "json":
-            if depth:
-                raise self.error("json is a column's whole type, and no part of one")
             return ColumnType(word=word)
         if word == "decimal":
             return self.decimal()
         if word == "array":
             self.expect("<")
+            element = self.type(depth=depth + 1)
+            self.expect(">")
+            return ColumnType(word=word, element=element)
+        if word == "map":
+            self.expect("<")
+            if (key := self.next()).lower() != "string":
+                raise self.error(f"a map's keys are string, not {key!r}")
+            self.expect(",")
             element = self.type(depth=depth + 1)
             self.expect(">")
             return ColumnType(word=word, element=element)

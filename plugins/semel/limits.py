@@ -66,6 +66,21 @@ REJECTED_HEAD_BYTES = 4_096
 REJECTED_DETAIL_CHARS_MAX = 200
 """Characters of a dead letter's explanation."""
 
+KEYS_SAMPLE_RECORDS = 128
+"""Records of a block in which keys are looked for that the schema does not name."""
+
+KEYS_SAMPLE_BYTES = 128 << 10
+"""Bytes of a block that are looked at for them: some hundredths of the time of its parse."""
+
+KEYS_COUNTED_MAX = 100
+"""Such keys that a batch counts, the most frequent ones: a map's keys may be without end."""
+
+KEYS_NAMED_MAX = 10
+"""Such keys that a summary names."""
+
+KEY_CHARS_MAX = 60
+"""Characters of such a key that are shown."""
+
 CSV_HEADER_BYTES_MAX = 1 << 20
 """Longest CSV header. What is longer has no line end at all, and is not a CSV file."""
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from semel.batch import Counts
+from semel.batch import Counts, Ignored
 
 # Keeps L6.
 MARKER_FORMAT = 2
@@ -71,6 +71,7 @@ class SplitReport:
     bucket_open_min: int | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     example: str | None = None
+    ignored: Ignored = Ignored()
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -79,6 +80,7 @@ class SplitReport:
     def from_bytes(cls, data: bytes) -> Self:
         plain = json.loads(data)
         plain["counts"] = Counts(**plain["counts"])
+        plain["ignored"] = Ignored(**plain["ignored"])
         plain["files"] = staged_files(plain["files"])
         return cls(**plain)
 

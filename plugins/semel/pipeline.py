@@ -19,6 +19,7 @@ from semel.errors import SpecError, TerminalError
 from semel.spec_parts import (
     GLOB,
     RESERVED_NAME,
+    REST_COLUMN,
     Dedup,
     FilesSink,
     FilesSource,
@@ -27,6 +28,7 @@ from semel.spec_parts import (
     Model,
     Scope,
     Text,
+    Unknown,
     twice,
 )
 from semel.spec_yaml import Problem, Problems
@@ -105,7 +107,7 @@ class Spec(Model):
             elif not columns[name].identifies:
                 yield ("record_id", at), (
                     f"{name!r} is {columns[name]}: an id column holds one exact value "
-                    "(no array, struct, json, binary, float or double)"
+                    "(no array, map, struct, json, binary, float or double)"
                 )
         if self.record_time is not None:
             if self.record_time not in columns:
@@ -155,6 +157,8 @@ class Spec(Model):
         shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
         # They say what a plan does, and what is kept beside a batch, not what is in it.
         del shaping["source"]["on_refused"], shaping["dedup"]["keep_ids"]
+        if self.source.unknown is Unknown.IGNORE:
+            del shaping["source"]["unknown"]  # As it was before there was a choice.
         text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -180,8 +184,11 @@ class Spec(Model):
             raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
 
     def column_types(self) -> dict[str, ddl.ColumnType]:
-        """The parsed type of each column, in order."""
-        return {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        """The parsed type of each column, in order; REST_COLUMN is the last, if it is there."""
+        kinds = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        if self.source.unknown is Unknown.KEEP:
+            kinds[REST_COLUMN] = ddl.parse("json")
+        return kinds
 
     def arrow_schema(self) -> "pa.Schema":
         """The source's columns in Arrow; all may be null, because a record may lack any."""

@@ -82,7 +82,8 @@ def dataset(sink_path: str | Path) -> ds.Dataset:
     """The output of all finalized batches, partition columns included.
 
     The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
-    Lines sink a date column is text, and one of bytes is base64. TerminalError: no batch has been
+    Lines sink a date column is text, one of bytes is base64, and one of maps is left out, because
+    pyarrow reads none from JSON (polars, DuckDB and Spark do). TerminalError: no batch has been
     finalized there, or two batches have a column of one name and types that do not go together.
     """
     sink = Path(sink_path)
@@ -207,12 +208,25 @@ def _claim(plain: dict[str, Any]) -> Claim:
 
 
 def columns_in_files(marker: Marker) -> pa.Schema:
-    """The columns of a batch's output as its format holds them: JSON has no dates and no bytes."""
+    """The columns of a batch's output as its format holds them, and as pyarrow reads them.
+
+    JSON has no dates and no bytes. Maps are objects in it, which pyarrow reads only when it knows
+    their keys: a column that holds any is left out.
+    """
     schema = marker.sink_schema
     if marker.spec.sink.format != "jsonl":
         return schema
     keys = marker.spec.sink.partition_by
-    return pa.schema([f if f.name in keys else f.with_type(_in_json(f.type)) for f in schema])
+    return pa.schema(
+        f if f.name in keys else f.with_type(_in_json(f.type))
+        for f in schema
+        if not _holds_map(f.type)
+    )
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(map(_holds_map, inner))
 
 
 def _in_json(kind: pa.DataType) -> pa.DataType:

@@ -27,6 +27,9 @@ from semel.spec_yaml import Problem, Problems
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""
 
+REST_COLUMN = f"{RESERVED_PREFIX}_rest"
+"""The column (json) of all keys that the schema does not name, with `source.unknown: keep`."""
+
 RESERVED_NAME = "semel_collect"
 """The DAG that collects is called so; a pipeline's DAG of that name would take its place."""
 
@@ -59,6 +62,14 @@ class OnRefused(StrEnum):
 
     FAIL = "fail"
     WARN = "warn"
+
+
+class Unknown(StrEnum):
+    """What becomes of keys of a JSON record that the schema does not name."""
+
+    IGNORE = "ignore"
+    KEEP = "keep"
+    QUARANTINE = "quarantine"
 
 
 class Scope(StrEnum):
@@ -115,6 +126,9 @@ class FilesSource(Model):
     """jsonl: one JSON object a line. csv: a header, then one record a line."""
     columns: dict[str, str] = Field(alias="schema", min_length=1)
     """The columns in their order, each with its type in the words of Spark's DDL."""
+    unknown: Unknown = Unknown.IGNORE
+    """Keys that the schema does not name. ignore: passed over, counted and told. keep: as one json
+    column _semel_rest. quarantine: their record is set aside. Only for format: jsonl."""
     select: Select = Select.ARRIVAL
     """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
     interval_from: str | None = None
@@ -188,14 +202,21 @@ class FilesSource(Model):
                 'write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
             )
         for name, text in self.columns.items():
-            if text == "json" and any(char in '\\"' for char in name):
-                yield ("schema", name), "a json column's name holds no quote and no backslash"
+            word = ddl.parse(text).word
+            if word in ("json", "map") and any(char in '\\"' for char in name):
+                yield ("schema", name), f"a {word} column's name holds no quote and no backslash"
         if self.format == "csv":
             for name, text in self.columns.items():
                 if (kind := ddl.parse(text)).nested:
-                    yield ("schema", name), f"{text}: a CSV field cannot hold an array or a struct"
+                    why = f"{text}: a CSV field cannot hold an array, a map or a struct"
+                    yield ("schema", name), why
                 elif kind.word == "json":
                     yield ("schema", name), "json: a CSV field is text; declare it as string"
+            if self.unknown is not Unknown.IGNORE:
+                yield ("unknown",), (
+                    f"{self.unknown} has no meaning with format: csv: a file whose header does not "
+                    "name exactly the schema's columns is refused; leave it out"
+                )
         elif self.csv != Csv():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
 

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ from semel.batch import (
     BatchStatus,
     Claim,
     Counts,
+    Ignored,
     Pipeline,
     batch_of,
 )
@@ -87,6 +88,7 @@ class Staged:
     files: int = 0
     reasons: dict[str, int] | None = None
     example: str | None = None
+    ignored: Ignored = Ignored()
 
 
 def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = print) -> Staged:
@@ -274,6 +276,7 @@ def _seal(
         files=len(manifest),
         reasons=reasons,
         example=example,
+        ignored=_ignored(spec, outcome.reports),
     )
 
 
@@ -337,6 +340,14 @@ def _quarantine(
             "again"
         )
     return reasons, example
+
+
+def _ignored(spec: Spec, reports: list[SplitReport]) -> Ignored:
+    """The keys that nobody declared; without their names where no text of records is told."""
+    found = reduce(Ignored.__add__, (report.ignored for report in reports), Ignored())
+    if spec.limits.log_samples:
+        return found
+    return replace(found, keys={f"key {n}": c for n, c in enumerate(found.keys.values(), 1)})
 
 
 def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:

@@ -6,7 +6,7 @@ Used by the command line and by the Airflow tasks alike, so that both say the sa
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.batch import Batch, BatchStatus, Counts
+from semel.batch import Batch, BatchStatus, Counts, Ignored
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.adopt import Adopted
@@ -68,6 +68,8 @@ def stage(answer: "Staged") -> str:
     if answer.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in answer.reasons.items())
         lines.append(f"quarantined because: {reasons}; the first: {answer.example}")
+    if answer.ignored.keys:
+        lines.append(_ignored(answer.ignored))
     lines += [f"wrote {_count(answer.files, 'file')} that no reader sees yet", "next: commit"]
     return "\n".join(lines)
 
@@ -179,6 +181,16 @@ def size(count: int) -> str:
             return f"{value:,.1f} {unit}" if unit != "bytes" else f"{count} bytes"
         value /= 1024
     return f"{value:,.1f} TiB"
+
+
+def _ignored(found: Ignored) -> str:
+    named = list(found.keys.items())[: limits.KEYS_NAMED_MAX]
+    about = "about " if found.sampled else ""
+    shown = [f"{key!r} in {about}{_count(count, 'record')}" for key, count in named]
+    more = len(found.keys) - len(named)
+    shown += [_count(more, "key") + " more"] if more else []
+    kept = "source.unknown: keep or quarantine would not pass them over"
+    return f"ignored, as the schema does not name them: {', '.join(shown)}; {kept}"
 
 
 def _batch(batch: Batch) -> str:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
-from semel.audit.exact import Rules, Word, csv_judge, json_judge, split_fields
+from semel.audit.exact import Rules, Word, csv_judge, json_judge
+from semel.audit.fields import split_fields
 from semel.audit.source import lines as cut
 from semel.batch import Claim
 from semel.ddl import PARSER_RULES, parse
@@ -49,7 +50,8 @@ SCALARS = st.sampled_from(
     '"1960-12-31T23:59:59.9999999999" "9999-12-31T23:59:59.5-00:01" '
     '"2020-01-01T10:00:00+02:00" "2020-01-01T25:00:00" "0000-01-01" '
     '"2020-01-01T00:00" "2020-01-01T00" "2020-01-01T00:00:00+0230" "2020-1-1" "" "\\ud800" 01 '
-    '+1 .5 1. nan inf Infinity "\\u0000" "\\/" "\\x" 1e-400 -1e-5 "2020-01-01T00:00:60Z"'.split(" ")
+    '+1 .5 1. nan inf Infinity Inf -Inf -NaN +NaN Infi '
+    '{"zz":Inf} "\\u0000" "\\/" "\\x" 1e-400 -1e-5 "2020-01-01T00:00:60Z"'.split(" ")
 )
 
 

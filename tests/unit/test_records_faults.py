@@ -82,7 +82,7 @@ def named(parser: Parser, texts: list[bytes]) -> dict[int, tuple]:
 
 def refused(parser: Parser, text: bytes) -> bool:
     try:
-        return parser.parse(lines_of(text)).num_rows != 1
+        return parser.parse(lines_of(text))[0].num_rows != 1
     except BadRecords:
         return True
 

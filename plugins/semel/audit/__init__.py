@@ -36,7 +36,8 @@ __all__ = ["Check", "Offender", "Verdict", "audit"]
 
 _POSITION = ("_semel_source", "_semel_offset")
 _OF_THE_TEXT = [
-    "malformed", "encoding", "duplicate_key", "field_count", "type_mismatch", "too_long",
+    "malformed", "encoding", "duplicate_key", "field_count", "type_mismatch", "unknown_key",
+    "too_long",
 ]  # fmt: skip
 _OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
 _PROVED_BY = {
@@ -159,7 +160,8 @@ class _Audit:
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
         for marker in self._markers:
-            spec, names = marker.spec, set(marker.sink_schema.names)
+            spec, schema = marker.spec, columns_in_files(marker)
+            names = set(schema.names)
             column = partial(fast.in_output, spec)
             wanted = [*spec.record_id, *_POSITION]
             wanted += [] if spec.transforms else spec.source.columns
@@ -175,7 +177,6 @@ class _Audit:
             held: list[pa.Table] = []
             for file in marker.of_kind(Kind.DATA):
                 try:
-                    schema = columns_in_files(marker)
                     table = dataset_of(self._sink, spec, [file], schema).to_table(columns=wanted)
                 except (pa.ArrowException, OSError) as error:
                     self._unreadable(marker, file.path, error)

@@ -10,19 +10,23 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
 from semel import limits
+from semel.audit.fields import split_fields
 from semel.ddl import ColumnType
+from semel.spec_parts import REST_COLUMN, Unknown
 
 Judge = Callable[[bytes], "Judged"]
 
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# What semel's reader takes for numbers in keys that nobody declared, outside of any text.
+_CONSTANT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(-?(?:NaN|Inf(?:inity)?))', re.DOTALL)
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)"
     r"(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?",
@@ -40,10 +44,12 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """By what a batch was read: the number of its parser's rules, and the columns of its id."""
+    """By what a batch was read: the number of its parser's rules, the columns of its id, and what
+    was to become of keys that the schema does not name."""
 
     number: int
     id: tuple[str, ...] = ()
+    unknown: Unknown = Unknown.IGNORE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +74,10 @@ class _Constant(str):
 
 
 class _Object(dict):
-    """A JSON object that remembers which keys it repeats."""
+    """A JSON object that remembers which keys it repeats, and all values of these."""
 
     twice: frozenset[str] = frozenset()
+    hidden: tuple[tuple[str, Any], ...] = ()
 
 
 def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
@@ -142,7 +149,7 @@ def _json_values(
 
     try:
         found = json.loads(
-            text,
+            _CONSTANT.sub(lambda match: "NaN" if match[1] else match[0], text),
             object_pairs_hook=_object,
             parse_int=number,
             parse_float=number,
@@ -152,7 +159,16 @@ def _json_values(
         raise _BadError(f"it is not JSON ({error.msg})") from error
     if not isinstance(found, _Object):
         raise _BadError("it is not a JSON object")
-    return _members(found, tuple(columns.items()), rules, doubts)
+    kept = rules.unknown is Unknown.KEEP
+    declared = tuple(item for item in columns.items() if not (kept and item[0] == REST_COLUMN))
+    values = _members(found, declared, rules, doubts)
+    if not kept:
+        return values
+    named = dict(declared).keys()
+    for key, value in (*found.items(), *found.hidden):
+        if key not in named and _holds_constant(value):
+            raise _BadError(f"{key} holds what is no JSON")
+    return (*values, None)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
@@ -163,6 +179,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     if len(made) < len(pairs):
         seen: set[str] = set()
         made.twice = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
+        made.hidden = tuple(pair for pair in pairs if pair[0] in made.twice)
     return made
 
 
@@ -179,7 +196,11 @@ def _holds_constant(value: object) -> bool:
         one = left.pop()
         if isinstance(one, _Constant):
             return True
-        left += one.values() if isinstance(one, _Object) else one if isinstance(one, list) else ()
+        if isinstance(one, _Object):
+            left += one.values()
+            left += (value for _, value in one.hidden)
+        elif isinstance(one, list):
+            left += one
     return False
 
 
@@ -189,6 +210,8 @@ def _members(
     for name, _ in columns:
         if name in found.twice:
             raise _BadError(f"the key {name!r} is there twice")
+    if rules.unknown is Unknown.QUARANTINE and (other := found.keys() - dict(columns).keys()):
+        raise _BadError(f"the schema does not name {sorted(other)}")
     return tuple(
         _json_value(name, kind, found.get(name), rules, doubts) for name, kind in columns
     )
@@ -202,13 +225,21 @@ def _json_value(
     if kind.word == "struct":
         if not isinstance(value, _Object):
             raise _BadError(f"{name} is not an object")
-        _members(value, kind.fields, Rules(number=rules.number), doubts)
+        _members(value, kind.fields, replace(rules, id=()), doubts)
+        return None
+    if kind.word == "map":
+        if not isinstance(value, _Object):
+            raise _BadError(f"{name} is not an object")
+        if value.twice:
+            raise _BadError(f"{name} has a key twice")
+        for one in value.values():
+            _json_value(name, kind.element, one, replace(rules, id=()), doubts)
         return None
     if kind.word == "array":
         if not isinstance(value, list):
             raise _BadError(f"{name} is not an array")
         for element in value:
-            _json_value(name, kind.element, element, rules, doubts)
+            _json_value(name, kind.element, element, replace(rules, id=()), doubts)
         return None
     if kind.word == "json":
         if _holds_constant(value):
@@ -338,49 +369,3 @@ def _timestamp(name: str, value: str, rules: Rules) -> str:
     except (ValueError, OverflowError) as error:
         raise _BadError(f"{name} is not a timestamp ({error})") from error
     return shifted.isoformat(sep=" ", timespec="microseconds")
-
-
-def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:
-    """The fields of one CSV record, each with whether it was quoted; None: a quote does not end.
-
-    A quote means something at the start of a field only; there, two are one within quotes.
-    """
-    fields: list[tuple[str, bool]] = []
-    at = 0
-    while True:
-        value, quoted = "", text.startswith(quote, at)
-        if quoted:
-            at += 1
-            while True:
-                end = text.find(quote, at)
-                if end < 0:
-                    return None
-                value += text[at:end]
-                at = end + 1
-                if not text.startswith(quote, at):
-                    break
-                value += quote
-                at += 1
-        end = text.find(delimiter, at)
-        fields.append((value + text[at : end if end >= 0 else len(text)], quoted))
-        if end < 0:
-            return fields
-        at = end + 1
-
-
-def record_end(text: bytes, start: int, delimiter: bytes, quote: bytes) -> int:
-    """The offset behind a CSV record that may hold line ends within quotes, LF included."""
-    at = start
-    while True:
-        if text.startswith(quote, at):
-            at += 1
-            while (at := text.find(quote, at) + 1) and text.startswith(quote, at):
-                at += 1
-            if not at:
-                return len(text)
-        line, field = text.find(b"\n", at), text.find(delimiter, at)
-        if line < 0 and field < 0:
-            return len(text)
-        if field < 0 or 0 <= line < field:
-            return line + 1
-        at = field + 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from semel.audit.exact import Rules
 from semel.ddl import ColumnType
 from semel.pipeline import Scope, Spec
-from semel.spec_parts import Csv
+from semel.spec_parts import Csv, Unknown
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
@@ -43,7 +43,7 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         columns=tuple(columns.items()),
         csv=spec.source.csv if spec.source.format == "csv" else None,
         header=header,
-        rules=Rules(number=rules, id=spec.record_id),
+        rules=Rules(number=rules, id=spec.record_id, unknown=spec.source.unknown),
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
@@ -94,6 +94,8 @@ def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     kinds = [(at, kind, name in cut) for at, (name, kind) in enumerate(dialect.columns, start=1)]
     if dialect.csv is None:
         good = [_good_json(f"t[{at}]", f"f[{at}]", kind, cut) for at, kind, cut in kinds]
+        if rules.unknown is Unknown.QUARANTINE:
+            good.append("len(k) = list_count(t)")
         paths = ", ".join(quoted(_pointer(name)) for name, _ in dialect.columns)
         return "sift_jsonl", {"paths": f"[{paths}]", "good": " AND ".join(good)}
     good = [_good_csv(f"f[{at}]", kind, cut) for at, kind, cut in kinds]

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from semel import limits
-from semel.audit.exact import record_end, split_fields
+from semel.audit.fields import record_end, split_fields
 from semel.batch import Claim
 from semel.errors import SourceError
 from semel.spec_parts import Csv

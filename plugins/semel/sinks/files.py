@@ -158,16 +158,28 @@ def _in_json(name: str, array: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         inner = [_in_json(name, part) for part in array.flatten()]
         return pa.StructArray.from_arrays(inner, kind.names, mask=array.is_null())
+    if pa.types.is_map(kind):
+        if not pa.types.is_string(kind.key_type):
+            raise TerminalError(
+                f"the output's column {name!r} holds maps whose keys are {kind.key_type}, and JSON "
+                "has text alone; cast them in the last transform's select, or write Parquet"
+            )
+        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        pairs, sizes = pc.list_flatten(entries), _sizes(entries)
+        values = _in_json(name, pairs.field(1))
+        bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
+        return pa.MapArray.from_arrays(bounds, pairs.field(0), values, mask=array.is_null())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lists = array.cast(pa.large_list(kind.value_type))
         # Only what no null hides: so offsets are made anew.
         values = _in_json(name, pc.list_flatten(lists))
-        sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-        bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int64())
+        bounds = pa.array(np.concatenate(([0], np.cumsum(_sizes(lists)))), pa.int64())
         return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
-    if pa.types.is_map(kind):
-        _in_json(name, array.items)
     return array
+
+
+def _sizes(lists: pa.Array) -> np.ndarray:
+    return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:

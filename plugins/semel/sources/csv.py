@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from semel import limits
+from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
 from semel.sources.blocks import line_ends
 from semel.sources.lines import BadRecords, Fault, Lines, Reason
@@ -109,7 +110,7 @@ class _CsvParser:
             ends.append(position)
         return np.array(ends, np.int64)
 
-    def parse(self, lines: Lines) -> pa.Table:
+    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
         Rows end at line ends, and each one holds at least one line that is not empty. So as many
@@ -144,7 +145,7 @@ class _CsvParser:
             for column in self._read_as(self._integers, source).columns:
                 if pc.any(pc.match_substring_regex(column, _HEX)).as_py():
                     raise BadRecords(Reason.type_mismatch, "a number that begins with 0x")
-        return table
+        return table, {}
 
     def _read_as(
         self, convert: pa.csv.ConvertOptions, source: pa.Buffer, handler: Callable | None = None
@@ -163,6 +164,10 @@ class _CsvParser:
             parse_options=parse,
             convert_options=convert,
         )
+
+    def ignored(self, lines: Lines) -> Ignored:
+        """See lines.Parser. A header names all columns."""
+        return Ignored()
 
     def clean(self, raw: bytes) -> bytes:
         """See lines.Parser."""

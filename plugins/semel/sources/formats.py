@@ -8,13 +8,15 @@ from semel.pipeline import Spec
 from semel.sources.csv import Csv, read_header
 from semel.sources.jsonl import JsonLines
 from semel.sources.records import Format
+from semel.spec_parts import REST_COLUMN
 
 
 def format_of(spec: Spec) -> Format:
     """The parser's side of `source.format`."""
     if spec.source.format == "jsonl":
         kinds = spec.column_types()
-        return JsonLines(json=tuple(name for name, kind in kinds.items() if kind.word == "json"))
+        texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)
+        return JsonLines(json=tuple(texts), unknown=spec.source.unknown)
     csv = spec.source.csv
     return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
 

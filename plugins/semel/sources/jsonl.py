@@ -1,9 +1,9 @@
 """JSON Lines: one object on each line, nothing else.
 
-Keys that the schema does not name are ignored; they may repeat, and may hold NaN. A repeated key
-that it names, at any depth, rejects the record. Text is not taken for a number, nor a number for
-text. White space around an object, blank lines, CRLF and a mark of UTF-8 at the start of the file
-are fine.
+Keys that the schema does not name are ignored, kept or refused, as declared; ignored ones may
+repeat, and may hold NaN. A repeated key that it names, at any depth, rejects the record. Text is
+not taken for a number, nor a number for text. White space around an object, blank lines, CRLF and a
+mark of UTF-8 at the start of the file are fine.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
@@ -20,40 +21,59 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from semel.batch import Ignored
 from semel.sources.blocks import line_ends
 from semel.sources.columns import as_read
+from semel.sources.jsonkeys import Keys
+from semel.sources.jsonmaps import VALUE, Judge, map_column
 from semel.sources.jsontext import Texts
 from semel.sources.lines import BadRecords, Fault, Lines, Reason
+from semel.sources.records import OFFSET, judge_lines
+from semel.spec_parts import REST_COLUMN, Unknown
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")
 # Above any block, so that the reader never cuts by itself. It does not allocate it.
 _READ = pa.json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 # Words that pyarrow takes for numbers, and that are no JSON.
+_UNNAMED = "JSON parse error: unexpected field"
 _NO_JSON = re.compile(rb"NaN|Inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """The format `jsonl`. `json` are the columns that keep a value's text, whatever it is."""
+    """The format `jsonl`. `json` are the columns that keep a value's text, whatever it is.
+
+    `unknown` says what becomes of keys that the schema does not name. With `keep` the schema has
+    the column REST_COLUMN for them.
+    """
 
     json: tuple[str, ...] = ()
+    unknown: Unknown = Unknown.IGNORE
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_JsonParser":
         """See lines.Format. `columns` has no meaning here."""
-        return _JsonParser(schema, self.json)
+        return _JsonParser(schema, self.json, self.unknown)
 
 
 class _JsonParser:
     header_records = 0
     record_ends = staticmethod(line_ends)
 
-    def __init__(self, schema: pa.Schema, texts: tuple[str, ...]) -> None:
-        self._schema = schema
-        self._texts = Texts(texts) if texts else None
-        self._read_columns = pa.schema([field for field in schema if field.name not in texts])
+    def __init__(self, schema: pa.Schema, json_columns: tuple[str, ...], unknown: Unknown) -> None:
+        self._schema, self._unknown, self._json = schema, unknown, json_columns
+        added = {REST_COLUMN} if unknown is Unknown.KEEP else set()
+        declared = pa.schema([field for field in schema if field.name not in added])
+        self._maps = [field for field in declared if pa.types.is_map(field.type)]
+        texts = (*json_columns, *(field.name for field in self._maps))
+        self._texts = Texts(texts, json_columns) if texts else None
+        self._values = {field.name: self._value_judge(field) for field in self._maps}
+        self._read_columns = pa.schema([field for field in declared if field.name not in texts])
+        self._unnamed = Keys(declared)
+        # Whether pyarrow is asked if the schema names all keys, and whether it just said no.
+        self._asked, self._told = self._texts is None, False
         self._times_as_text = False
-        self._options = self._parse_options()
+        self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
         decimals = pa.schema(
             [f for f in schema if pa.types.is_decimal(f.type) and _nameable(f.name)]
@@ -62,16 +82,23 @@ class _JsonParser:
         self._decode_decimals = msgspec.json.Decoder(_struct(decimals, exact=True)).decode
         self._keys = [json.dumps(name, ensure_ascii=False).encode() for name in _names(schema)]
 
-    def _parse_options(self) -> pa.json.ParseOptions:
+    def _set_options(self) -> None:
         fields = [
             pa.field(field.name, as_read(field.type, times_as_text=self._times_as_text))
             for field in self._read_columns
         ]
-        return pa.json.ParseOptions(
-            explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"
+        # The strict way costs nothing, and tells that the schema names all keys.
+        self._lax, self._strict = (
+            pa.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior=way)
+            for way in ("ignore", "error")
         )
 
-    def parse(self, lines: Lines) -> pa.Table:
+    def _value_judge(self, field: pa.Field) -> Judge:
+        """What judges the values of a map, but for keys that the schema does not name."""
+        schema = pa.schema([pa.field(VALUE, field.type.item_type)])
+        return partial(judge_lines, _JsonParser(schema, (), Unknown.IGNORE), schema)
+
+    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
         pyarrow.json does not go by lines: two objects on a line are two rows, one object on two
@@ -84,26 +111,68 @@ class _JsonParser:
         _require(data[lines.starts] == ord("{"), "does not start with {")
         _require(data[lines.ends - 1] == ord("}"), "does not end with }")
         try:
-            return self._read(lines)
+            table, named = self._read(lines)
         except pa.ArrowInvalid as error:
             if self._times_as_text or "to timestamp" not in str(error):
                 raise _verdict(str(error)) from error
-        # pyarrow.json knows six digits of a second. As text, times take longer and mean the same;
-        # what comes next is read so too, as it is probably alike.
-        self._times_as_text = True
-        self._options = self._parse_options()
-        try:
-            return self._read(lines)
-        except pa.ArrowInvalid as error:
-            raise _verdict(str(error)) from error
+            # pyarrow.json knows six digits of a second. As text, times take longer and mean the
+            # same; what comes next is read so too, as it is probably alike.
+            self._times_as_text = True
+            self._set_options()
+            try:
+                table, named = self._read(lines)
+            except pa.ArrowInvalid as error:
+                raise _verdict(str(error)) from error
+        if table.num_rows != len(lines):
+            return table, {}
+        return self._completed(table, lines, named)
 
-    def _read(self, lines: Lines) -> pa.Table:
+    def _read(self, lines: Lines) -> tuple[pa.Table, bool]:
+        """What pyarrow reads of the records, and whether the schema surely names all their keys."""
         source = pa.BufferReader(lines.buffer())
-        table = pa.json.read_json(source, read_options=_READ, parse_options=self._options)
-        if self._texts is not None and table.num_rows == len(lines):
-            for name, column in self._texts.columns(lines).items():
-                table = table.append_column(pa.field(name, pa.string()), column)
-        return table
+        if self._asked:
+            try:
+                return pa.json.read_json(
+                    source, read_options=_READ, parse_options=self._strict
+                ), True
+            except pa.ArrowInvalid as error:
+                if not str(error).startswith(_UNNAMED):
+                    raise
+            source.seek(0)
+            self._told = True
+            # What comes next has such keys too, probably. A sample of it is enough to say so.
+            self._asked = self._unknown is not Unknown.IGNORE
+        return pa.json.read_json(source, read_options=_READ, parse_options=self._lax), False
+
+    def _completed(
+        self, table: pa.Table, lines: Lines, named: bool
+    ) -> tuple[pa.Table, dict[int, Fault]]:
+        """The table with the columns that pyarrow does not read. `named`: see `_read`."""
+        faults: dict[int, Fault] = {}
+        texts = self._texts.columns(lines) if self._texts is not None else {}
+        for name in self._json:
+            table = table.append_column(name, pa.array(texts[name], pa.string()))
+        for field in self._maps:
+            judge = self._values[field.name]
+            column, bad = map_column(field, texts[field.name], judge, OFFSET)
+            table = table.append_column(field, column)
+            faults = bad | faults
+        if self._unknown is Unknown.KEEP:
+            column = pa.nulls(len(lines), pa.string())
+            if not named:
+                column, bad = self._unnamed.rest(lines)
+                faults = bad | faults
+            table = table.append_column(REST_COLUMN, column)
+        elif self._unknown is Unknown.QUARANTINE and not named:
+            faults = self._unnamed.faults(lines) | faults
+        return table, faults
+
+    def ignored(self, lines: Lines) -> Ignored:
+        """See lines.Parser."""
+        if self._unknown is not Unknown.IGNORE or self._asked or not len(lines):
+            return Ignored()
+        surely, self._told = self._told, False
+        return self._unnamed.count(lines, surely=surely)
 
     def clean(self, raw: bytes) -> bytes:
         """See lines.Parser."""

@@ -1,14 +1,14 @@
-"""Columns of type json: a value's text as it stands in the record, whatever kind it is of.
+"""The text of JSON values, as it stands in the record: for columns of type json, for maps and for
+keys that nobody declared.
 
-pyarrow has no such type. So the records, which it has found good without these columns, are read a
-second time by msgspec, which says where each value lies. Where msgspec says nothing (NaN in a key
-that is not declared), Python does, record by record.
+pyarrow gives no texts. So the records, which it has found good, are read a second time by msgspec,
+which says where each value lies. Where msgspec says nothing (NaN, deep nesting, a key that
+repeats), Python does, record by record.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from json.decoder import scanstring
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -16,29 +16,104 @@ import pyarrow as pa
 
 from semel.sources.lines import BadRecords, Lines, Reason
 
-_SPACES = re.compile(r"[ \t\r]*")
-_VALUE = json.JSONDecoder()
+Pairs = Sequence[tuple[str, bytes]]
+"""The keys of an object in its order, repeated ones too, each with the text of its value."""
+
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_MEMBER = re.compile(rb"[{,\s]*(" + _STRING + rb")\s*:\s*", re.DOTALL)
+_BEFORE = re.compile(rb"[,\s]*")
+_TOKEN = re.compile(_STRING + rb"|[\[{]|[\]}]", re.DOTALL)
+# Outside of texts, no other words have such letters.
+_CONSTANT = re.compile(_STRING + rb"|([NI])", re.DOTALL)
+_SCALAR = re.compile(_STRING + rb"|[^,}\]\s]+", re.DOTALL)
 # A letter of a key may be written so.
 _ESCAPE = rb"\\u00"
+_SPACE = 32
+_OBJECTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER = msgspec.json.Encoder()
+
+
+def members(text: bytes) -> Iterator[tuple[str, bytes]]:
+    """The keys of an object that pyarrow takes, as Pairs.
+
+    It does not recurse, so no depth is too much for it.
+    """
+    at = 0
+    while found := _MEMBER.match(text, at):
+        at = _end(text, found.end())
+        yield msgspec.json.decode(found[1], type=str), text[found.end() : at]
+
+
+def elements(text: bytes) -> Iterator[bytes]:
+    """The values of an array that pyarrow takes, each as its text."""
+    at = 1
+    while text[start := _BEFORE.match(text, at).end()] != ord("]"):
+        at = _end(text, start)
+        yield text[start:at]
+
+
+def _end(text: bytes, start: int) -> int:
+    """The place behind the value that begins at `start`."""
+    return _closing(text, start) if text[start] in b"{[" else _SCALAR.match(text, start).end()
+
+
+def _closing(text: bytes, start: int) -> int:
+    """The place behind the bracket that closes the one at `start`."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        code = text[token.start()]
+        depth += (code in b"{[") - (code in b"}]")
+        if not depth:
+            return token.end()
+    raise ValueError("a bracket is not closed")  # pyarrow took the record, so it is.
+
+
+def objects(whole: bytes | pa.Buffer, count: int) -> list[dict[str, msgspec.Raw]] | None:
+    """The objects on `count` lines, all at once. None where one of them is to be looked at alone:
+    it is no object, repeats a key, or is more than msgspec takes.
+    """
+    try:
+        found = _OBJECTS.decode_lines(whole)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    # A key that repeats is there once in what was read. So what is written again is shorter then,
+    # but for white space.
+    same = len(found) == count and _weight(_ENCODER.encode_lines(found)) == _weight(whole)
+    return found if same else None
+
+
+def object_text(pairs: Pairs) -> bytes:
+    """An object of keys and texts, without white space between them."""
+    return b"{" + b",".join(_ENCODER.encode(key) + b":" + raw for key, raw in pairs) + b"}"
+
+
+def object_texts(some: list[dict[str, msgspec.Raw]]) -> list[bytes]:
+    """The same of many. No text of a record holds a line end."""
+    return _ENCODER.encode_lines(some).split(b"\n")[:-1]
+
+
+def is_json(raw: bytes) -> bool:
+    """Whether a value that pyarrow takes is JSON: it takes NaN and Infinity too."""
+    return not any(found[1] for found in _CONSTANT.finditer(raw))
 
 
 class Texts:
-    """Reads the columns `names` of records."""
+    """Reads the texts of the keys `names` of records; those of `judged` must be JSON."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], judged: tuple[str, ...]) -> None:
         fields = [
             (f"f{at}", msgspec.Raw | None, msgspec.field(name=name, default=None))
             for at, name in enumerate(names)
         ]
-        self._names = names
+        self._names, self._judged = names, judged
         self._decode = msgspec.json.Decoder(msgspec.defstruct("Texts", fields, gc=False))
         keys = [re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names]
         self._patterns = [re.compile(pattern) for pattern in keys]
         self._escape = re.compile(_ESCAPE)
 
-    def columns(self, lines: Lines) -> dict[str, pa.Array]:
-        """The columns of records that pyarrow takes. BadRecords: some record repeats a key, or
-        holds what is no JSON.
+    def columns(self, lines: Lines) -> dict[str, list[bytes | None]]:
+        """The texts of records that pyarrow takes, None for null. BadRecords: some record repeats
+        a key, or holds what is no JSON.
         """
         self._refuse_repeated(lines)
         try:
@@ -50,7 +125,7 @@ class Texts:
         else:
             values = zip(*(self._exactly(lines, at) for at in range(len(lines))), strict=True)
         return {
-            name: pa.array([_text(raw) for raw in column], pa.string())
+            name: [_text(raw) for raw in column]
             for name, column in zip(self._names, values, strict=True)
         }
 
@@ -62,22 +137,19 @@ class Texts:
             suspects.update(found[1:][found[1:] == found[:-1]].tolist())
         suspects.update(_records_with(self._escape, lines).tolist())
         for at in sorted(suspects):
-            keys = [key for key, _ in _members(lines, at)]
+            keys = [key for key, _ in members(lines.raw(at))]
             for name in self._names:
                 if keys.count(name) > 1:
                     why = f"the key {name!r} is there twice"
                     raise BadRecords(Reason.duplicate_key, why, at)
 
     def _exactly(self, lines: Lines, at: int) -> list[bytes | None]:
-        found = dict(_members(lines, at))
-        raws = [found.get(name) for name in self._names]
-        for name, raw in zip(self._names, raws, strict=True):
-            try:
-                if raw is not None:
-                    msgspec.json.decode(raw)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise BadRecords(Reason.type_mismatch, f"{name!r} is no JSON", at) from error
-        return raws
+        found = dict(members(lines.raw(at)))
+        for name in self._judged:
+            if name in found and not is_json(found[name]):
+                why = f"{name!r} is no JSON"
+                raise BadRecords(Reason.type_mismatch, why, at)
+        return [found.get(name) for name in self._names]
 
 
 def _records_with(pattern: re.Pattern[bytes], lines: Lines) -> np.ndarray:
@@ -86,22 +158,9 @@ def _records_with(pattern: re.Pattern[bytes], lines: Lines) -> np.ndarray:
     return np.searchsorted(lines.ends, np.array(places, np.int64), side="right")
 
 
-def _members(lines: Lines, at: int) -> Iterator[tuple[str, bytes]]:
-    """The keys of a record that pyarrow takes, each with its value's text."""
-    text = lines.raw(at).decode()
-    place = _SPACES.match(text, 1).end()
-    while text[place] != "}":
-        try:
-            key, place = scanstring(text, place + 1, True)
-            start = _SPACES.match(text, _SPACES.match(text, place).end() + 1).end()
-            _, place = _VALUE.raw_decode(text, start)
-        except (ValueError, RecursionError) as error:
-            why = "holds what is no JSON, or is nested too deeply"
-            raise BadRecords(Reason.malformed, why, at) from error
-        yield key, text[start:place].encode()
-        place = _SPACES.match(text, place).end()
-        if text[place] == ",":
-            place = _SPACES.match(text, place + 1).end()
+def _weight(text: bytes | pa.Buffer) -> int:
+    """The bytes of a text that are no white space."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) > _SPACE))
 
 
 def _text(raw: bytes | msgspec.Raw | None) -> bytes | None:

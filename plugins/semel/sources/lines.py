@@ -1,5 +1,6 @@
 """What the formats and the reader of splits share: lines, verdicts, and what a parser does."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -7,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from semel.batch import Ignored
 from semel.sources.blocks import RecordEnds
 
 
@@ -18,6 +20,7 @@ class Reason(StrEnum):
     duplicate_key = "duplicate_key"
     field_count = "field_count"
     type_mismatch = "type_mismatch"
+    unknown_key = "unknown_key"
     too_long = "too_long"
 
 
@@ -50,6 +53,14 @@ class Lines:
             offsets=self.offsets[part],
             lengths=self.lengths[part],
         )
+
+    def without(self, places: Collection[int]) -> "Lines":
+        """The records but for some of them."""
+        if not places:
+            return self
+        left = np.ones(len(self), bool)
+        left[list(places)] = False
+        return self.take(left)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -87,12 +98,17 @@ class Parser(Protocol):
 
     record_ends: RecordEnds
 
-    def parse(self, lines: Lines) -> pa.Table:
-        """One row for each record, or BadRecords.
+    def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
+        """One row for each record, or BadRecords; and the rows that mean nothing, by their index,
+        each with its fault: what is said of such a record depends on nothing around it.
 
         If it accepts records, then it accepts each one alone, with the same values: the strict
         path rests on this.
         """
+
+    def ignored(self, lines: Lines) -> Ignored:
+        """The keys of good records that were passed over. Called once for each block, behind its
+        parse."""
 
     def clean(self, raw: bytes) -> bytes:
         """The record for the strict path; empty if it is a blank line. Must not change values.

@@ -22,6 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
+from semel.batch import Ignored
 from semel.sources.blocks import Oversized, Piece, owned_pieces
 from semel.sources.columns import convert
 from semel.sources.lines import BadRecords, Fault, Format, Lines, Parser, Reason
@@ -59,6 +60,7 @@ class Block:
     faults: dict[int, Fault]
     lines: Lines
     bytes_read: int
+    ignored: Ignored = Ignored()
 
     def without(self, offsets: np.ndarray, faults: Iterable[Fault]) -> "Block":
         """The block without the records at some offsets of its table, which have faults."""
@@ -125,7 +127,13 @@ def read_split(
         lines = _lines(piece, header)
         header = 0
         table, faults = judge.judge(lines)
-        yield Block(table=table, faults=faults, lines=lines, bytes_read=int(piece.ends[-1]))
+        yield Block(
+            table=table,
+            faults=faults,
+            lines=lines,
+            bytes_read=int(piece.ends[-1]),
+            ignored=parser.ignored(lines.without(faults)),
+        )
 
 
 def _oversized(piece: Oversized, schema: pa.Schema) -> Block:
@@ -167,6 +175,13 @@ def _lines(piece: Piece, header: int) -> Lines:
     )
     filled = ends > starts
     return lines if filled.all() else lines.take(filled)
+
+
+def judge_lines(
+    parser: Parser, schema: pa.Schema, lines: Lines
+) -> tuple[pa.Table, dict[int, Fault]]:
+    """The columns and OFFSET of the good ones of some records, and the faults of the others."""
+    return _Judge(parser, schema, ()).judge(lines)
 
 
 class _Judge:
@@ -255,10 +270,10 @@ class _Judge:
 
         BadRecords unless all are good but for that.
         """
-        table = self._parser.parse(lines)
+        table, unmeant = self._parser.parse(lines)
         if table.num_rows != len(lines):
             raise BadRecords(Reason.malformed, f"holds {table.num_rows} records, not one")
-        columns, faults = [], {}
+        columns, faults = [], dict(unmeant)
         for field in self._schema:
             read = table.column(field.name)
             column, unfit = convert(read, field.type, exact=field.name in self._exact)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.batch import Claim, Counts
+from semel.batch import Claim, Counts, Ignored
 from semel.ids import hash_ids, seconds_of
 from semel.manifest import SplitReport
 from semel.pipeline import Late, Scope
@@ -142,17 +142,22 @@ def content_of(job: StageJob, claim: Claim) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How many records were good, and why others were rejected; one of these, in words."""
+    """How many records were good, and why others were rejected; one of these, in words.
+
+    `ignored` are keys that nobody declared.
+    """
 
     kept: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     example: str | None = None
+    ignored: Ignored = Ignored()
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             kept=self.kept + other.kept,
             reasons=self.reasons + other.reasons,
             example=self.example or other.example,
+            ignored=self.ignored + other.ignored,
         )
 
     @property
@@ -212,6 +217,7 @@ class _Reader:
             bucket_open_min=self._bucket_open_min,
             reasons=dict(tally.reasons),
             example=tally.example,
+            ignored=tally.ignored,
         )
         return Read(report=report, ids=self._by_shard())
 
@@ -243,7 +249,9 @@ class _Reader:
             if self._job.spec.limits.log_samples:
                 example += f" ({printable(detail)})"
         reasons = Counter(str(reason) for reason, _ in block.faults.values())
-        return Tally(kept=block.table.num_rows, reasons=reasons, example=example)
+        return Tally(
+            kept=block.table.num_rows, reasons=reasons, example=example, ignored=block.ignored
+        )
 
     def _identify(self, block: Block) -> Block:
         """Hash the ids of a block; reject rows without one, and rows of collected buckets."""

@@ -6,13 +6,14 @@ makes of each split alone, to the digest; where one of the records is no good, i
 
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.batch import Counts
+from semel.batch import Counts, Ignored
 from semel.ids import HashedIds, hash_ids
 from semel.manifest import SplitReport
 from semel.pipeline import Scope, Spec
@@ -23,7 +24,7 @@ from semel.steps.job import Split, StageJob
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """The valid records of all splits, one behind the other; of each its report and its ids by shard.
-"""
+Keys that nobody declared are in the first report, for all."""
 
 
 def small_groups(spec: Spec, splits: Sequence[Split]) -> Iterator[list[Split]]:
@@ -72,9 +73,10 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     # An empty line before each file, so that none goes on in the next one.
     sizes = [1 + len(text) for text in texts]
     begins = np.cumsum([1, *sizes[:-1]])
-    table = _parsed(job, b"\n" + b"\n".join(texts))
-    if table is None:
+    parsed = _parsed(job, b"\n" + b"\n".join(texts))
+    if parsed is None:
         return None
+    table, ignored = parsed
     at = table.column(OFFSET).to_numpy()
     owner = np.searchsorted(begins, at, side="right") - 1
     starts = np.array([split.start for split in splits], np.int64)
@@ -90,24 +92,26 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     parts = []
     for split, text, start, end in zip(splits, texts, ends[:-1], ends[1:], strict=True):
         report = _report(split, text, int(end - start))
+        report = replace(report, ignored=Ignored() if parts else ignored)
         parts.append((report, _ids(job, split, hashed, start, end)))
     return table, parts
 
 
-def _parsed(job: StageJob, data: bytes) -> pa.Table | None:
-    """The records of some lines; None when one of them is no record."""
+def _parsed(job: StageJob, data: bytes) -> tuple[pa.Table, Ignored] | None:
+    """The records of some lines, and what was passed over; None when one of them is no record."""
     schema = job.spec.arrow_schema()
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
         format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
         exact=job.spec.record_id,
     )  # fmt: skip
-    tables = []
+    tables, ignored = [], Ignored()
     for block in blocks:
         if block.faults:
             return None
         tables.append(block.table)
-    return pa.concat_tables(tables).combine_chunks()
+        ignored += block.ignored
+    return pa.concat_tables(tables).combine_chunks(), ignored
 
 
 def _report(split: Split, text: bytes, records: int) -> SplitReport:

@@ -1,0 +1,171 @@
+"""Maps, and keys that the schema does not name: one verdict, whatever else is in the block."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from fix_records import Rejected, read_whole
+
+from semel import limits
+from semel.batch import Ignored
+from semel.ddl import parse
+from semel.sources.jsonl import JsonLines
+from semel.spec_parts import REST_COLUMN, Unknown
+
+
+def read(
+    lines: list[bytes], kinds: dict[str, str], unknown: str = "ignore"
+) -> tuple[list[dict], list[Rejected], Ignored]:
+    """Rows, rejected records and ignored keys of a file."""
+    fields = [(name, parse(kind).arrow()) for name, kind in kinds.items()]
+    if unknown == "keep":
+        fields.append((REST_COLUMN, pa.string()))
+    texts = tuple(name for name, kind in kinds.items() if kind == "json")
+    form = JsonLines(json=texts, unknown=Unknown(unknown))
+    blocks, rejected = read_whole(b"\n".join(lines), form, pa.schema(fields))
+    rows = [row for block in blocks for row in block.table.drop("_semel_offset").to_pylist()]
+    return rows, rejected, sum((block.ignored for block in blocks), Ignored())
+
+
+MAPS = {
+    "int": [b'{"a":1,"b":null}', b'{"a":1.5}', b'{"a":"1"}', b'{"a":2147483648}', b'{"a":NaN}'],
+    "timestamp": [b'{"a":"2024-01-01T00:00:00.123456789Z"}', b'{"a":"2024-02-30"}', b'{"a":1}'],
+    "date": [b'{"a":"2024-02-29"}', b'{"b":null,"a":"2024-02-30"}', b'{"a":0}'],
+    "decimal(4,1)": [b'{"a":1.5,"b":"2.5"}', b'{"a":1.25}', b'{"a":12345}', b'{"a":"x"}'],
+    "binary": [b'{"a":"QQ=="}', b'{"a":"QQ"}', b'{"a":1}'],
+    "struct<x: int>": [b'{"a":{"x":1,"z":2}}', b'{"a":{"x":1,"x":1}}', b'{"a":1}'],
+    "array<date>": [b'{"a":["2024-02-29",null]}', b'{"a":["2024-02-30"]}', b'{"a":{}}'],
+    "string": [b'{"":"\\u0000","\\u00e9\\n":""}', b'{"a":1}', b'{"a":["x"]}'],
+}
+
+
+@pytest.mark.parametrize(("kind", "maps"), list(MAPS.items()))
+def test_a_map_holds_what_a_column_holds(kind: str, maps: list[bytes]) -> None:
+    """The first map is good and the others are not, alone and beside each other alike."""
+    kinds = {"id": "string", "m": f"map<string, {kind}>"}
+    lines = [b'{"id":"%d","m":%b}' % item for item in enumerate([*maps, b"{}", b"null", b"[]"])]
+    rows, rejected, _ = read(lines, kinds)
+    assert [row["id"] for row in rows] == [str(n) for n in (0, len(maps), len(maps) + 1)]
+    assert [row["m"] for row in rows[1:]] == [[], None]
+    alone = [read([line], kinds) for line in lines]
+    assert [row for found, *_ in alone for row in found] == rows
+    assert [(bad.reason, bad.detail, bad.raw) for bad in rejected] == [
+        (bad.reason, bad.detail, bad.raw) for _, found, _ in alone for bad in found
+    ]
+    one, _, _ = read([b'{"id":"0","m":%b}' % maps[0]], kinds)
+    (values,) = (read([b'{"v":%b}' % json.dumps(value).encode()], {"v": kind})[0]
+                 for value in list(json.loads(maps[0]).values())[:1])  # fmt: skip
+    assert one[0]["m"][0][1] == values[0]["v"]
+
+
+def test_a_map_with_a_key_twice_is_a_dead_letter() -> None:
+    """Also when the key is written in two ways, when the values are equal, beside odd keys."""
+    maps = [b'{"a":1,"a":1}', b'{"a":1,"\\u0061":1}', b'{"b":1,"a":2,"b":null}', b'{"":1,"":1}']
+    lines = [b'{"m":%b}' % one for one in maps] + [b'{"m":{"a":1}, "m":{"b":1}}']
+    good = [b'{"z":{"a":1,"a":2},"m": { "a" : 1 , "b":2 } }', b"{}"]
+    rows, rejected, _ = read([*lines, *good], {"m": "map<string, int>"})
+    assert [bad.reason for bad in rejected] == ["duplicate_key"] * 5
+    assert [row["m"] for row in rows] == [[("a", 1), ("b", 2)], None]
+
+
+def test_unnamed_keys_are_counted_and_named() -> None:
+    """Each with the number of good records that have it, also within structs and maps."""
+    kinds = {"id": "string", "s": "struct<x: int, l: array<struct<y: int>>>"}
+    lines = [
+        b'{"id":"1"}',
+        b'{"id":"2","u":1,"u":2,"v":NaN}',
+        b'  {"id":"3","\\u0075":[[1]],"s":{"x":1,"z":1,"l":[{"z":1},{"z":NaN},null]}} ',
+        b'{"id":4,"u":1}',
+        b'{"id":"5","deep":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"id":"6","ID":1,"k\\n\\u001b[31m":1,"%s":1}' % (b"n" * 1_000),
+    ]
+    rows, rejected, ignored = read(lines, kinds)
+    assert len(rows) == 5 and len(rejected) == 1 and not ignored.sampled
+    assert ignored.keys == {
+        "u": 2, "v": 1, "s.z": 1, "s.l.z": 1, "deep": 1, "ID": 1, "k\n\x1b[31m": 1,
+        "n" * limits.KEY_CHARS_MAX: 1,
+    }  # fmt: skip
+    kinds = {"id": "string", "m": "map<string, struct<x: int>>", "j": "json"}
+    _, _, ignored = read([b'{"id":"1","m":{"k":{"x":1,"z":1}},"j":{"z":1},"u":1}'], kinds)
+    assert ignored.keys == {"m.z": 1, "u": 1}
+
+
+def test_a_rare_key_is_found() -> None:
+    """One record of many has it: all are looked at, for pyarrow says that there is one."""
+    lines = [b'{"id":"%d"}' % n for n in range(5_000)]
+    assert read(lines, {"id": "string"})[2] == Ignored()
+    lines[3_333] = b'{"id":"x","rare":1}'
+    assert read(lines, {"id": "string"})[2] == Ignored(keys={"rare": 1})
+
+
+def test_many_records_are_sampled() -> None:
+    """What is said of a block of many records is called an estimate."""
+    lines = [b'{"id":"%d","u":1}' % n for n in range(5_000)]
+    assert read(lines, {"id": "string"})[2] == Ignored(keys={"u": 5_000}, sampled=True)
+
+
+def test_keys_without_end_are_bounded() -> None:
+    """Data as keys: the account holds so many of them and no more."""
+    lines = [b'{"id":"%d","k%d":1}' % (n, n) for n in range(1_000)]
+    ignored = read(lines, {"id": "string"})[2]
+    assert len((ignored + ignored).keys) == limits.KEYS_COUNTED_MAX
+
+
+DEEP = b"[" * 5_000 + b"]" * 5_000
+REST = {
+    b'{"id":"0"}': None,
+    b' { "u" : 1 , "id":"1", "v":[ 1, {"w":null} ] } ': '{"u":1,"v":[ 1, {"w":null} ]}',
+    b'{"u":1,"id":"2","u":2}': '{"u":1,"u":2}',
+    b'{"id":"3","\\u0075\\n\\u00e9":"\\u00e9"}': '{"u\\né":"\\u00e9"}',
+    b'{"id":"4","_semel_rest":1,"ID":1}': '{"_semel_rest":1,"ID":1}',
+    b'{"id":"5","u":null}': '{"u":null}',
+    b'{"id":"6","s":{"x":1,"z":1}}': None,
+    b'{"id":"7","u":"NaN \\" -Inf"}': '{"u":"NaN \\" -Inf"}',
+    b'{"id":"8","u":%b}' % DEEP: '{"u":%s}' % DEEP.decode(),
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"j": "json"}])
+def test_unnamed_keys_are_kept(more: dict[str, str]) -> None:
+    """As one object, in their order, each value's text as it stands; alone and together alike."""
+    kinds = {"id": "string", "s": "struct<x: int>"} | more
+    for lines in (list(REST), *([line] for line in REST)):
+        rows, rejected, ignored = read(lines, kinds, "keep")
+        assert [row[REST_COLUMN] for row in rows] == [REST[line] for line in lines]
+        assert not rejected and not ignored.keys
+    odd = [b'{"id":"x","u":NaN}', b'{"id":"x","v":1,"u":[{"a":-Inf}]}']
+    rows, rejected, _ = read([*REST, *odd], kinds, "keep")
+    assert len(rows) == len(REST)
+    faults = [(bad.reason, bad.detail) for bad in rejected]
+    assert faults == [("type_mismatch", "'u' is no JSON")] * 2
+
+
+def test_a_record_without_unnamed_keys_has_no_rest() -> None:
+    """Null, also where no record has any."""
+    rows, _, _ = read([b'{"id":"1"}', b'{"id":"2"}'], {"id": "string"}, "keep")
+    assert [row[REST_COLUMN] for row in rows] == [None, None]
+
+
+@pytest.mark.parametrize("more", [{}, {"j": "json"}, {"m": "map<string, struct<x: int>>"}])
+def test_unnamed_keys_set_their_record_aside(more: dict[str, str]) -> None:
+    """At any depth, with the key's name; records without one are good beside them."""
+    kinds = {"id": "string", "s": "struct<x: int, l: array<struct<y: int>>>"} | more
+    bad = {
+        b'{"id":"x","u":1}': "u",
+        b'{"id":"x","\\u0069\\u0064 ":1}': "id ",
+        b'{"id":"x","s":{"x":1,"z":NaN}}': "s.z",
+        b'{"id":"x","s":{"l":[null,{"y":1},{"z":1}]}}': "s.l.z",
+        b'{"id":"x","u":' + b"[" * 5_000 + b"]" * 5_000 + b"}": "u",
+    }
+    good = [b'{"id":"1"}', b'{"s":{"l":null},"id":"2"}', b'{"id":"3","s":{"x":1,"l":[{"y":1}]}}']
+    rows, rejected, ignored = read([*good, *bad], kinds, "quarantine")
+    assert [row["id"] for row in rows] == ["1", "2", "3"] and not ignored.keys
+    assert [(one.raw, one.reason, one.detail) for one in rejected] == [
+        (raw, "unknown_key", f"the schema does not name the key {name!r}")
+        for raw, name in bad.items()
+    ]
+    if "m" in more:
+        maps = [b'{"k":{"x":1,"z":1}}', b'{"k":[1],"l":{"z":1}}', b'{"k":{"x":"1","z":1}}']
+        _, (first, *others), _ = read([b'{"m":%b}' % one for one in maps], kinds, "quarantine")
+        assert first.detail == "the schema does not name the key 'm.z'"
+        assert [one.reason for one in others] == ["type_mismatch"] * 2
