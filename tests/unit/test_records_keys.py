@@ -5,6 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 from fix_records import Rejected, read_whole
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from semel import limits
 from semel.batch import Ignored
@@ -118,6 +120,7 @@ REST = {
     b'{"u":1,"id":"2","u":2}': '{"u":1,"u":2}',
     b'{"id":"3","\\u0075\\n\\u00e9":"\\u00e9"}': '{"u\\né":"\\u00e9"}',
     b'{"id":"4","_semel_rest":1,"ID":1}': '{"_semel_rest":1,"ID":1}',
+    b'{"_semel_rest":[],"id":"4","_semel_rest":{}}': '{"_semel_rest":[],"_semel_rest":{}}',
     b'{"id":"5","u":null}': '{"u":null}',
     b'{"id":"6","s":{"x":1,"z":1}}': None,
     b'{"id":"7","u":"NaN \\" -Inf"}': '{"u":"NaN \\" -Inf"}',
@@ -138,6 +141,8 @@ def test_unnamed_keys_are_kept(more: dict[str, str]) -> None:
     assert len(rows) == len(REST)
     faults = [(bad.reason, bad.detail) for bad in rejected]
     assert faults == [("type_mismatch", "'u' is no JSON")] * 2
+    rows, (bad,), _ = read([*REST, b'{"id":"x","u":1,"u":2,"id":"y"}'], kinds, "keep")
+    assert len(rows) == len(REST) and (bad.reason, "id" in bad.detail) == ("duplicate_key", True)
 
 
 def test_a_record_without_unnamed_keys_has_no_rest() -> None:
@@ -169,3 +174,42 @@ def test_unnamed_keys_set_their_record_aside(more: dict[str, str]) -> None:
         _, (first, *others), _ = read([b'{"m":%b}' % one for one in maps], kinds, "quarantine")
         assert first.detail == "the schema does not name the key 'm.z'"
         assert [one.reason for one in others] == ["type_mismatch"] * 2
+
+
+PARTS = st.sampled_from(
+    [
+        '"id":"a"', '"id":1', '"m":{"k":"2024-01-01","":null}', '"m":{"k":"2024-02-30"}',
+        '"m":{"k":1,"l":"2024-02-30"}', '"m":{"k":null,"k":null}', '"m":[]', '"m":{"\\u006b":NaN}',
+        '"j":{"x":[1,{"x":2}]}', '"j":-Inf', '"j":null', '"\\u006a":1', '"u":1', '"u":NaN',
+        '"\\u0075":{"a":"}"}', '"s":{"d":1.25}', '"s":{"d":1.5,"z":1}', '"s":{"d":1,"d":2}',
+        '"s":null', '"d":"2024-02-30"', '"d":"2024-02-29"', '"_semel_rest":1', '"x":[',
+    ]
+)  # fmt: skip
+COLUMNS = {
+    "id": "string", "m": "map<string, date>", "j": "json", "s": "struct<d: decimal(4,1)>",
+    "d": "date",
+}  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    records=st.lists(st.lists(PARTS, max_size=4), min_size=2, max_size=8),
+    pad=st.lists(st.sampled_from(["", " ", "\t"]), min_size=8, max_size=8),
+    unknown=st.sampled_from(Unknown),
+    names=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1),
+)
+def test_a_verdict_depends_on_its_record_alone(
+    records: list[list[str]], pad: list[str], unknown: str, names: set[str]
+) -> None:
+    """What is read of a record, and what is said of it, is the same alone and beside others."""
+    kinds = {name: kind for name, kind in COLUMNS.items() if name in names}
+    lines = [
+        (space + "{" + ",".join(parts) + "}" + space).encode()
+        for parts, space in zip(records, pad, strict=False)
+    ]
+    rows, rejected, _ = read(lines, kinds, unknown)
+    alone = [read([line], kinds, unknown) for line in lines]
+    assert rows == [row for found, *_ in alone for row in found]
+    assert [(bad.raw, bad.reason, bad.detail) for bad in rejected] == [
+        (bad.raw, bad.reason, bad.detail) for _, found, _ in alone for bad in found
+    ]

@@ -61,9 +61,10 @@ class _JsonParser:
     record_ends = staticmethod(line_ends)
 
     def __init__(self, schema: pa.Schema, json_columns: tuple[str, ...], unknown: Unknown) -> None:
-        self._schema, self._unknown, self._json = schema, unknown, json_columns
+        self._unknown, self._json = unknown, json_columns
         added = {REST_COLUMN} if unknown is Unknown.KEEP else set()
         declared = pa.schema([field for field in schema if field.name not in added])
+        self._declared = declared
         self._maps = [field for field in declared if pa.types.is_map(field.type)]
         texts = (*json_columns, *(field.name for field in self._maps))
         self._texts = Texts(texts, json_columns) if texts else None
@@ -76,11 +77,11 @@ class _JsonParser:
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
         decimals = pa.schema(
-            [f for f in schema if pa.types.is_decimal(f.type) and _nameable(f.name)]
+            [f for f in declared if pa.types.is_decimal(f.type) and _nameable(f.name)]
         )
         self._decimals = list(decimals)
         self._decode_decimals = msgspec.json.Decoder(_struct(decimals, exact=True)).decode
-        self._keys = [json.dumps(name, ensure_ascii=False).encode() for name in _names(schema)]
+        self._keys = [json.dumps(name, ensure_ascii=False).encode() for name in _names(declared)]
 
     def _set_options(self) -> None:
         fields = [
@@ -212,7 +213,7 @@ class _JsonParser:
                 # An escape may hide a key.
                 elif b"\\" in text or any(text.count(key) > 1 for key in self._keys):
                     record = json.loads(text, object_pairs_hook=_Object)
-                    if name := _repeated(record, self._schema):
+                    if name := _repeated(record, self._declared):
                         found[at] = (Reason.duplicate_key, f"the key {name!r} is there twice")
             except (ValueError, RecursionError):  # msgspec's errors are ValueErrors too.
                 continue
