@@ -8,7 +8,8 @@ repeats), Python does, record by record.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ _SCALAR = re.compile(_STRING + rb"|[^,}\]\s]+", re.DOTALL)
 # A letter of a key may be written so.
 _ESCAPE = rb"\\u00"
 _SPACE = 32
+_NULL = b"null"
 _OBJECTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
 
@@ -102,7 +104,7 @@ class Texts:
 
     def __init__(self, names: tuple[str, ...], judged: tuple[str, ...]) -> None:
         fields = [
-            (f"f{at}", msgspec.Raw | None, msgspec.field(name=name, default=None))
+            (f"f{at}", msgspec.Raw, msgspec.field(name=name, default=msgspec.Raw(_NULL)))
             for at, name in enumerate(names)
         ]
         self._names, self._judged = names, judged
@@ -120,13 +122,14 @@ class Texts:
             rows = self._decode.decode_lines(lines.buffer())
         except (msgspec.MsgspecError, RecursionError):
             rows = []
+        columns: Iterable[Iterable[bytes | msgspec.Raw]]
         if len(rows) == len(lines):
-            values = zip(*map(msgspec.structs.astuple, rows), strict=True)
+            columns = (map(attrgetter(f"f{at}"), rows) for at in range(len(self._names)))
         else:
-            values = zip(*(self._exactly(lines, at) for at in range(len(lines))), strict=True)
+            columns = zip(*(self._exactly(lines, at) for at in range(len(lines))), strict=True)
         return {
-            name: [_text(raw) for raw in column]
-            for name, column in zip(self._names, values, strict=True)
+            name: [None if text == _NULL else text for text in map(bytes, column)]
+            for name, column in zip(self._names, columns, strict=True)
         }
 
     def _refuse_repeated(self, lines: Lines) -> None:
@@ -143,13 +146,13 @@ class Texts:
                     why = f"the key {name!r} is there twice"
                     raise BadRecords(Reason.duplicate_key, why, at)
 
-    def _exactly(self, lines: Lines, at: int) -> list[bytes | None]:
+    def _exactly(self, lines: Lines, at: int) -> list[bytes]:
         found = dict(members(lines.raw(at)))
         for name in self._judged:
             if name in found and not is_json(found[name]):
                 why = f"{name!r} is no JSON"
                 raise BadRecords(Reason.type_mismatch, why, at)
-        return [found.get(name) for name in self._names]
+        return [found.get(name, _NULL) for name in self._names]
 
 
 def _records_with(pattern: re.Pattern[bytes], lines: Lines) -> np.ndarray:
@@ -161,7 +164,3 @@ def _records_with(pattern: re.Pattern[bytes], lines: Lines) -> np.ndarray:
 def _weight(text: bytes | pa.Buffer) -> int:
     """The bytes of a text that are no white space."""
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) > _SPACE))
-
-
-def _text(raw: bytes | msgspec.Raw | None) -> bytes | None:
-    return None if raw is None or raw == b"null" else bytes(raw)
