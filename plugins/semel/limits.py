@@ -72,6 +72,9 @@ KEYS_SAMPLE_RECORDS = 128
 KEYS_SAMPLE_BYTES = 128 << 10
 """Bytes of a block that are looked at for them: some hundredths of the time of its parse."""
 
+KEYS_PER_RECORD_MAX = 1_000
+"""Such keys of one record that are looked at: a record of 64 MiB may have millions."""
+
 KEYS_COUNTED_MAX = 100
 """Such keys that a batch counts, the most frequent ones: a map's keys may be without end."""
 

@@ -1,6 +1,7 @@
 """Maps, and keys that the schema does not name: one verdict, whatever else is in the block."""
 
 import json
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -200,6 +201,22 @@ def test_good_records_are_read_together(unknown: str, monkeypatch: pytest.Monkey
     assert {row["id"]: row["j"] for row in rows} | {"1": 1, "3": 1} == {
         "1": 1, "2": None, "3": 1, "4": '"null"'
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("unknown", ["ignore", "keep", "quarantine"])
+def test_a_record_of_keys_without_end_takes_little_memory(unknown: str) -> None:
+    """Half a million of them are never objects of Python at the same time."""
+    many = b",".join(b'"%x":1' % n for n in range(500_000))
+    tracemalloc.start()
+    rows, rejected, ignored = read([b'{"id":"1",%b}' % many], {"id": "string"}, unknown)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 12 * len(many)
+    if unknown == "ignore":
+        assert len(ignored.keys) == limits.KEYS_COUNTED_MAX
+    if unknown == "keep":
+        assert rows[0][REST_COLUMN] == f"{{{many.decode()}}}"
+    assert [bad.reason for bad in rejected] == ["unknown_key"] * (unknown == "quarantine")
 
 
 PARTS = st.sampled_from(

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.batch import Ignored
-from semel.sources.jsontext import elements, is_json, members, object_text, object_texts, objects
+from semel.sources.jsontext import elements, is_json, member, members, object_texts, objects
 from semel.sources.lines import Fault, Lines, Reason
 
 _BLANK = b" \t\r"
@@ -37,7 +39,7 @@ class Keys:
     def faults(self, lines: Lines) -> dict[int, Fault]:
         """The records with such a key, each with the name of its first one."""
         found: dict[int, Fault] = {}
-        some = None if self._deep else objects(lines.buffer(), len(lines))
+        some = None if self._deep else _together(lines)
         places: Iterable[int] = range(len(lines))
         if some is not None:
             places = [at for at, one in enumerate(some) if not self._names.issuperset(one)]
@@ -67,7 +69,7 @@ class Keys:
         looked = size = 0
         for at in places:
             raw = lines.raw(at)
-            keys.update(set(self.unnamed(raw)))
+            keys.update(set(islice(self.unnamed(raw), limits.KEYS_PER_RECORD_MAX)))
             looked, size = looked + 1, size + len(raw)
             if bytes_max is not None and size > bytes_max:
                 break
@@ -79,28 +81,41 @@ class Keys:
         Keys that repeat are in it as often as they are there.
         """
         names = self._names
-        found = objects(lines.buffer(), len(lines))
+        found = _together(lines)
         if found is not None:
             texts = object_texts([{k: v for k, v in d.items() if k not in names} for d in found])
             column = pa.array(texts, pa.string())
             return pc.if_else(pc.equal(column, "{}"), pa.scalar(None, pa.string()), column), {}
         texts, faults = [], {}
         for at in range(len(lines)):
-            pairs = [(k, raw) for k, raw in members(lines.raw(at)) if k not in names]
-            for key, raw in pairs:
+            made = bytearray()
+            for key, raw in members(lines.raw(at)):
+                if key in names:
+                    continue
                 if not is_json(raw):
-                    why = f"{key!r} is no JSON"
-                    faults.setdefault(at, (Reason.type_mismatch, why))
-            texts.append(object_text(pairs) if pairs else None)
+                    faults.setdefault(at, (Reason.type_mismatch, f"{key!r} is no JSON"))
+                made += (b"," if made else b"{") + member(key, raw)
+            texts.append(bytes(made) + b"}" if made else None)
         return pa.array(texts, pa.string()), faults
 
 
+def _together(lines: Lines) -> list[dict[str, msgspec.Raw]] | None:
+    """See `objects`. None also for a block that is larger than most: a single record of small keys
+    takes twenty times its size."""
+    start, end = lines.span
+    return objects(lines.buffer(), len(lines)) if end - start <= limits.BLOCK_BYTES else None
+
+
 def _pairs(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:
-    """The keys of an object, with their texts; a key that repeats may be there once."""
-    try:
-        return _OBJECT.decode(record).items()
-    except (msgspec.MsgspecError, RecursionError):
-        return members(bytes(record))
+    """The keys of an object, with their texts; a key that repeats may be there once.
+
+    Of a large object each is found when it is asked for.
+    """
+    text = bytes(record)
+    if len(text) <= limits.KEYS_SAMPLE_BYTES:
+        with suppress(msgspec.MsgspecError, RecursionError):
+            return _OBJECT.decode(text).items()
+    return members(text)
 
 
 def _elements(array: bytes | msgspec.Raw) -> Iterable[bytes | msgspec.Raw]:

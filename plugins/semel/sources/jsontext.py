@@ -8,7 +8,7 @@ repeats), Python does, record by record.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 import msgspec
@@ -16,9 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from semel.sources.lines import BadRecords, Lines, Reason
-
-Pairs = Sequence[tuple[str, bytes]]
-"""The keys of an object in its order, repeated ones too, each with the text of its value."""
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _MEMBER = re.compile(rb"[{,\s]*(" + _STRING + rb")\s*:\s*", re.DOTALL)
@@ -36,7 +33,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """The keys of an object that pyarrow takes, as Pairs.
+    """The keys of an object that pyarrow takes, repeated ones too, each with its value's text.
 
     It does not recurse, so no depth is too much for it.
     """
@@ -84,14 +81,15 @@ def objects(whole: bytes | pa.Buffer, count: int) -> list[dict[str, msgspec.Raw]
     return found if same else None
 
 
-def object_text(pairs: Pairs) -> bytes:
-    """An object of keys and texts, without white space between them."""
-    return b"{" + b",".join(_ENCODER.encode(key) + b":" + raw for key, raw in pairs) + b"}"
+def member(key: str, raw: bytes) -> bytes:
+    """A key and the text of its value, as they stand in an object without white space."""
+    return _ENCODER.encode(key) + b":" + raw
 
 
 def object_texts(some: list[dict[str, msgspec.Raw]]) -> list[bytes]:
-    """The same of many. No text of a record holds a line end."""
-    return _ENCODER.encode_lines(some).split(b"\n")[:-1]
+    """Objects as texts, without white space between their members."""
+    # No text of a record holds a line end.
+    return _ENCODER.encode_lines(some).split(b"\n")[:-1] if some else []
 
 
 def is_json(raw: bytes) -> bool:
