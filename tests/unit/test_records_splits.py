@@ -25,6 +25,7 @@ JSON_LINES = [
     b" \n",
     b"bad\n",
     b'{"a":"x"}\r\n',
+    b'{"a":1,"a":1}\n',
     b"\xef\xbb\xbf\n",
     b'{"s":"%b"}\n' % (b"y" * 90),
     b'{"s":"%b"}\r\n' % (b"z" * 300),

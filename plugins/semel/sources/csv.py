@@ -21,9 +21,13 @@ from semel import limits
 from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
 from semel.sources.blocks import line_ends
+from semel.sources.decimals import decimal_fault
 from semel.sources.lines import BadRecords, Fault, Lines, Reason
 
 _BOM = b"\xef\xbb\xbf"
+_CR = 13
+_MARK = "a byte order mark within the file"
+_QUOTES = "a quote that does not end, or a CR without LF"
 _HEX = r"^[ \t]*-?0[xX]"
 _DIGITS_MAX = 4_000  # Python reads no longer numbers, and those here are long for their zeros.
 _SHOWN_CHARS_MAX = 60
@@ -86,6 +90,7 @@ class _CsvParser:
         self._blank = b" \t\r".replace(format.delimiter.encode(), b"")
         self._one_column = len(columns) == 1
         quote, delimiter = (re.escape(char.encode()) for char in (format.quote, format.delimiter))
+        self.finders = (self._faults,)
         self._record = re.compile(_record(quote, delimiter, rb"\r\n"))
         self._multiline = re.compile(_record(quote, delimiter, rb"\n") + rb"\n")
         self.record_ends = self._multiline_ends if format.multiline else line_ends
@@ -99,7 +104,9 @@ class _CsvParser:
         )
         self._types = {field.name: _as_read(field.type) for field in schema}
         self._convert = _convert_options(self._types)
-        self._texts = _convert_options(dict.fromkeys(self._types, pa.string()))
+        # Without one, the number of fields is what is left to look for.
+        checked = [name for name, kind in self._types.items() if _form(kind)] or schema.names[:1]
+        self._texts = _convert_options(dict.fromkeys(checked, pa.string()), checked)
         integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
         self._integers = _convert_options(dict.fromkeys(integers, pa.string()), integers)
 
@@ -123,7 +130,7 @@ class _CsvParser:
             lines.data.startswith(_BOM, int(at)) for at in lines.starts
         ):
             # pyarrow drops it from the start of its input, wherever that is in the file.
-            raise BadRecords(Reason.malformed, "a byte order mark within the file")
+            raise BadRecords(Reason.malformed, _MARK)
         if len(lines) > 1:
             returns = np.flatnonzero(data[start : end - 1] == 13) + start
             if data[end - 1] == 13 or not (data[returns + 1] == 10).all():
@@ -134,7 +141,7 @@ class _CsvParser:
                 if not self.clean(lines.raw(i)):
                     raise BadRecords(Reason.malformed, "a blank line")
         if not self._record.fullmatch(lines.data, int(lines.starts[-1]), end):
-            raise BadRecords(Reason.malformed, "a quote that does not end, or a CR without LF")
+            raise BadRecords(Reason.malformed, _QUOTES)
         source = _with_line_end(lines)
         try:
             table = self._read_as(self._convert, source)
@@ -173,45 +180,56 @@ class _CsvParser:
         """See lines.Parser."""
         return raw if raw.strip(self._blank) else b""
 
-    def quick_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """See lines.Parser. Quotes, numbers of fields, and texts that are no values."""
-        found: dict[int, Fault] = {}
-        quote = self._parse.quote_char.encode()
-        for at, text in enumerate(texts):
-            if text.startswith(_BOM):
-                found[at] = (Reason.malformed, "a byte order mark within the file")
-            elif (quote in text or b"\r" in text) and not self._record.fullmatch(text):
-                found[at] = (Reason.malformed, "a quote that does not end, or a CR without LF")
-        whole = [at for at in range(len(texts)) if at not in found]
-        if not whole:
-            return found
+    def _faults(self, lines: Lines) -> dict[int, Fault]:
+        """Quotes, numbers of fields, and texts that are no values."""
+        found = self._quote_faults(lines)
+        rows = np.arange(len(lines))
+        if found:
+            rows = np.delete(rows, list(found))
+            if not len(rows):
+                return found
+            lines = lines.take(rows).packed()
+        counts: dict[int, Fault] = {}
 
         def skip(row: pa.csv.InvalidRow) -> str:
-            # Each of these texts is one row, so rows are counted as the texts are.
+            # Each of these records is one row, so rows are counted as they are.
             why = f"has {row.actual_columns} fields, not {row.expected_columns}"
-            found[whole[row.number - 1]] = (Reason.field_count, why)
+            counts[row.number - 1] = (Reason.field_count, why)
             return "skip"
 
-        source = pa.py_buffer(b"\n".join([texts[at] for at in whole]) + b"\n")
-        table = self._read_as(self._texts, source, skip)
-        self._add_unfit([at for at in whole if at not in found], table, found)
+        table = self._read_as(self._texts, _with_line_end(lines), skip)
+        found |= {int(rows[at]): fault for at, fault in counts.items()}
+        self._add_unfit(np.delete(rows, list(counts)), table, found)
         return found
 
-    def _add_unfit(self, rows: list[int], table: pa.Table, found: dict[int, Fault]) -> None:
+    def _quote_faults(self, lines: Lines) -> dict[int, Fault]:
+        found: dict[int, Fault] = {}
+        codes = np.frombuffer(lines.data, np.uint8)
+        quote = self._parse.quote_char.encode()
+        if quote in lines.data or b"\r" in lines.data:
+            places = lines.holding((codes == ord(quote)) | (codes == _CR))
+            for at, text in zip(places.tolist(), lines.raws(places), strict=True):
+                if not self._record.fullmatch(text):
+                    found[at] = (Reason.malformed, _QUOTES)
+        if _BOM in lines.data:
+            for at in np.flatnonzero(codes[lines.starts] == _BOM[0]).tolist():
+                if lines.data.startswith(_BOM, lines.starts[at]):
+                    found[at] = (Reason.malformed, _MARK)
+        return found
+
+    def _add_unfit(self, rows: np.ndarray, table: pa.Table, found: dict[int, Fault]) -> None:
         """Add what is wrong with the texts in the columns of numbers and flags."""
         for name, kind in self._types.items():
-            column = table.column(name).combine_chunks()
-            if (form := _form(kind)) is None or _casts(column, kind):
+            if (form := _form(kind)) is None:
                 continue
-            for row in _unlike(column, form, kind).tolist():
-                shown = column[row].as_py()[:_SHOWN_CHARS_MAX]
-                why = f"column {name!r}: {shown!r} is no {kind}"
-                found.setdefault(rows[row], (Reason.type_mismatch, why))
-
-    def slow_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """See lines.Parser."""
-        return {}
-
+            column = table.column(name).combine_chunks()
+            if _casts(column, kind):
+                continue
+            unlike = _unlike(column, form, kind)
+            shown = pc.utf8_slice_codeunits(column.take(unlike), 0, _SHOWN_CHARS_MAX).to_pylist()
+            before, behind = f"column {name!r}: ", f" is no {kind}"
+            for row, text in zip(rows[unlike].tolist(), shown, strict=True):
+                found.setdefault(row, (Reason.type_mismatch, f"{before}{text!r}{behind}"))
 
 def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
     """Pattern of a record as pyarrow reads it: a quote means something at a field's start only.
@@ -261,20 +279,28 @@ def _convert_options(
 
 
 def _form(kind: pa.DataType) -> str | None:
-    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text."""
+    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text.
+
+    Of decimals, it leaves out some that pyarrow takes.
+    """
     if pa.types.is_integer(kind):
         return r"^[ \t]*-?[0-9]+[ \t]*$"
     if pa.types.is_floating(kind):
-        return r"^[ \t]*[+-]?([0-9.]+([eE][+-]?[0-9]*)?|[nN][aA][nN].*|[iI][nN][fF].*)[ \t]*$"
+        number = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+        words = r"[nN][aA][nN](\(.*)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?"
+        return rf"^[ \t]*[+-]?({number}|{words})[ \t]*$"
     if pa.types.is_boolean(kind):
-        return r"^(0|1|[tT][rR][uU][eE]|[fF][aA][lL][sS][eE])$"
+        return r"^(0|1|true|True|TRUE|false|False|FALSE)$"
     if pa.types.is_decimal(kind):
-        return r"^[ \t]*[+-]?[0-9.]*([eE][+-]?[0-9]*)?[ \t]*$"
+        whole = max(kind.precision - kind.scale, 1)
+        return rf"^[ \t]*[+-]?[0-9]{{1,{whole}}}(\.[0-9]{{0,{max(kind.scale, 0)}}})?[ \t]*$"
     return None
 
 
 def _casts(column: pa.Array, kind: pa.DataType) -> bool:
-    """Whether all texts are values, found in a tenth of the time that patterns take."""
+    """Whether all texts are values, found in less time than patterns take."""
+    if pa.types.is_boolean(kind):
+        return False  # The cast takes tRue as well.
     try:
         column.cast(kind)
     except pa.ArrowInvalid:
@@ -287,13 +313,17 @@ def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
     """The rows whose text is surely no value of the type."""
     alike = pc.fill_null(pc.match_substring_regex(column, form), True)
     bad = ~alike.to_numpy(zero_copy_only=False)
-    if pa.types.is_integer(kind):
+    if pa.types.is_decimal(kind):
+        texts = column.filter(pa.array(bad)).to_pylist()
+        bad[bad] = [decimal_fault(text.strip(" \t"), kind) is not None for text in texts]
+    elif pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
-        digits = len(str(bound))
-        long = pc.fill_null(pc.greater_equal(pc.utf8_length(column), digits), False)
-        for row in np.flatnonzero(long.to_numpy(zero_copy_only=False) & ~bad).tolist():
-            text = column[row].as_py().strip(" \t")
-            bad[row] = len(text) < _DIGITS_MAX and not -bound <= int(text) < bound
+        long = pc.fill_null(pc.greater_equal(pc.utf8_length(column), len(str(bound))), False)
+        rows = np.flatnonzero(long.to_numpy(zero_copy_only=False) & ~bad)
+        if not _casts(column.take(rows), kind):
+            for row, text in zip(rows.tolist(), column.take(rows).to_pylist(), strict=True):
+                number = text.strip(" \t")
+                bad[row] = len(number) < _DIGITS_MAX and not -bound <= int(number) < bound
     return np.flatnonzero(bad)
 
 

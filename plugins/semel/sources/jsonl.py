@@ -6,14 +6,8 @@ not taken for a number, nor a number for text. White space around an object, bla
 mark of UTF-8 at the start of the file are fine.
 """
 
-import json
-import re
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
-from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +18,7 @@ import pyarrow.json
 from semel.batch import Ignored
 from semel.sources.blocks import line_ends
 from semel.sources.columns import as_read
+from semel.sources.jsonfaults import Decimals, Repeated, nameable, without_words
 from semel.sources.jsonkeys import Keys
 from semel.sources.jsonmaps import VALUE, Judge, map_column
 from semel.sources.jsontext import Texts
@@ -35,9 +30,7 @@ _BLANK = b" \t\r"
 _OPENS = ord("{")
 # Above any block, so that the reader never cuts by itself. It does not allocate it.
 _READ = pa.json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
-# Words that pyarrow takes for numbers, and that are no JSON.
 _UNNAMED = "JSON parse error: unexpected field"
-_NO_JSON = re.compile(rb"NaN|Inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +57,6 @@ class _JsonParser:
         self._unknown, self._json = unknown, json_columns
         added = {REST_COLUMN} if unknown is Unknown.KEEP else set()
         declared = pa.schema([field for field in schema if field.name not in added])
-        self._declared = declared
         self._maps = [field for field in declared if pa.types.is_map(field.type)]
         texts = (*json_columns, *(field.name for field in self._maps))
         self._texts = Texts(texts, json_columns) if texts else None
@@ -76,12 +68,7 @@ class _JsonParser:
         self._times_as_text = False
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
-        decimals = pa.schema(
-            [f for f in declared if pa.types.is_decimal(f.type) and _nameable(f.name)]
-        )
-        self._decimals = list(decimals)
-        self._decode_decimals = msgspec.json.Decoder(_struct(decimals, exact=True)).decode
-        self._keys = [json.dumps(name, ensure_ascii=False).encode() for name in _names(declared)]
+        self.finders = (self._faults, Decimals(declared).faults, Repeated(declared).faults)
 
     def _set_options(self) -> None:
         fields = [
@@ -179,100 +166,51 @@ class _JsonParser:
         """See lines.Parser."""
         return raw.strip(_BLANK)
 
-    def quick_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """See lines.Parser. What is no JSON, and values of another kind than declared.
+    def _faults(self, lines: Lines) -> dict[int, Fault]:
+        """What is no JSON, and values of another kind than declared.
 
         msgspec takes all that pyarrow takes but for NaN, Infinity and very deep nesting.
         """
         # One value for all faults that read alike: they are as many as the records, at worst.
         decode, known = self._decode, {}
         found: dict[int, Fault] = {}
-        for at, text in enumerate(texts):
+        data, bounds = lines.data, zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
+        for at, (start, end) in enumerate(bounds):
+            text = data[start:end]
             try:
                 decode(text)
-            except msgspec.ValidationError as error:
-                why, reason = str(error), Reason.type_mismatch
-                if text[0] != _OPENS:
-                    why, reason = "does not start with {", Reason.malformed
-                found[at] = known.get(why) or known.setdefault(why, (reason, why))
-            except msgspec.DecodeError as error:
-                if not _NO_JSON.search(text):
-                    why = str(error)
-                    found[at] = known.get(why) or known.setdefault(why, (Reason.malformed, why))
-            except RecursionError:
-                continue
+            except (msgspec.MsgspecError, RecursionError) as error:
+                if fault := self._fault(text, error):
+                    found[at] = known.setdefault(fault, fault)
         return found
 
-    def slow_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """See lines.Parser. Decimals with too many digits, and declared keys that repeat."""
-        found: dict[int, Fault] = {}
-        for at, text in enumerate(texts):
-            try:
-                if self._decimals and (why := self._too_fine(text)):
-                    found[at] = why
-                # An escape may hide a key.
-                elif b"\\" in text or any(text.count(key) > 1 for key in self._keys):
-                    record = json.loads(text, object_pairs_hook=_Object)
-                    if name := _repeated(record, self._declared):
-                        found[at] = (Reason.duplicate_key, f"the key {name!r} is there twice")
-            except (ValueError, RecursionError):  # msgspec's errors are ValueErrors too.
-                continue
-        return found
-
-    def _too_fine(self, text: bytes) -> Fault | None:
-        for value, field in zip(
-            msgspec.structs.astuple(self._decode_decimals(text)), self._decimals, strict=True
-        ):
-            if value is None:
-                continue
-            _, digits, exponent = value.as_tuple()
-            excess = -exponent - field.type.scale if isinstance(exponent, int) else 0
-            if excess > 0 and any(digits[-excess:]):
-                why = f"has more than {field.type.scale} digits behind the point"
-                return Reason.type_mismatch, f"column {field.name!r}: a number {why}"
+    def _fault(self, text: bytes, error: Exception) -> Fault | None:
+        """What an error of msgspec says of a record."""
+        if isinstance(error, msgspec.ValidationError):
+            if text[0] != _OPENS:
+                return Reason.malformed, "does not start with {"
+            return Reason.type_mismatch, str(error)
+        if isinstance(error, RecursionError):
+            return None
+        plain = without_words(text, b"0.5")
+        if plain == text:
+            return Reason.malformed, str(error)
+        try:
+            self._decode(plain)
+        except msgspec.ValidationError as error:
+            return Reason.type_mismatch, str(error)
+        except (msgspec.MsgspecError, RecursionError):
+            pass
         return None
 
 
-class _Object(list):
-    """An object's keys and values, repeated ones too."""
-
-
-def _repeated(found: Any, declared: pa.Schema | pa.DataType) -> str | None:
-    """A declared key that is there twice in a value."""
-    if isinstance(declared, pa.ListType) and isinstance(found, list):
-        return next(filter(None, (_repeated(one, declared.value_type) for one in found)), None)
-    if not isinstance(declared, pa.Schema | pa.StructType) or not isinstance(found, _Object):
-        return None
-    fields = {field.name: field.type for field in declared}
-    keys = Counter(key for key, _ in found if key in fields)
-    twice = (key for key, count in keys.items() if count > 1)
-    inner = (_repeated(value, fields[key]) for key, value in found if key in fields)
-    return next(filter(None, chain(twice, inner)), None)
-
-
-def _names(declared: pa.Schema | pa.DataType) -> Iterator[str]:
-    """The keys of a type, at any depth."""
-    if isinstance(declared, pa.ListType):
-        yield from _names(declared.value_type)
-    elif isinstance(declared, pa.Schema | pa.StructType):
-        for field in declared:
-            yield field.name
-            yield from _names(field.type)
-
-
-def _nameable(name: str) -> bool:
-    """Whether msgspec takes it for a key."""
-    return not any(char in '\\"' or char < " " for char in name)
-
-
-def _struct(schema: pa.Schema | pa.StructType, *, exact: bool = False) -> type[msgspec.Struct]:
-    """A type that msgspec decodes a record as, or a part of it; `exact`: decimals keep digits."""
+def _struct(schema: pa.Schema | pa.StructType) -> type[msgspec.Struct]:
+    """A type that msgspec decodes a record as, or a part of it."""
     fields = []
     for at, field in enumerate(schema):
-        if _nameable(field.name):
-            kind = Decimal if exact else _kind(field.type)
+        if nameable(field.name):
             key = msgspec.field(name=field.name, default=None)
-            fields.append((f"f{at}", kind | None, key))
+            fields.append((f"f{at}", _kind(field.type) | None, key))
     return msgspec.defstruct("Record", fields, gc=False)
 
 

@@ -1,6 +1,6 @@
 """What the formats and the reader of splits share: lines, verdicts, and what a parser does."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -62,6 +62,28 @@ class Lines:
         left[list(places)] = False
         return self.take(left)
 
+    def packed(self) -> "Lines":
+        """The records with nothing but line ends between and behind them, in bytes of their own."""
+        codes = np.frombuffer(self.data, np.uint8)
+        behind, before = codes[self.ends[:-1]], codes[self.starts[1:] - 1]
+        gaps = self.starts[1:] - self.ends[:-1]
+        close = (gaps == 1) & (before == 10) | (gaps == 2) & (behind == 13) & (before == 10)
+        # Neighbours are copied together.
+        firsts = np.concatenate(([0], np.flatnonzero(~close) + 1))
+        lasts = np.append(firsts[1:], len(self)) - 1
+        lows, highs = self.starts[firsts], self.ends[lasts]
+        data = memoryview(self.data)
+        bounds = zip(lows.tolist(), highs.tolist(), strict=True)
+        joined = b"\n".join([*(data[low:high] for low, high in bounds), b""])
+        places = np.cumsum(highs - lows + 1) - (highs - lows + 1)
+        moved = np.repeat(places - lows, lasts - firsts + 1)
+        return replace(self, data=joined, starts=self.starts + moved, ends=self.ends + moved)
+
+    def holding(self, marks: np.ndarray) -> np.ndarray:
+        """The indexes of packed records in which a byte of `data` is marked."""
+        marks[self.ends] = False
+        return np.flatnonzero(np.maximum.reduceat(marks.view(np.uint8), self.starts))
+
     @property
     def span(self) -> tuple[int, int]:
         """Where the first record starts and the last one ends in `data`."""
@@ -71,6 +93,12 @@ class Lines:
         """The records and the line ends between them, without a copy."""
         start, end = self.span
         return pa.py_buffer(self.data).slice(start, end - start)
+
+    def raws(self, places: list[int] | np.ndarray) -> list[bytes]:
+        """Copies of some records."""
+        data = memoryview(self.data)
+        bounds = zip(self.starts[places].tolist(), self.ends[places].tolist(), strict=True)
+        return [bytes(data[start:end]) for start, end in bounds]
 
     def raw(self, index: int) -> bytes:
         """A copy of one record."""
@@ -90,6 +118,15 @@ class BadRecords(Exception):
         self.index = index
 
 
+Finder = Callable[[Lines], dict[int, Fault]]
+"""Says what is surely wrong with some of the records, by their index, found all at once.
+
+A record that is named is one that `parse` refuses, whatever is around it; what is said of it
+depends on nothing else. Not every bad record needs to be found. The records are clean, packed, and
+UTF-8 without NUL.
+"""
+
+
 class Parser(Protocol):
     """What a format does for a schema; in the task that reads a split, for each block."""
 
@@ -97,6 +134,9 @@ class Parser(Protocol):
     """Records at the file's start that are not data."""
 
     record_ends: RecordEnds
+
+    finders: tuple[Finder, ...]
+    """From what is found quickly to what takes longer. Each gets what those before it left."""
 
     def parse(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """One row for each record, or BadRecords; and the rows that mean nothing, by their index,
@@ -115,17 +155,6 @@ class Parser(Protocol):
 
         Only called for a record that begins or ends with white space; others are clean.
         """
-
-    def quick_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """What is surely wrong with some of the records, by their index, found all at once.
-
-        A record that is named here is one that `parse` refuses, whatever is around it; what is said
-        of it depends on nothing else. Not every bad record needs to be found. Called for records
-        that `parse` refused together; they are UTF-8 without NUL.
-        """
-
-    def slow_faults(self, texts: list[bytes]) -> dict[int, Fault]:
-        """The same, of what takes longer to look for; for records without quick faults."""
 
 
 class Format(Protocol):

@@ -1,9 +1,9 @@
 """Turn the bytes of one split into Arrow tables and rejected records.
 
-A block of lines is parsed at once. Where the block is not proven good as a whole, the format says
-of many bad lines at once what is wrong with them; it names only lines that the parse refuses. What
-is left is parsed again, and when that fails too, cut into parts until the bad lines stand alone,
-each judged by the same parse. So the verdict on a record never depends on its neighbours, nor on
+A block of lines is parsed at once. Where the block is not proven good as a whole, the format's
+finders say of many bad lines at once what is wrong with them; they name only lines that the parse
+refuses. What is left is parsed again, and when that fails too, cut into parts until the bad lines
+stand alone, each judged by the same parse. So the verdict on a record never depends on its neighbours, nor on
 where splits and blocks are cut. Values that a column cannot hold are found behind the parse, all at
 once, and cost their own records alone.
 
@@ -12,9 +12,9 @@ are not finite (NaN, Infinity, 1e400) in floating-point columns, records longer 
 RECORD_BYTES_MAX. Timestamps without zone are UTC. A column that is missing or null is null.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import BinaryIO
 
 import numpy as np
@@ -25,7 +25,7 @@ from semel import limits
 from semel.batch import Ignored
 from semel.sources.blocks import Oversized, Piece, owned_pieces
 from semel.sources.columns import convert
-from semel.sources.lines import BadRecords, Fault, Format, Lines, Parser, Reason
+from semel.sources.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
 
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 
@@ -46,6 +46,10 @@ out; of a record that is too long, `raw` is the first REJECTED_HEAD_BYTES bytes.
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = 32
+_BEYOND_ASCII = 128
+_QUICK = 1  # The number of the parser's first finder, behind that of bytes.
+_NUL: Fault = (Reason.encoding, "a NUL byte")
+_NO_UTF8: Fault = (Reason.encoding, "not UTF-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ class Block:
         if not self.faults:
             return REJECTED.empty_table()
         places = sorted(self.faults)
-        raws = [self.lines.raw(at) for at in places]
+        raws = self.lines.raws(places)
         reasons = [str(self.faults[at][0]) for at in places]
         details = [printable(self.faults[at][1]) for at in places]
         raws = [
@@ -184,17 +188,51 @@ def judge_lines(
     return _Judge(parser, schema, ()).judge(lines)
 
 
+class _Left:
+    """The packed records of a block that nothing was found wrong with so far, and the faults."""
+
+    def __init__(self, lines: Lines, faults: dict[int, Fault]) -> None:
+        self._faults = faults
+        self._places = np.arange(len(lines))
+        self.lines = lines
+        self._keep(lines.ends > lines.starts)
+
+    def leave_out(self, find: Finder) -> bool:
+        """Leave out what is found; whether that is anything."""
+        found = find(self.lines) if len(self.lines) else {}
+        if found:
+            self._faults = self.with_more(found)
+            good = np.ones(len(self.lines), bool)
+            good[list(found)] = False
+            self._keep(good)
+        return bool(found)
+
+    def with_more(self, found: dict[int, Fault]) -> dict[int, Fault]:
+        """All faults by their place in the block, with those of records that are left."""
+        places = self._places[list(found)].tolist()
+        return self._faults | dict(zip(places, found.values(), strict=True))
+
+    def _keep(self, good: np.ndarray) -> None:
+        self._places = self._places[good]
+        self.lines = self.lines.take(good).packed() if len(self._places) else self.lines.take(good)
+
+
 class _Judge:
     """Says of each record whether it is good: its row, or its fault."""
 
     def __init__(self, parser: Parser, schema: pa.Schema, exact: Collection[str]) -> None:
         self._parser, self._schema, self._exact = parser, schema, exact
+        # What was so in the last block is so in the next one, probably. It decides no verdict: a
+        # record that is named as bad is one that the parse refuses.
+        self._probably_bad = False
+        self._needed = _QUICK
 
     def judge(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """The rows of the good records, and the faults of the others by their index."""
         if not len(lines):
             return _empty(self._schema), {}
-        if (lines.ends - lines.starts).max() <= limits.RECORD_BYTES_MAX:
+        fits = (lines.ends - lines.starts).max() <= limits.RECORD_BYTES_MAX
+        if fits and not self._probably_bad:
             try:
                 _check_bytes(lines)
                 return self._parse(lines)
@@ -203,55 +241,46 @@ class _Judge:
         return self._strictly(lines)
 
     def _strictly(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
-        # 1. Leave out lines that are too long, and blank ones. The rest is joined anew, because a
-        #    parse reads all that lies between its first and its last line.
-        faults: dict[int, Fault] = {}
-        places, texts = self._texts(lines, faults)
-        # 2. Leave out what is surely bad, from what is found quickly to what takes longer, until
-        #    the rest is good.
-        finders: tuple[Callable[[list[bytes]], dict[int, Fault]], ...] = (
-            _byte_faults, self._parser.quick_faults, self._parser.slow_faults,
-        )  # fmt: skip
-        for find in finders:
-            found = find(texts)
-            if found:
-                faults |= {places[at]: fault for at, fault in found.items()}
-                left = [at not in found for at in range(len(texts))]
-                places, texts = list(compress(places, left)), list(compress(texts, left))
-            if not texts:
-                return _empty(self._schema), faults
-            if find is _byte_faults:
-                continue
-            clean = _joined(lines, places, texts)
-            try:
-                table, more = self._parse(clean)
-            except BadRecords:
-                continue
-            return table, faults | {places[at]: fault for at, fault in more.items()}
-        # 3. Parse part by part.
-        table, more = self._bisect(clean)
-        return table, faults | {places[at]: fault for at, fault in more.items()}
+        # 1. Leave out lines that are too long, and blank ones. The rest is packed, because a parse
+        #    reads all that lies between its first and its last line.
+        left = _Left(*self._cleaned(lines))
+        # 2. Leave out what is surely bad, until the rest is good.
+        finders = (_byte_faults, *self._parser.finders)
+        needed, self._needed = self._needed, _QUICK
+        self._probably_bad = False
+        for number, find in enumerate(finders):
+            if left.leave_out(find):
+                self._probably_bad = True
+                self._needed = max(number, _QUICK)
+            if needed <= number < len(finders) - 1 and len(left.lines):
+                try:
+                    table, more = self._parse(left.lines)
+                    return table, left.with_more(more)
+                except BadRecords:
+                    pass
+        # 3. Parse the whole, and then part by part.
+        table, more = self._bisect(left.lines)
+        return table, left.with_more(more)
 
-    def _texts(self, lines: Lines, faults: dict[int, Fault]) -> tuple[list[int], list[bytes]]:
-        """The records that are neither blank nor too long, and their indexes."""
-        for at in np.flatnonzero(lines.ends - lines.starts > limits.RECORD_BYTES_MAX).tolist():
-            faults[at] = _too_long()
-        start, end = lines.span
-        data = bytes(memoryview(lines.data)[start:end])
-        starts, ends = lines.starts - start, lines.ends - start
-        codes = np.frombuffer(data, np.uint8)
+    def _cleaned(self, lines: Lines) -> tuple[Lines, dict[int, Fault]]:
+        """The records as the finders take them, blank and too long ones empty; these faults."""
+        codes = np.frombuffer(lines.data, np.uint8)
+        starts, ends = lines.starts.copy(), lines.ends.copy()
+        long = ends - starts > limits.RECORD_BYTES_MAX
         padded = (codes[starts] <= _SPACE) | (codes[ends - 1] <= _SPACE)
-        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
-        texts = [data[low:high] for low, high in bounds]
-        for at in np.flatnonzero(padded).tolist():
-            texts[at] = self._parser.clean(texts[at])
-        left = [at not in faults and bool(text) for at, text in enumerate(texts)]
-        return list(compress(range(len(texts)), left)), list(compress(texts, left))
+        places = np.flatnonzero(padded & ~long)
+        for at, raw in zip(places.tolist(), lines.raws(places), strict=True):
+            text = self._parser.clean(raw)
+            starts[at] += raw.find(text)
+            ends[at] = starts[at] + len(text)
+        ends[long] = starts[long]
+        faults = dict.fromkeys(np.flatnonzero(long).tolist(), _too_long())
+        return replace(lines, starts=starts, ends=ends), faults
 
     def _bisect(self, lines: Lines) -> tuple[pa.Table, dict[int, Fault]]:
         """Cut until the bad lines stand alone; the stack has the first part at its top."""
         tables, faults = [_empty(self._schema)], {}
-        stack = [(0, len(lines))]
+        stack = [(0, len(lines))] if len(lines) else []
         while stack:
             first, behind = stack.pop()
             try:
@@ -289,14 +318,6 @@ class _Judge:
         return found, faults
 
 
-def _joined(lines: Lines, places: list[int], texts: list[bytes]) -> Lines:
-    """Some of the records, each as its text, with nothing but line ends between them."""
-    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    ends = np.cumsum(sizes + 1) - 1
-    some = lines.take(np.array(places, np.int64))
-    return replace(some, data=b"\n".join(texts), starts=ends - sizes, ends=ends)
-
-
 def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
     """Cut [first, behind) into smaller parts; a line that is known to be bad is one of its own."""
     if index is None or not 0 <= index < behind - first:
@@ -319,33 +340,32 @@ def printable(text: str) -> str:
     return text[: limits.REJECTED_DETAIL_CHARS_MAX]
 
 
-def _byte_faults(texts: list[bytes]) -> dict[int, Fault]:
+def _byte_faults(lines: Lines) -> dict[int, Fault]:
     """Records that are no text."""
     found: dict[int, Fault] = {}
-    whole = b"".join(texts)
-    if b"\0" not in whole and whole.isascii():
-        return found
-    for at, text in enumerate(texts):
-        if b"\0" in text:
-            found[at] = (Reason.encoding, "a NUL byte")
-        elif not text.isascii():
+    codes = np.frombuffer(lines.data, np.uint8)
+    if b"\0" in lines.data:
+        found = dict.fromkeys(lines.holding(codes == 0).tolist(), _NUL)
+    if not lines.data.isascii():
+        places = lines.holding(codes >= _BEYOND_ASCII)
+        for at, raw in zip(places.tolist(), lines.raws(places), strict=True):
             try:
-                text.decode()
+                raw.decode()
             except UnicodeDecodeError:
-                found[at] = (Reason.encoding, "not UTF-8")
+                found.setdefault(at, _NO_UTF8)
     return found
 
 
 def _check_bytes(lines: Lines) -> None:
     # pyarrow takes a NUL for the end of its input, and lets invalid UTF-8 pass.
     if lines.data.find(b"\0", *lines.span) >= 0:
-        raise BadRecords(Reason.encoding, "a NUL byte")
+        raise BadRecords(*_NUL)
     buffer = lines.buffer()
     sizes = pa.py_buffer(np.array([0, buffer.size], np.int32))
     try:
         pa.Array.from_buffers(pa.binary(), 1, [None, sizes, buffer]).cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise BadRecords(Reason.encoding, "not UTF-8") from error
+        raise BadRecords(*_NO_UTF8) from error
 
 
 def with_offset(schema: pa.Schema) -> pa.Schema:

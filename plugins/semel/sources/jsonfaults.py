@@ -1,0 +1,183 @@
+"""What is wrong with JSON records that msgspec takes and pyarrow refuses, found in many at once.
+
+The block is searched for records that may have such a fault. Only these are read by Python.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from semel.sources.decimals import NO_NUMBER, decimal_fault
+from semel.sources.lines import Fault, Lines, Reason
+
+_QUOTE, _COLON, _SPACE = b'": '
+# Words that pyarrow takes for numbers, and that are no JSON.
+_WORD_OR_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Inf(?:inity)?)\b')
+# The letter of a key may be written so.
+_ESCAPE = re.compile(rb"\\[u/]")
+_WORD_BYTES = 8
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD_BYTES + 1)], np.uint64)
+# Reads an object as the tuple of its keys and values, repeated ones too; an array is a list.
+_PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
+_SHOWN_CHARS_MAX = 60
+
+
+class Decimals:
+    """Finds what is no value of a schema's columns of decimals."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._columns = [f for f in schema if pa.types.is_decimal(f.type) and nameable(f.name)]
+        fields = [
+            (f"f{at}", msgspec.Raw, msgspec.field(name=field.name, default=msgspec.Raw(b"null")))
+            for at, field in enumerate(self._columns)
+        ]
+        self._decode = msgspec.json.Decoder(msgspec.defstruct("Decimals", fields, gc=False)).decode
+        self._unlike = [re.compile(_unlike(field)) for field in self._columns]
+
+    def faults(self, lines: Lines) -> dict[int, Fault]:
+        """See lines.Finder."""
+        found: dict[int, Fault] = {}
+        if self._columns:
+            suspects = _holders([_ESCAPE, *self._unlike], lines)
+            for at, text in zip(suspects, lines.raws(suspects), strict=True):
+                if why := self._fault(text):
+                    found[at] = (Reason.type_mismatch, why)
+        return found
+
+    def _fault(self, text: bytes) -> str | None:
+        try:
+            raws = msgspec.structs.astuple(self._decode(without_words(text, b'"NaN"')))
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors too.
+            return None
+        for raw, field in zip(raws, self._columns, strict=True):
+            value = bytes(raw).decode()
+            if value == "null":
+                continue
+            if value.startswith('"'):
+                value = json.loads(value)
+            if why := decimal_fault(value, field.type):
+                shown = "a number" if why != NO_NUMBER else repr(value[:_SHOWN_CHARS_MAX])
+                return f"column {field.name!r}: {shown} {why}"
+        return None
+
+
+class Repeated:
+    """Finds keys of a schema that are there twice in an object, at any depth."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._tree = _tree(schema)
+        self._keys = sorted({_quoted(name)[1:-1] for name in _names(schema)})
+
+    def faults(self, lines: Lines) -> dict[int, Fault]:
+        """See lines.Finder."""
+        found: dict[int, Fault] = {}
+        suspects = sorted({*_holders([_ESCAPE], lines), *_twice(self._keys, lines)})
+        for at, raw in zip(suspects, lines.raws(suspects), strict=True):
+            text = raw.decode()
+            try:
+                record, end = _PAIRS.raw_decode(text)
+            except (ValueError, RecursionError):
+                continue
+            name = _repeated(record, self._tree) if end == len(text) else None
+            if name is not None:
+                found[at] = (Reason.duplicate_key, f"the key {name!r} is there twice")
+        return found
+
+
+def _tree(declared: pa.Schema | pa.DataType) -> Any:
+    """The keys of a type with the trees of their values; in a list, that of its elements."""
+    if isinstance(declared, pa.Schema | pa.StructType):
+        return {field.name: _tree(field.type) for field in declared}
+    return [_tree(declared.value_type)] if isinstance(declared, pa.ListType) else None
+
+
+def _repeated(found: Any, tree: Any) -> str | None:
+    """A declared key that is there twice in a value."""
+    if isinstance(tree, list) and isinstance(found, list):
+        inner = [(one, tree[0]) for one in found]
+    elif isinstance(tree, dict) and isinstance(found, tuple):
+        keys = [key for key, _ in found if key in tree]
+        if len({*keys}) < len(keys):
+            return next(key for key in keys if keys.count(key) > 1)
+        inner = [(value, tree[key]) for key, value in found if tree.get(key) is not None]
+    else:
+        return None
+    names = (_repeated(value, kind) for value, kind in inner)
+    return next((name for name in names if name is not None), None)
+
+
+def _names(declared: pa.Schema | pa.DataType) -> Iterator[str]:
+    """The keys of a type, at any depth."""
+    if isinstance(declared, pa.ListType):
+        yield from _names(declared.value_type)
+    elif isinstance(declared, pa.Schema | pa.StructType):
+        for field in declared:
+            yield field.name
+            yield from _names(field.type)
+
+
+def nameable(name: str) -> bool:
+    """Whether msgspec takes it for a key."""
+    return not any(char in '\\"' or char < " " for char in name)
+
+
+def without_words(text: bytes, instead: bytes) -> bytes:
+    """A record with some value in place of NaN and Infinity."""
+    if b"NaN" not in text and b"Inf" not in text:
+        return text
+    return _WORD_OR_TEXT.sub(lambda m: m[0] if m[0].startswith(b'"') else instead, text)
+
+
+def _quoted(name: str) -> bytes:
+    return json.dumps(name, ensure_ascii=False).encode()
+
+
+def _unlike(field: pa.Field) -> bytes:
+    """Pattern of the column's key with a value that is not seen to be fine at once."""
+    kind = field.type
+    whole, part = max(kind.precision - kind.scale, 1), max(kind.scale, 0)
+    fine = rb'null|"-?N"|-?N'.replace(b"N", rb"[0-9]{1,%d}(?:\.[0-9]{0,%d})?" % (whole, part))
+    return rb"%b[ \t]*:[ \t]*(?!(?:%b)[ \t]*[,}])" % (re.escape(_quoted(field.name)), fine)
+
+
+def _holders(patterns: list[re.Pattern[bytes]], lines: Lines) -> list[int]:
+    """The records in which a pattern is found, in order."""
+    places = [found.start() for pattern in patterns for found in pattern.finditer(lines.data)]
+    return np.unique(np.searchsorted(lines.ends, places, side="right")).tolist()
+
+
+def _twice(keys: list[bytes], lines: Lines) -> Iterator[int]:
+    """For each key, the packed records in which it seems to be there twice, at whatever depth."""
+    data = lines.data + bytes(_WORD_BYTES)
+    words = np.ndarray(len(data) - _WORD_BYTES + 1, "<u8", data, strides=(1,))
+    # 1. Text that ends before a colon (or white space) is a key, probably. All begin at a quote.
+    codes = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(codes == _QUOTE)
+    behind = codes[quotes + 1]
+    lasts = np.flatnonzero((behind == _COLON) | (behind <= _SPACE))
+    lasts = lasts[lasts > 0]
+    starts = quotes[lasts - 1] + 1
+    sizes = quotes[lasts] - starts
+    begins = words[starts] & _MASKS[np.minimum(sizes, _WORD_BYTES)]
+    # 2. Compare, eight bytes at once.
+    for key in keys:
+        alike = starts[(sizes == len(key)) & (begins == _word(key))]
+        for at in range(_WORD_BYTES, len(key), _WORD_BYTES):
+            mask = _MASKS[min(len(key) - at, _WORD_BYTES)]
+            alike = alike[words[alike + at] & mask == _word(key[at:])]
+        # 3. Mostly it is once in each record.
+        if len(alike) == len(lines) and (
+            (alike > lines.starts).all() and (alike < lines.ends).all()
+        ):
+            continue
+        holders = np.searchsorted(lines.ends, alike, side="right")
+        yield from holders[1:][holders[1:] == holders[:-1]].tolist()
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text[:_WORD_BYTES], "little"))
