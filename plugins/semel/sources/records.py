@@ -3,9 +3,9 @@
 A block of lines is parsed at once. Where the block is not proven good as a whole, the format's
 finders say of many bad lines at once what is wrong with them; they name only lines that the parse
 refuses. What is left is parsed again, and when that fails too, cut into parts until the bad lines
-stand alone, each judged by the same parse. So the verdict on a record never depends on its neighbours, nor on
-where splits and blocks are cut. Values that a column cannot hold are found behind the parse, all at
-once, and cost their own records alone.
+stand alone, each judged by the same parse. So the verdict on a record never depends on its
+neighbours, nor on where splits and blocks are cut. Values that a column cannot hold are found
+behind the parse, all at once, and cost their own records alone.
 
 What is refused in every format: invalid UTF-8 and NUL bytes anywhere in the record, numbers that
 are not finite (NaN, Infinity, 1e400) in floating-point columns, records longer than
