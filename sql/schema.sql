@@ -64,20 +64,20 @@ CREATE TABLE semel.source_partition (
     -- This prevents two open generations of one path: the same bytes would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.
-    CONSTRAINT source_partition_path_open EXCLUDE USING gist
+    CONSTRAINT source_partition_path_open EXCLUDE USING btree
         (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
         DEFERRABLE INITIALLY DEFERRED,
     -- This prevents one file from being read under two paths (hard links).
     -- Keeps P9.
-    CONSTRAINT source_partition_inode_open EXCLUDE USING gist
+    CONSTRAINT source_partition_inode_open EXCLUDE USING btree
         (pipeline_id WITH =, device WITH =, inode WITH =)
         WHERE (retired_at IS NULL AND closed_at IS NULL) DEFERRABLE INITIALLY DEFERRED
 );
-CREATE INDEX source_partition_open ON semel.source_partition (pipeline_id, path)
-    WHERE retired_at IS NULL AND closed_at IS NULL;
-CREATE INDEX source_partition_inode ON semel.source_partition (pipeline_id, inode)
-    WHERE retired_at IS NULL;
-CREATE INDEX source_partition_head ON semel.source_partition (pipeline_id, head_length, head_hash)
+CREATE INDEX source_partition_inode ON semel.source_partition
+    (pipeline_id, inode, source_partition_id)
+    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;
+CREATE INDEX source_partition_head ON semel.source_partition
+    (pipeline_id, head_length, head_hash, (closed_at IS NULL), source_partition_id DESC)
     WHERE retired_at IS NULL AND reached > 0;
 CREATE INDEX source_partition_generation
     ON semel.source_partition (pipeline_id, path, generation);
@@ -118,6 +118,7 @@ CREATE TABLE semel.batch (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
 );
 CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
+CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
 
 -- A claim: one offset range of one source partition, owned by one batch.
 CREATE TABLE semel.claim (

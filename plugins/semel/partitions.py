@@ -42,32 +42,29 @@ def knowledge(
     orphans: Iterable[int] = (),
 ) -> Knowledge:
     """What the ledger knows of listed files. What an orphan has claimed is not settled."""
-    listed = listing.files
-    settled = row(
-        connection,
-        "partitions",
-        "settled",
-        pipeline_id=pipeline_id,
-        orphans=list(orphans),
-        paths=[file.path for file in listed],
-        devices=[file.device for file in listed],
-        inodes=[file.inode for file in listed],
-        sizes=[file.size for file in listed],
-        mtimes=[file.mtime_ns for file in listed],
-        ctimes=[file.ctime_ns for file in listed],
-    )
-    places = {place - 1 for place in settled["places"]}
-    unsettled = [file for place, file in enumerate(listed) if place not in places]
-    links = {file.inode for file in unsettled}
-    found = rows(
+    files = listing.files
+    other = row(
         connection,
         "partitions",
         "unsettled",
         pipeline_id=pipeline_id,
-        settled=settled["partitions"],
+        orphans=list(orphans),
+        # Texts: psycopg looks at each element of a list, and there may be very many.
+        paths="//".join([file.path for file in files]) if files else None,
+        devices=_bigints([file.device for file in files]),
+        inodes=_bigints([file.inode for file in files]),
+        sizes=_bigints([file.size for file in files]),
+        mtimes=_bigints([file.mtime_ns for file in files]),
+        ctimes=_bigints([file.ctime_ns for file in files]),
     )
-    lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
+    unsettled = [files[place - 1] for place in sorted(other["places"])]
+    inodes = {file.inode for file in unsettled}
+    paths = {file.path for file in unsettled} if inodes else set()
+    found = rows(connection, "partitions", "by_id", partitions=other["partitions"])
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
+    lengths = []
+    if unsettled:
+        lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
 
     def like(
         heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
@@ -89,13 +86,18 @@ def knowledge(
         unsettled=unsettled,
         names={
             file.path: file.inode
-            for place, file in enumerate(listed)
-            if place in places and file.inode in links
+            for file in files
+            if file.inode in inodes and file.path not in paths
         },
         refused=[Refusal(**r) for r in refused],
         lengths=[r["head_length"] for r in lengths],
         like=like,
     )
+
+
+def _bigints(numbers: list[int]) -> str:
+    """A bigint[] of Postgres, as text."""
+    return "{" + str(numbers)[1:-1] + "}"
 
 
 def orphans(

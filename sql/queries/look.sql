@@ -12,18 +12,27 @@ WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
 ORDER BY p.path, start;
 
 -- name: batches
--- The newest batches, of all pipelines when no name is given.
-SELECT b.batch_id, p.name AS pipeline, b.request_key, b.ordinal, b.status, b.interval_start,
+-- The newest batches, of all pipelines when no name is given: the newest of each, and of those. By
+-- a range of two columns: with an equality Postgres may walk back over all other pipelines' batches.
+WITH newest AS (
+    SELECT b.*, p.name AS pipeline
+    FROM semel.pipeline AS p
+    CROSS JOIN LATERAL (SELECT * FROM semel.batch AS b
+                        WHERE (b.pipeline_id, b.batch_id) > (p.pipeline_id, 0)
+                          AND (b.pipeline_id, b.batch_id) < (p.pipeline_id + 1, 0)
+                        ORDER BY b.pipeline_id DESC, b.batch_id DESC LIMIT :count) AS b
+    WHERE CAST(:name AS text) IS NULL OR p.name = :name
+    ORDER BY b.batch_id DESC
+    LIMIT :count
+)
+SELECT b.batch_id, b.pipeline, b.request_key, b.ordinal, b.status, b.interval_start,
        b.interval_end, b.commit_seq, b.planned_at, b.finalized_at,
        (SELECT count(*) FROM semel.attempt AS t WHERE t.batch_id = b.batch_id) AS attempts,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
        a.rows_written
-FROM semel.batch AS b
-JOIN semel.pipeline AS p USING (pipeline_id)
+FROM newest AS b
 LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
-WHERE CAST(:name AS text) IS NULL OR p.name = :name
-ORDER BY b.batch_id DESC
-LIMIT :count;
+ORDER BY b.batch_id DESC;
 
 -- name: batch
 SELECT b.batch_id, p.name AS pipeline, p.sink_path, b.request_key, b.ordinal, b.status,

@@ -6,31 +6,36 @@ SELECT source_version FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
 -- name: touch
 UPDATE semel.pipeline SET source_version = source_version + 1 WHERE pipeline_id = :pipeline_id;
 
--- name: settled
--- Listed files that are as they were, and that were read to their end: nobody needs to open them.
--- Two arrays, for they may be very many: their places in the listing, and their partitions.
-SELECT COALESCE(array_agg(l.place), '{}') AS places,
-       COALESCE(array_agg(p.source_partition_id), '{}') AS partitions
-FROM unnest(CAST(:paths AS text[]), CAST(:devices AS bigint[]), CAST(:inodes AS bigint[]),
-            CAST(:sizes AS bigint[]), CAST(:mtimes AS bigint[]), CAST(:ctimes AS bigint[]))
-         WITH ORDINALITY AS l (path, device, inode, size, mtime_ns, ctime_ns, place)
-JOIN semel.source_partition AS p
-  ON p.pipeline_id = :pipeline_id AND p.path = l.path
- AND p.retired_at IS NULL AND p.closed_at IS NULL
- AND p.device = l.device AND p.inode = l.inode AND p.size = l.size
- AND p.mtime_ns = l.mtime_ns AND p.ctime_ns = l.ctime_ns AND p.reached = p.content
-WHERE p.source_partition_id NOT IN (
-    SELECT c.source_partition_id FROM semel.claim AS c
-    WHERE c.batch_id = ANY(CAST(:orphans AS bigint[])));
-
 -- name: unsettled
+-- Which listed files and which open partitions are not settled: only these need to be looked at. A
+-- file is settled that is as it was, and that was read to its end. No path holds two slashes in a row.
+WITH listed AS (
+    SELECT l.*
+    FROM unnest(string_to_array(CAST(:paths AS text), '//'), CAST(:devices AS bigint[]),
+                CAST(:inodes AS bigint[]), CAST(:sizes AS bigint[]), CAST(:mtimes AS bigint[]),
+                CAST(:ctimes AS bigint[]))
+             WITH ORDINALITY AS l (path, device, inode, size, mtime_ns, ctime_ns, place)
+), known AS (
+    SELECT p.source_partition_id, p.path, p.device, p.inode, p.mtime_ns, p.ctime_ns,
+           -- No listed file has the size -1.
+           CASE WHEN p.reached <> p.content OR p.source_partition_id IN (
+                    SELECT c.source_partition_id FROM semel.claim AS c
+                    WHERE c.batch_id = ANY(CAST(:orphans AS bigint[])))
+                THEN -1 ELSE p.size END AS size
+    FROM semel.source_partition AS p
+    WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
+)
+SELECT COALESCE(array_agg(l.place) FILTER (WHERE k.source_partition_id IS NULL), '{}') AS places,
+       COALESCE(array_agg(k.source_partition_id) FILTER (WHERE l.place IS NULL), '{}') AS partitions
+FROM listed AS l
+FULL JOIN known AS k USING (path, device, inode, size, mtime_ns, ctime_ns);
+
+-- name: by_id
 SELECT p.source_partition_id, p.path, p.generation, p.device, p.inode, p.head_length, p.head_hash,
        p.first_hash, p.reached, p.tail_hash, p.last_length, p.last_hash, p.content, p.size,
        p.mtime_ns, p.ctime_ns, p.birth_ns, p.packed, false AS closed
 FROM semel.source_partition AS p
-WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NULL
-  AND NOT EXISTS (SELECT FROM unnest(CAST(:settled AS bigint[])) AS s (source_partition_id)
-                  WHERE s.source_partition_id = p.source_partition_id)
+WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))
 ORDER BY p.source_partition_id;
 
 -- name: lengths
@@ -51,7 +56,7 @@ SELECT head_length FROM known WHERE head_length IS NOT NULL ORDER BY head_length
 
 -- name: like
 -- Partitions that a file may begin with, the closed and the newest first, some for each beginning;
--- and the closed ones of its inode or its path.
+-- and the last closed ones of its inode, which may be given to many files, and of its path.
 SELECT p.source_partition_id, p.path, p.generation, p.device, p.inode, p.head_length, p.head_hash,
        p.first_hash, p.reached, p.tail_hash, p.last_length, p.last_hash, p.content, p.size,
        p.mtime_ns, p.ctime_ns, p.birth_ns, p.packed, p.closed_at IS NOT NULL AS closed
@@ -66,9 +71,13 @@ UNION
 SELECT p.source_partition_id, p.path, p.generation, p.device, p.inode, p.head_length, p.head_hash,
        p.first_hash, p.reached, p.tail_hash, p.last_length, p.last_hash, p.content, p.size,
        p.mtime_ns, p.ctime_ns, p.birth_ns, p.packed, true AS closed
-FROM semel.source_partition AS p
-WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.closed_at IS NOT NULL
-  AND p.reached > 0 AND p.inode = ANY(CAST(:inodes AS bigint[]))
+FROM unnest(CAST(:inodes AS bigint[])) AS i (inode)
+CROSS JOIN LATERAL (
+    SELECT * FROM semel.source_partition AS q
+    WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL AND q.closed_at IS NOT NULL
+      AND q.reached > 0 AND q.inode = i.inode
+    ORDER BY q.source_partition_id DESC
+    LIMIT :count) AS p
 UNION
 SELECT p.source_partition_id, p.path, p.generation, p.device, p.inode, p.head_length, p.head_hash,
        p.first_hash, p.reached, p.tail_hash, p.last_length, p.last_hash, p.content, p.size,

@@ -9,8 +9,10 @@ import sqlalchemy as sa
 
 from semel.ledger import Ledger, query
 
-GROWING = {"batch", "claim", "attempt", "manifest_file", "id_run", "segment"}
-"""The tables that only grow, with batches and time."""
+GROWING = {
+    "batch", "claim", "attempt", "manifest_file", "id_run", "segment", "source_partition", "loss",
+}  # fmt: skip
+"""The tables that only grow, with batches, files and time."""
 
 ASKED = {
     "abandon": ("batch", "lock_batch", "abandon_batch", "lose_attempts", "release_claims"),
@@ -27,19 +29,31 @@ ASKED = {
     ),
     "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
     "look": ("open_claims", "batch", "attempts", "files"),
+    "partitions": (
+        "unsettled", "by_id", "lengths", "like", "orphans", "holders", "free", "unaccounted",
+        "close", "account", "update", "insert", "restore",
+    ),
+    "plan": ("latest_batch", "move_sink", "claims"),
     "stage": (
         "staged", "begin_attempt", "sign_of_life", "attempt_status", "seal", "other_digest", "lose",
     ),
 }  # fmt: skip
-"""All statements of these verbs that read a growing table; `look batches` is ended by a LIMIT."""
+"""The statements that a run or a look at it makes of a growing table. What persons gave up is
+listed by reading all losses.
+"""
 
-_TEXTS = {"status", "reason", "driver", "input_digest", "sink_schema", "checksum"}
+_TEXTS = {
+    "status", "reason", "driver", "input_digest", "sink_schema", "checksum", "request_key",
+    "sink_path",
+}  # fmt: skip
 _TIMES = {"expires_at", "batch_time"}
+_CASTS = {"bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x"}
 
 
-def _value(name: str) -> Any:
-    if name == "parts":
-        return [1, 2]
+def _value(name: str, text: str) -> Any:
+    """Some value of a parameter, of the type that the statement casts it to."""
+    if cast := re.search(rf"CAST\(:{name} AS ([a-z]+(?:\[\])?)\)", text):
+        return _CASTS[cast[1]]
     if name in _TIMES:
         return "2026-01-01T00:00:00Z"
     return "x" if name in _TEXTS else 1
@@ -61,11 +75,87 @@ def test_no_statement_reads_all_of_a_growing_table(ledger: Ledger, verb: str, na
     text = query(verb, name).text.replace("{segment_id}", "1")
     names = set(re.findall(r"(?<!:):(\w+)", text))
     with ledger.engine.connect() as connection:
-        connection.exec_driver_sql("SET enable_seqscan = off")
+        for way in ("seqscan", "mergejoin", "hashjoin"):
+            connection.exec_driver_sql(f"SET enable_{way} = off")
         connection.exec_driver_sql(
             "CREATE TABLE IF NOT EXISTS semel.ids_1 (id_run_id bigint, piece int, kind smallint,"
             " PRIMARY KEY (id_run_id, kind, piece))"
         )
         explained = sa.text(f"EXPLAIN (FORMAT JSON) {text}")
-        [plan] = connection.execute(explained, {n: _value(n) for n in names}).scalar_one()
+        [plan] = connection.execute(explained, {n: _value(n, text) for n in names}).scalar_one()
         assert list(_linear(plan["Plan"])) == []
+
+
+_TWO_PIPELINES = """
+INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
+VALUES ('quiet', '/quiet', '{}', 1, 1), ('busy', '/busy', '{}', 1, 1);
+INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes)
+SELECT p.pipeline_id, 'r' || n, 1, '{}', '', 1
+FROM semel.pipeline AS p, generate_series(1, CASE p.name WHEN 'quiet' THEN 3 ELSE 5000 END) AS n
+ORDER BY p.name = 'busy';
+ANALYZE semel.pipeline; ANALYZE semel.batch;
+"""
+
+
+@pytest.mark.parametrize("name", ["quiet", "busy", None])
+def test_the_newest_batches_are_found_without_a_walk_over_the_others(
+    ledger: Ledger, name: str | None
+) -> None:
+    """`semel batches` reads as many batches of each pipeline as it shows, and no more."""
+    shown = 10
+    with ledger.engine.connect() as connection:
+        connection.exec_driver_sql(_TWO_PIPELINES)
+        asked = {"name": name, "count": shown}
+        found = connection.execute(query("look", "batches"), asked).mappings().all()
+        numbers = [row["batch_id"] for row in found]
+        assert numbers == sorted(numbers, reverse=True)
+        assert len(found) == (3 if name == "quiet" else shown)
+        assert {row["pipeline"] for row in found} == {name or "busy"}
+        explained = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query('look', 'batches').text}")
+        [plan] = connection.execute(explained, asked).scalar_one()
+        assert sum(_read(plan["Plan"], "batch")) <= 2 * shown
+
+
+_ALIKE = """
+INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
+VALUES ('drops', '/drops', '{}', 1, 1);
+INSERT INTO semel.source_partition (pipeline_id, path, generation, device, inode, head_length,
+                                    head_hash, reached, content, closed_at)
+SELECT pipeline_id, 'a', n, 1, 7, 100, 'same', 100, 100, clock_timestamp()
+FROM semel.pipeline, generate_series(1, 5000) AS n;
+ANALYZE semel.pipeline; ANALYZE semel.source_partition;
+"""
+
+
+def test_of_files_that_are_all_alike_only_the_last_are_read(ledger: Ledger) -> None:
+    """A path, an inode and a beginning that 5,000 files had one after the other: a new file is held
+    against as many of them as it is to be, and no others are looked at.
+    """
+    count = 10
+    with ledger.engine.connect() as connection:
+        connection.exec_driver_sql(_ALIKE)
+        newest = connection.exec_driver_sql(
+            "SELECT max(source_partition_id) FROM semel.source_partition"
+        ).scalar_one()
+        pipeline_id = connection.exec_driver_sql(
+            "SELECT pipeline_id FROM semel.pipeline WHERE name = 'drops'"
+        ).scalar_one()
+        asked = {
+            "pipeline_id": pipeline_id, "lengths": [100], "heads": ["same"], "inodes": [7],
+            "paths": ["a"], "count": count,
+        }  # fmt: skip
+        found = connection.execute(query("partitions", "like"), asked).mappings().all()
+        numbers = [row["source_partition_id"] for row in found]
+        assert numbers == list(range(newest - count + 1, newest + 1))
+        explained = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query('partitions', 'like').text}")
+        [plan] = connection.execute(explained, asked).scalar_one()
+        assert sum(_read(plan["Plan"], "source_partition")) <= 3 * count
+
+
+def _read(node: dict[str, Any], table: str) -> Iterator[float]:
+    """The rows that each scan of a table looked at."""
+    if node.get("Relation Name") == table:
+        rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        yield rows * node["Actual Loops"]
+    for inner in node.get("Plans", ()):
+        yield from _read(inner, table)

@@ -247,6 +247,38 @@ def test_a_file_that_grows_while_plans_race(bench: Workbench, ledger: Ledger, mo
     assert sorted(set(output(spec))) == output(spec)
 
 
+# Attacks P19.
+def test_only_files_that_differ_are_opened(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a file is called: it is opened again when it is not what the ledger has of it."""
+    from semel.sources import gather
+
+    spec = position(bench, "in/**/*.jsonl")
+    names = ["a", "NULL", "1,2", "{3}", 'q"', "'", "back\\", "new\nline", "sub/a", "sub\n/,"]
+    paths = [
+        bench.write(f"in/{name}.jsonl", events(number, number + 1))
+        for number, name in enumerate(names)
+    ]
+    run(ledger, spec, "r1")
+    looked = []
+
+    def look(spec: object, file: gather.ListedFile) -> gather.Seen:
+        looked.append(file.path)
+        return really(spec, file)
+
+    really = gather.look
+    monkeypatch.setattr(gather, "look", look)
+    assert plan(ledger, spec, "r2").batch is None
+    assert looked == []
+    for number, path in enumerate(paths):
+        append(path, 100 + number, 101 + number)
+        run(ledger, spec, f"r{3 + number}")
+        assert looked == [str(path)]
+        looked.clear()
+    assert settled(spec).ids == ids(0, len(names)) + ids(100, 100 + len(names))
+
+
 # Attacks P17.
 def test_rsync_of_a_file_that_grew(bench: Workbench, ledger: Ledger) -> None:
     """rsync writes a new file and renames it: with 4 KiB that agree it is the same, and goes on."""

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +27,7 @@ from semel.sources.rotation import is_rotation
 _UNSEEN = ("unreadable", "missing")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ListedFile:
     """A file as the source shows it now. `when` is its place in time for `select: interval`."""
 
@@ -94,16 +95,17 @@ def list_files(spec: Spec) -> Listing:
     root = Path(os.path.realpath(spec.source_root()))
     files: list[ListedFile] = []
     refused = _closed_folders(root, spec.source_pattern().split("/"))
-    inside: dict[str, bool] = {}
+    rule, inside = spec.source.interval_from, {}
+    prefix = os.path.join(root, "")
+    # A file costs a stat and little else: there may be very many.
     for name in set(glob.iglob(spec.source_pattern(), root_dir=root, recursive=True)):
-        path = os.path.join(root, name)
-        item = _look(spec, root, path, inside)
+        item = _look(rule, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
         elif item is not None:
             files.append(item)
-    files.sort(key=lambda file: (file.mtime_ns, file.path))
-    refused.sort(key=lambda item: item.path)
+    files.sort(key=attrgetter("mtime_ns", "path"))
+    refused.sort(key=attrgetter("path"))
     return Listing(root=root, files=files, refused=refused)
 
 
@@ -132,7 +134,7 @@ def _closed_folders(root: Path, parts: list[str]) -> list[Refusal]:
 
 # Keeps P13.
 def _look(
-    spec: Spec, root: Path, path: str, inside: dict[str, bool]
+    rule: str | None, root: Path, path: str, inside: dict[str, bool]
 ) -> ListedFile | Refusal | None:
     """`inside` remembers of each folder whether it lies below the root."""
     try:
@@ -142,7 +144,7 @@ def _look(
     try:
         status = os.lstat(path)
         is_link = stat.S_ISLNK(status.st_mode)
-        folder = path if is_link else os.path.dirname(path)
+        folder = path if is_link else path[: path.rindex("/")]
         if folder not in inside:
             inside[folder] = Path(os.path.realpath(folder)).is_relative_to(root)
         if is_link:
@@ -155,31 +157,34 @@ def _look(
         return None  # It went away between listing and looking.
     except OSError as error:
         return refusal(path, "unreadable", f"{error.strerror}; give the reader access")
-    if stat.S_ISDIR(status.st_mode):
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
         return None
     if not inside[folder]:
         return _leads_out(root, path)
-    if not stat.S_ISREG(status.st_mode):
+    if kind != stat.S_IFREG:
         return refusal(path, "kind", "it is not a regular file")
-    when = file_time(spec, path, status.st_mtime_ns)
+    when = _time(rule, path, status.st_mtime_ns)
     if isinstance(when, Refusal):
         return when
-    return ListedFile(path=path, when=when, **_stat(status))
+    return _listed(path, when, status)
 
 
-def _stat(status: os.stat_result) -> dict[str, int]:
-    return {
-        "device": signed(status.st_dev),
-        "inode": signed(status.st_ino),
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "ctime_ns": status.st_ctime_ns,
-    }
+def _listed(path: str, when: datetime | None, status: os.stat_result) -> ListedFile:
+    return ListedFile(
+        path=path,
+        device=signed(status.st_dev),
+        inode=signed(status.st_ino),
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        when=when,
+    )
 
 
 def seen_now(file: ListedFile, status: os.stat_result) -> ListedFile:
     """A listed file by a stat that was made later."""
-    return replace(file, **_stat(status))
+    return _listed(file.path, file.when, status)
 
 
 def _leads_out(root: Path, path: str) -> Refusal:
@@ -188,7 +193,10 @@ def _leads_out(root: Path, path: str) -> Refusal:
 
 def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None:
     """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
-    rule = spec.source.interval_from
+    return _time(spec.source.interval_from, path, mtime_ns)
+
+
+def _time(rule: str | None, path: str, mtime_ns: int) -> datetime | Refusal | None:
     if rule is None:
         return None
     if rule == "mtime":

@@ -58,8 +58,7 @@ class _Gathering:
         self.taken: dict[int, Facts] = {}  # Which file takes a partition up.
         self.hidden: set[str] = set()  # Names of files that are refused unseen.
         self.before = {k.path: k for k in self.open.values()}
-        known = knowledge.names | {k.path: k.inode for k in knowledge.partitions}
-        self.linked, self.several = _linked(listing, known, knowledge.partitions)
+        self.linked, self.several = _linked(listing, knowledge)
 
     def run(self) -> Recognised:
         files = [f for f in self.knowledge.unsettled if f.path not in self.linked]
@@ -322,15 +321,18 @@ class _Gathering:
 
 
 def _linked(
-    listing: Listing, known: dict[str, int], partitions: list[Partition]
+    listing: Listing, knowledge: Knowledge
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """All names of each file that has several: by each name that is not read; and by the one that
     is, if it is not the one that is known with the file's inode.
     """
     names: dict[tuple[int, int], list[str]] = defaultdict(list)
+    inodes = {file.inode for file in knowledge.unsettled}  # Of several names one may be settled.
     for file in listing.files:
-        names[file.device, file.inode].append(file.path)
-    paths = {k.inode: k.path for k in partitions}
+        if file.inode in inodes:
+            names[file.device, file.inode].append(file.path)
+    known = knowledge.names | {k.path: k.inode for k in knowledge.partitions}
+    paths = {k.inode: k.path for k in knowledge.partitions}
     linked, several = {}, {}
     for (_, inode), found in names.items():
         if len(found) == 1:
