@@ -5,9 +5,11 @@
     python benchmarks/history.py --records 100 --batches 1000 --there 200 --small 50 --markers 20
 
 1. Two ledgers, of which one has a history: as many batches and files, ten claims a file, a segment
-   for each hundred batches. Its files are gone from the folder. In turn, a file of `--records`
-   lands on both sides and goes through the verbs; `ratio_max` is the largest ratio of a step.
-2. `--there` files that did not change lie in a folder: `plan_idle_s` is a plan with nothing to do.
+   for each hundred batches. Its files are gone from the folder; half of them were short, of all
+   lengths up to 4 KiB, the others had one inode in turn. In turn, a file of `--records` lands on
+   both sides and goes through the verbs; `ratio_max` is the largest ratio of a step.
+2. `--there` files that did not change lie in a folder: `plan_idle_s` is a plan with nothing to do,
+   `plan_one_s` one with a new file beside them.
 3. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
 4. The reader and find, by the number of markers: they may be linear in it.
 
@@ -16,6 +18,7 @@ Stage runs without Spark in part 1 (tests/fix_engine.py): what differs is the le
 
 import json
 import os
+import shutil
 import statistics
 import time
 from argparse import Namespace
@@ -26,7 +29,7 @@ from typing import Any
 import harness
 import psycopg
 import sqlalchemy as sa
-from data import Shape, landed
+from data import Shape, made
 from fix_engine import LocalEngine
 from harness import Place, WatchedLedger, quiet
 
@@ -48,6 +51,7 @@ _SQL = Path(__file__).with_suffix(".sql")
 _CLAIMS_A_FILE = 10
 _BATCHES_A_SEGMENT = 100
 _LOCKED = "FOR NO KEY UPDATE"
+_THERE = ("first", "idle", "one", "locked")
 _NAMES = {
     "idle": "plan with nothing to do",
     "plan": "plan of one new file",
@@ -56,6 +60,7 @@ _NAMES = {
     "finalize": "finalize",
     "collect": "collect",
     "batches": "semel batches",
+    "quiet": "semel batches of another pipeline",
     "gaps": "semel gaps",
 }
 
@@ -81,9 +86,9 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     grown_dsn = _database(place.dsn, "grown")
     with Ledger(place.dsn) as new, WatchedLedger(grown_dsn) as grown:
         sides = {"new": _Side(place, new, "new"), "grown": _Side(place, grown, "grown")}
-        _fill(grown_dsn, options.batches)
+        _fill(grown_dsn, sides["grown"].spec.name, options.batches)
         found = _in_turn(sides, options)
-        idle, locked = _idle(place, grown, options)
+        there = _there(place, grown, options)
     markers = _markers(place, sides["new"].spec, options)
     middle = {
         side: {step: statistics.median(run[step] for run in runs) for step in _NAMES}
@@ -93,8 +98,9 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     most = max(markers)
     headline = {
         "ratio_max": round(max(ratios.values()), 2),
-        "plan_idle_s": round(idle, 2),
-        "plan_idle_lock_ms": round(1000 * locked, 1),
+        "plan_idle_s": round(there["idle"], 2),
+        "plan_idle_lock_ms": round(1000 * there["locked"], 1),
+        "plan_one_s": round(there["one"], 2),
         "small_files_s": round(small["whole"], 2),
         "reader_us_a_marker": round(1e6 * markers[most]["reader"] / most),
         "find_us_a_marker": round(1e6 * markers[most]["find"] / most),
@@ -102,7 +108,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     return {
         "title": "B8: history",
         "headline": headline,
-        "tables": _tables(options, middle, ratios, small, markers, idle),
+        "tables": _tables(options, middle, ratios, there | small, markers),
         "plots": [
             {
                 "kind": "bars",
@@ -125,16 +131,20 @@ def _tables(
     options: Namespace,
     middle: dict[str, dict[str, float]],
     ratios: dict[str, float],
-    small: dict[str, float],
+    many: dict[str, float],
     markers: dict[int, dict[str, float]],
-    idle: float,
 ) -> list[dict[str, Any]]:
     rows = [
         [_NAMES[step], *(round(1000 * middle[side][step], 1) for side in ("new", "grown")), ratio]
         for step, ratio in ((step, round(ratio, 2)) for step, ratio in ratios.items())
     ]
-    of_small = {f"{options.small:,} files of one record: {k}": v for k, v in small.items()}
-    whole = {f"plan with nothing to do, {options.there:,} files there": idle, **of_small}
+    there, small = f"{options.there:,} files there", f"{options.small:,} files of one record"
+    titles = {
+        "first": f"{there}: first plan",
+        "idle": f"{there}: plan with nothing to do",
+        "one": f"{there}: plan of one new file",
+        **{step: f"{small}: {step}" for step in many if step not in _THERE},
+    }
     return [
         {
             "title": f"A batch of {options.records:,} records, medians of {options.runs}",
@@ -144,7 +154,7 @@ def _tables(
         {
             "title": "Many files",
             "columns": ["what", "seconds"],
-            "rows": [[name, round(seconds, 2)] for name, seconds in whole.items()],
+            "rows": [[title, round(many[name], 2)] for name, title in titles.items()],
         },
         {
             "title": "By the number of markers",
@@ -159,7 +169,7 @@ def _tables(
 
 class _Side:
     """A pipeline on one ledger, with as many batches as `semel batches` lists. What these leave is
-    the mould of the history.
+    the mould of the history. Another pipeline has one batch, from before that.
     """
 
     def __init__(self, place: Place, ledger: Ledger, name: str) -> None:
@@ -167,7 +177,10 @@ class _Side:
         self.folder = place.data / name
         self.folder.mkdir()
         self.spec = place.spec(name, record_id=["id"])
+        self.quiet = place.spec(f"{name}_quiet", path=f"{name}/*.jsonl", record_id=["id"])
         self._landed = 0
+        self.land(100)
+        run_batch(ledger, self.quiet, "once", LocalEngine(), say=quiet)
         for number in range(limits.BATCHES_SHOWN):
             self.land(100)
             run_batch(ledger, self.spec, f"before-{number}", LocalEngine(), say=quiet)
@@ -177,7 +190,8 @@ class _Side:
         for path in self.folder.iterdir():
             path.unlink()
         shape = Shape(records=records, first=self._landed, repeats=0)
-        landed(shape, self.folder / f"{self._landed:012d}.jsonl")
+        # A file of its own: another name of one file would change its time.
+        shutil.copyfile(made(shape), self.folder / f"{self._landed:012d}.jsonl")
         self._landed += records
 
     def run(self, number: int, records: int) -> dict[str, float]:
@@ -193,6 +207,7 @@ class _Side:
             "finalize": lambda: finalize(ledger, spec, batch_id),
             "collect": lambda: collect(ledger, spec, quiet),
             "batches": lambda: ledger.rows("look", "batches", name=spec.name, count=shown),
+            "quiet": lambda: ledger.rows("look", "batches", name=self.quiet.name, count=shown),
             "gaps": lambda: gaps(ledger, spec),
         }
         return seconds | {step: _timed(call) for step, call in steps.items()}
@@ -211,24 +226,31 @@ def _in_turn(sides: dict[str, _Side], options: Namespace) -> dict[str, list[dict
     return found
 
 
-def _idle(place: Place, ledger: WatchedLedger, options: Namespace) -> tuple[float, float]:
-    """The medians of a plan over files that did not change, and of the lock that it holds."""
+def _there(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[str, float]:
+    """The seconds of the first plan of many files; the medians of those of a plan when they did not
+    change, of the lock that it holds, and of a plan of one more.
+    """
     folder = place.data / "there"
     folder.mkdir()
     for number in range(options.there):
         (folder / f"{number:06d}.jsonl").write_bytes(b'{"id": "%020d"}\n' % number)
     spec = place.spec("there", record_id=["id"])
-    harness.tell(f"  first plan: {_timed(lambda: plan(ledger, spec, 'first')):.1f} s")
-    found, locked = [], []
+    found: dict[str, list[float]] = {name: [] for name in _THERE}
+    found["first"].append(_timed(lambda: plan(ledger, spec, "first")))
+    harness.tell(f"  first plan: {found['first'][0]:.1f} s")
     for number in range(options.repeats + 1):
         ledger.transactions.clear()
-        seconds = _timed(lambda: _nothing(plan(ledger, spec, "second")))
+        idle = _timed(lambda: _nothing(plan(ledger, spec, "second")))
+        locked = ledger.seconds_of(_LOCKED)
+        (folder / f"one-{number}.jsonl").write_bytes(b'{"id": "one-%d"}\n' % number)
+        request = f"one-{number}"
+        one = _timed(lambda request=request: plan(ledger, spec, request))
         first = "" if number else " (warming up)"
-        harness.tell(f"  plan with nothing to do: {seconds:.2f} s{first}")
+        harness.tell(f"  plan with nothing to do: {idle:.2f} s, of one file: {one:.2f} s{first}")
         if number:
-            found.append(seconds)
-            locked.append(ledger.seconds_of(_LOCKED))
-    return statistics.median(found), statistics.median(locked)
+            for name, seconds in (("idle", idle), ("one", one), ("locked", locked)):
+                found[name].append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
 def _small(place: Place, options: Namespace) -> dict[str, float]:
@@ -283,8 +305,8 @@ def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str
     return found
 
 
-def _fill(dsn: str, batches: int) -> None:
-    """Give a ledger its history. Exclusions are made anew at the end, which is faster."""
+def _fill(dsn: str, pipeline: str, batches: int) -> None:
+    """Give a pipeline its history. Exclusions are made anew at the end, which is faster."""
     values = {
         "batches": batches,
         "files": batches,
@@ -301,6 +323,12 @@ def _fill(dsn: str, batches: int) -> None:
         connection.execute("SET session_replication_role = replica")  # Keys are right by design.
         for table, name, _ in exclusions:
             connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+        mould = connection.execute(
+            "SELECT max(b.batch_id), p.pipeline_id FROM semel.batch AS b"
+            " JOIN semel.pipeline AS p USING (pipeline_id) WHERE p.name = %s GROUP BY 2",
+            [pipeline],
+        ).fetchone()
+        values |= dict(zip(("batch", "pipeline"), mould, strict=True))
         connection.execute(_SQL.read_text(encoding="utf-8").format(**values))
         for table, name, definition in exclusions:
             connection.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")

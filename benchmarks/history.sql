@@ -1,34 +1,40 @@
 -- A ledger with a history: copies of the rows that one real batch left, with other ids. So columns
 -- may come and go; only keys and what is unique are named here. {batches}, {files}, {claims} and
--- {segments} are numbers; {first} is above every id in use.
+-- {segments} are numbers; {first} is above every id in use; {batch} is the real batch, {pipeline} its
+-- pipeline.
 
--- What the files that are gone from the folder have left.
+-- What the files that are gone from the folder have left: a file system gives their inodes again,
+-- and those of every other one were as short as they liked, or began as many others did.
 INSERT INTO semel.source_partition OVERRIDING SYSTEM VALUE
 SELECT made.*
-FROM (SELECT to_jsonb(p) AS row FROM semel.source_partition AS p LIMIT 1) AS one,
+FROM (SELECT to_jsonb(p) AS row FROM semel.source_partition AS p
+      WHERE pipeline_id = {pipeline} AND closed_at IS NOT NULL LIMIT 1) AS one,
      generate_series(0, {files} - 1) AS n,
      jsonb_populate_record(NULL::semel.source_partition, row || jsonb_build_object(
          'source_partition_id', {first} + n, 'path', '/gone/' || n || '.jsonl',
-         'inode', 8000000000 + n, 'head_hash', md5(n::text), 'tail_hash', md5(n::text),
+         'inode', CASE n % 2 WHEN 0 THEN (row ->> 'inode')::bigint ELSE 8000000000 + n END,
+         'head_length', CASE n % 2 WHEN 0 THEN (row ->> 'head_length')::int ELSE 1 + n % 4096 END,
+         'head_hash', CASE n % 4 WHEN 0 THEN row ->> 'head_hash' ELSE md5(n::text) END,
+         'tail_hash', md5(n::text),
          'closed_at', now(), 'accounted', true)) AS made;
 
 INSERT INTO semel.batch OVERRIDING SYSTEM VALUE
 SELECT made.*
-FROM (SELECT to_jsonb(b) AS row FROM semel.batch AS b LIMIT 1) AS one,
+FROM (SELECT to_jsonb(b) AS row FROM semel.batch AS b WHERE batch_id = {batch}) AS one,
      generate_series(0, {batches} - 1) AS n,
      jsonb_populate_record(NULL::semel.batch, row || jsonb_build_object(
          'batch_id', {first} + n, 'request_key', 'old-' || n, 'commit_seq', {first} + n)) AS made;
 
 INSERT INTO semel.attempt OVERRIDING SYSTEM VALUE
 SELECT made.*
-FROM (SELECT to_jsonb(a) AS row FROM semel.attempt AS a LIMIT 1) AS one,
+FROM (SELECT to_jsonb(a) AS row FROM semel.attempt AS a WHERE batch_id = {batch}) AS one,
      generate_series(0, {batches} - 1) AS n,
      jsonb_populate_record(NULL::semel.attempt, row || jsonb_build_object(
          'attempt_id', {first} + n, 'batch_id', {first} + n)) AS made;
 
 INSERT INTO semel.claim
 SELECT made.*
-FROM (SELECT to_jsonb(c) AS row FROM semel.claim AS c LIMIT 1) AS one,
+FROM (SELECT to_jsonb(c) AS row FROM semel.claim AS c WHERE batch_id = {batch}) AS one,
      generate_series(0, {claims} - 1) AS n,
      jsonb_populate_record(NULL::semel.claim, row || jsonb_build_object(
          'batch_id', {first} + n % {batches}, 'ordinal', n / {batches},
@@ -37,7 +43,8 @@ FROM (SELECT to_jsonb(c) AS row FROM semel.claim AS c LIMIT 1) AS one,
 
 INSERT INTO semel.manifest_file
 SELECT made.*
-FROM (SELECT to_jsonb(f) AS row FROM semel.manifest_file AS f LIMIT 1) AS one,
+FROM (SELECT to_jsonb(f) AS row FROM semel.manifest_file AS f
+      WHERE batch_id = {batch} LIMIT 1) AS one,
      generate_series(0, {batches} - 1) AS n,
      jsonb_populate_record(NULL::semel.manifest_file, row || jsonb_build_object(
          'attempt_id', {first} + n, 'batch_id', {first} + n,
@@ -47,13 +54,14 @@ FROM (SELECT to_jsonb(f) AS row FROM semel.manifest_file AS f LIMIT 1) AS one,
 INSERT INTO semel.segment OVERRIDING SYSTEM VALUE
 SELECT {first} + n, s.pipeline_id, s.span_start - (n + 1) * (s.span_end - s.span_start),
        s.span_start - n * (s.span_end - s.span_start), s.span_start
-FROM (SELECT * FROM semel.segment ORDER BY span_start DESC LIMIT 1) AS s,
+FROM (SELECT * FROM semel.segment WHERE pipeline_id = {pipeline} ORDER BY span_start DESC LIMIT 1) AS s,
      generate_series(0, {segments} - 1) AS n;
 
 -- Four id runs a batch, all retired.
 INSERT INTO semel.id_run OVERRIDING SYSTEM VALUE
 SELECT made.*
-FROM (SELECT to_jsonb(r) AS row FROM semel.id_run AS r LIMIT 1) AS one,
+FROM (SELECT to_jsonb(r) AS row FROM semel.id_run AS r
+      WHERE pipeline_id = {pipeline} LIMIT 1) AS one,
      generate_series(0, 4 * {batches} - 1) AS n,
      jsonb_populate_record(NULL::semel.id_run, row || jsonb_build_object(
          'id_run_id', {first} + n, 'attempt_id', {first} + n / 4, 'shard', n % 4,
@@ -61,7 +69,7 @@ FROM (SELECT to_jsonb(r) AS row FROM semel.id_run AS r LIMIT 1) AS one,
          'segment_id', {first} + (n / 4) * {segments} / {batches},
          'retired_at', '2020-01-01T00:00:00Z')) AS made;
 
-UPDATE semel.pipeline SET commit_seq = {first} + {batches};
+UPDATE semel.pipeline SET commit_seq = {first} + {batches} WHERE pipeline_id = {pipeline};
 SELECT setval(pg_get_serial_sequence(t, c), {first} + 4 * {claims})
 FROM (VALUES ('semel.source_partition', 'source_partition_id'), ('semel.batch', 'batch_id'),
              ('semel.attempt', 'attempt_id'), ('semel.segment', 'segment_id'),

@@ -79,6 +79,8 @@ CREATE INDEX source_partition_inode ON semel.source_partition
 CREATE INDEX source_partition_head ON semel.source_partition
     (pipeline_id, head_length, head_hash, (closed_at IS NULL), source_partition_id DESC)
     WHERE retired_at IS NULL AND reached > 0;
+CREATE INDEX source_partition_first ON semel.source_partition
+    (pipeline_id, first_hash, head_length) WHERE retired_at IS NULL AND reached > 0;
 CREATE INDEX source_partition_generation
     ON semel.source_partition (pipeline_id, path, generation);
 CREATE INDEX source_partition_gone ON semel.source_partition (pipeline_id)

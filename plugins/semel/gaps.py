@@ -131,7 +131,12 @@ def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
     """What a first plan would see."""
     listing = files.list_files(spec)
     known = Knowledge(
-        refused=[], partitions=[], unsettled=listing.files, names={}, lengths=[], like=lambda *_: []
+        refused=[],
+        partitions=[],
+        unsettled=listing.files,
+        names={},
+        lengths=lambda *_: [],
+        like=lambda *_: [],
     )
     wanted, refused = want(spec, gather(spec, listing, known, None), None)
     return wanted, (*listing.refused, *refused)

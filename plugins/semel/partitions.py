@@ -62,9 +62,10 @@ def knowledge(
     paths = {file.path for file in unsettled} if inodes else set()
     found = rows(connection, "partitions", "by_id", partitions=other["partitions"])
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
-    lengths = []
-    if unsettled:
-        lengths = rows(connection, "partitions", "lengths", pipeline_id=pipeline_id)
+
+    def lengths(firsts: list[str]) -> list[tuple[str, int]]:
+        found = ledger.rows("partitions", "lengths", pipeline_id=pipeline_id, firsts=firsts)
+        return [(r["first_hash"], r["head_length"]) for r in found]
 
     def like(
         heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
@@ -90,7 +91,7 @@ def knowledge(
             if file.inode in inodes and file.path not in paths
         },
         refused=[Refusal(**r) for r in refused],
-        lengths=[r["head_length"] for r in lengths],
+        lengths=lengths,
         like=like,
     )
 

@@ -16,6 +16,8 @@ DROP INDEX semel.source_partition_inode;
 CREATE INDEX source_partition_head ON semel.source_partition
     (pipeline_id, head_length, head_hash, (closed_at IS NULL), source_partition_id DESC)
     WHERE retired_at IS NULL AND reached > 0;
+CREATE INDEX source_partition_first ON semel.source_partition
+    (pipeline_id, first_hash, head_length) WHERE retired_at IS NULL AND reached > 0;
 CREATE INDEX source_partition_inode ON semel.source_partition
     (pipeline_id, inode, source_partition_id)
     WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;

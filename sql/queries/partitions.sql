@@ -39,20 +39,25 @@ WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))
 ORDER BY p.source_partition_id;
 
 -- name: lengths
--- The lengths of the beginnings that are known: one step of the index for each.
+-- The lengths of the beginnings that are known of files with some first records: one step of the
+-- index for each. Not all lengths that are known: of small files there are thousands.
 WITH RECURSIVE known AS (
-    SELECT min(p.head_length) AS head_length
-    FROM semel.source_partition AS p
-    WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.reached > 0
-    UNION ALL
-    SELECT (SELECT min(p.head_length)
+    SELECT f.first_hash,
+           (SELECT min(p.head_length)
             FROM semel.source_partition AS p
             WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.reached > 0
-              AND p.head_length > known.head_length)
+              AND p.first_hash = f.first_hash) AS head_length
+    FROM unnest(CAST(:firsts AS text[])) AS f (first_hash)
+    UNION ALL
+    SELECT known.first_hash,
+           (SELECT min(p.head_length)
+            FROM semel.source_partition AS p
+            WHERE p.pipeline_id = :pipeline_id AND p.retired_at IS NULL AND p.reached > 0
+              AND p.first_hash = known.first_hash AND p.head_length > known.head_length)
     FROM known
     WHERE known.head_length IS NOT NULL
 )
-SELECT head_length FROM known WHERE head_length IS NOT NULL ORDER BY head_length;
+SELECT first_hash, head_length FROM known WHERE head_length IS NOT NULL;
 
 -- name: like
 -- Partitions that a file may begin with, the closed and the newest first, some for each beginning;

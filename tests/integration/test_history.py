@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-
+from fix_account import lines
+from fix_pipelines import Workbench, events
+from fix_rotation import position
 from semel.ledger import Ledger, query
+from semel.plan import plan
+from test_bad_records import run
 
 GROWING = {
     "batch", "claim", "attempt", "manifest_file", "id_run", "segment", "source_partition", "loss",
@@ -150,6 +155,31 @@ def test_of_files_that_are_all_alike_only_the_last_are_read(ledger: Ledger) -> N
         explained = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query('partitions', 'like').text}")
         [plan] = connection.execute(explained, asked).scalar_one()
         assert sum(_read(plan["Plan"], "source_partition")) <= 3 * count
+
+
+def test_a_new_file_is_held_against_files_with_its_first_record(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many lengths the known files have: no beginning is asked for that cannot be known."""
+    spec = position(bench, "in/*.jsonl")
+    for count in range(1, 31):
+        bench.write(f"in/{count}.jsonl", events(100 * count, 101 * count))
+    run(ledger, spec, "r1")
+    for count in range(1, 31):
+        bench.write(f"in/new-{count}.jsonl", events(5_000 + 100 * count, 5_000 + 101 * count))
+    (bench.data / "in/20.jsonl").unlink()
+    bench.write("in/20.jsonl.copy.jsonl", events(2_000, 2_030))
+    asked, rows = [], Ledger.rows
+
+    def note(self: Ledger, verb: str, name: str, /, **values: object) -> list:
+        if name == "like":
+            asked.extend(values["lengths"])
+        return rows(self, verb, name, **values)
+
+    monkeypatch.setattr(Ledger, "rows", note)
+    planned = plan(ledger, spec, "r2")
+    assert asked == [len(lines(2_000, 2_020))]
+    assert [Path(refused.path).name for refused in planned.refusals] == ["20.jsonl.copy.jsonl"]
 
 
 def _read(node: dict[str, Any], table: str) -> Iterator[float]:

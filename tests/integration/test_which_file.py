@@ -279,6 +279,20 @@ def test_only_files_that_differ_are_opened(
     assert settled(spec).ids == ids(0, len(names)) + ids(100, 100 + len(names))
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "not ended"])
+def test_a_known_file_of_one_line(bench: Workbench, ledger: Ledger, ended: bool) -> None:
+    """A line that was read without its end, because its file was closed, is the same with it."""
+    spec = position(bench, "in/*.jsonl", source={"closed_after": "1 second"})
+    path = bench.write("in/a.jsonl", events(0, 1))
+    if not ended:
+        path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    os.utime(path, (1, 1))
+    run(ledger, spec, "r1")
+    path.unlink()
+    os.utime(bench.write("in/other.jsonl", events(0, 1)), (1, 1))
+    assert [r.reason for r in run(ledger, spec, "r2").plan.refusals] == ["copy"]
+
+
 # Attacks P17.
 def test_rsync_of_a_file_that_grew(bench: Workbench, ledger: Ledger) -> None:
     """rsync writes a new file and renames it: with 4 KiB that agree it is the same, and goes on."""

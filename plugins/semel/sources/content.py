@@ -107,8 +107,16 @@ class Content(ABC):
 
     def first_record(self, start: int, end: int) -> str:
         """Hash of the line at `start` (its first HEAD_BYTES at most); "" without a line there."""
-        line = self.read(start, min(end - start, limits.HEAD_BYTES)) if start < end else b""
-        return xxhash.xxh3_128_hexdigest(line[: line.find(b"\n") + 1 or None]) if line else ""
+        line = self.first_line(start, end)
+        return xxhash.xxh3_128_hexdigest(line) if line else ""
+
+    def first_line(self, start: int, end: int) -> bytes:
+        """The line at `start`, its end included; its first HEAD_BYTES at most."""
+        end = min(end, start + limits.HEAD_BYTES)
+        line = self.head[start:end]
+        if b"\n" not in line and end > len(self.head):
+            line = self.read(start, end - start)
+        return line[: line.find(b"\n") + 1 or None]
 
 
 class _Place:

@@ -6,6 +6,7 @@ its first and last record and its end; and, for a copy, by its time and by names
 
 import ctypes
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import xxhash
@@ -80,6 +81,30 @@ class Seen:
     def of(self, known: Partition | None) -> Content | None:
         """The bytes that a partition's positions count; None where they cannot be had."""
         return self.on_disk if known is not None and known.packed else self.content
+
+    def firsts(self) -> set[str]:
+        """What `first_hash` may be of a partition with whose records the file begins.
+
+        Its first line, also without its end, for another file may have ended there. "": only a
+        header was read, or an earlier version read it.
+        """
+        if self.content is None:
+            return set()
+        line = self.content.first_line(self.header_end, self.content.size)
+        lines = {line, line.removesuffix(b"\n")} - {b""}
+        return {"", *map(xxhash.xxh3_128_hexdigest, lines)}
+
+    def beginnings(self, lengths: Iterable[int]) -> list[tuple[int, str]]:
+        """(length, xxh3_128) of its beginnings with these lengths: of its content, and of its bytes
+        on disk.
+        """
+        if self.content is None:
+            return []
+        ascending = sorted(lengths)
+        found = prefixes(self.content.head, ascending)
+        if is_gzip(self.file.path):
+            found += prefixes(self.on_disk.head, ascending)
+        return found
 
     def same_birth(self, known: Partition) -> bool | None:
         """Whether file and partition are one life of one inode; None: the file system is silent."""

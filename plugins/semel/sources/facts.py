@@ -67,16 +67,16 @@ class Knowledge:
 
     `partitions` are open and not settled: their file is another than it was, or holds more than was
     read. `unsettled` are the listed files that none of the others is; `names` the settled paths of
-    those of them that are hard links. `refused` is what the last plan refused. `lengths` are those
-    of the beginnings that are known, and `like` asks for partitions, open or closed, by (length,
-    hash) of one, by inode, or by path.
+    those of them that are hard links. `refused` is what the last plan refused. `lengths` asks
+    which beginnings are known of files with some first records, as pairs (first_hash, length), and
+    `like` for partitions, open or closed, by (length, hash) of a beginning, by inode, or by path.
     """
 
     partitions: list[Partition]
     unsettled: list[ListedFile]
     names: dict[str, int]
     refused: list[Refusal]
-    lengths: list[int]
+    lengths: Callable[[list[str]], list[tuple[str, int]]]
     like: Callable[[list[tuple[int, str]], list[int], list[str]], list[Partition]]
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from semel.pipeline import Spec
-from semel.sources.content import is_gzip
 from semel.sources.evidence import (
     Partition,
     Seen,
@@ -25,7 +24,6 @@ from semel.sources.evidence import (
     is_part,
     last_record,
     look,
-    prefixes,
     same_time,
     still,
 )
@@ -165,7 +163,7 @@ class _Gathering:
         copies = {(r.inode, r.size): r for r in self.knowledge.refused if r.copy_of}
         for facts in asked:
             facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
-        begins = {f.seen.file.path: self._prefixes(f.seen, free) for f in asked}
+        begins = self._beginnings(asked, free)
         heads = sorted({p for f in asked for p in begins[f.seen.file.path] if self._asks(f)})
         files = [f.seen.file for f in asked if self._asks(f)]
         inodes, paths = sorted({file.inode for file in files}), [file.path for file in files]
@@ -196,15 +194,26 @@ class _Gathering:
         """Whether a file is to be read now, so that also what was closed before may be its own."""
         return facts.own is Own.UNKNOWN and self._wanted(facts.seen.file)
 
-    def _prefixes(self, seen: Seen, free: list[Partition]) -> list[tuple[int, str]]:
-        """(length, hash) of a file's beginnings, of each length that is asked for."""
-        if seen.content is None:
-            return []
-        lengths = sorted({*self.knowledge.lengths, *(k.head_length for k in free)})
-        found = prefixes(seen.content.head, lengths)
-        if is_gzip(seen.file.path):
-            found += prefixes(seen.on_disk.head, lengths)
-        return found
+    def _beginnings(
+        self, asked: list[Facts], free: list[Partition]
+    ) -> dict[str, list[tuple[int, str]]]:
+        """By path: (length, hash) of each beginning that a partition with its first record has."""
+        firsts: dict[str, set[str]] = defaultdict(set)
+        for facts in asked:
+            with self._looking(facts.seen.file):
+                firsts[facts.seen.file.path] = facts.seen.firsts()
+        wanted = {first for f in asked if self._asks(f) for first in firsts[f.seen.file.path]}
+        lengths: dict[str, set[int]] = defaultdict(set)
+        for first, length in self.knowledge.lengths(sorted(wanted)) if wanted else ():
+            lengths[first].add(length)
+        for k in free:
+            lengths[k.first_hash].add(k.head_length)
+        return {
+            f.seen.file.path: f.seen.beginnings(
+                {length for first in firsts[f.seen.file.path] for length in lengths.get(first, ())}
+            )
+            for f in asked
+        }
 
     def _pair(
         self, facts: Facts, known: Partition, free: bool
