@@ -6,6 +6,7 @@ its first and last record and its end; and, for a copy, by its time and by names
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -236,7 +237,8 @@ def still(path: str, known: Partition) -> int | None:
 
 
 _AT_EMPTY_PATH, _STATX_BTIME, _STATX_BYTES = 0x1000, 0x800, 256
-_BTIME_AT = 80  # struct statx: stx_btime, an int64 of seconds and a uint32 of nanoseconds
+_MASK = struct.Struct("=I")  # struct statx begins with it
+_BTIME, _BTIME_AT = struct.Struct("=qI"), 80  # stx_btime: seconds and nanoseconds
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -250,8 +252,7 @@ def birth_ns(handle: int) -> int | None:
         handle, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer
     ):
         return None
-    mask = ctypes.c_uint32.from_buffer(buffer).value
-    if not mask & _STATX_BTIME:
+    if not _MASK.unpack_from(buffer)[0] & _STATX_BTIME:
         return None
-    seconds = ctypes.c_int64.from_buffer(buffer, _BTIME_AT).value
-    return seconds * 10**9 + ctypes.c_uint32.from_buffer(buffer, _BTIME_AT + 8).value
+    seconds, nanoseconds = _BTIME.unpack_from(buffer, _BTIME_AT)
+    return seconds * 10**9 + nanoseconds
