@@ -14,6 +14,7 @@ from semel.sources import files
 from semel.sources.cut import Wanted, want
 from semel.sources.facts import Knowledge
 from semel.sources.files import Refusal
+from semel.sources.gather import gather
 from semel.survey import Found, survey
 
 _ROUNDS_MAX = 20

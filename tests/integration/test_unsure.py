@@ -14,7 +14,7 @@ from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
-from test_bad_disks import ordinary_user, shared  # noqa: F401
+from test_bad_disks import ordinary_user, shared
 from test_bad_records import run
 
 IDENTITIES = ("position", "id")
@@ -27,7 +27,7 @@ def spec_of(bench: Workbench, identity: str, path: str = "in/*") -> Spec:
 # Attacks P9, P18.
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_what_has_the_path_of_an_unreadable_file_waits(
-    shared: Workbench, ledger: Ledger, identity: str  # noqa: F811
+    shared: Workbench, ledger: Ledger, identity: str
 ) -> None:
     """Logs move up, and the oldest can be read no more: the others wait, and nobody's word is
     taken. Once it can be read, each record is there once.
@@ -59,7 +59,7 @@ def test_what_has_the_path_of_an_unreadable_file_waits(
 # Attacks P17, P18.
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_copy_of_an_unreadable_file_waits(
-    shared: Workbench, ledger: Ledger, identity: str  # noqa: F811
+    shared: Workbench, ledger: Ledger, identity: str
 ) -> None:
     """A file is renamed and can be read no more; copies of it, one with less than 4 KiB under a
     name that says nothing, are not read by position.
