@@ -49,13 +49,18 @@ class Rotated:
         if self.how == "rename":
             self.log.rename(first)
         else:
-            shutil.copyfile(self.log, first)
-            os.truncate(self.log, 0)
+            copy_and_cut(self.log)
         if self.suffix:
             pack(first)
 
     def _name(self, number: int) -> Path:
         return self.log.with_name(f"app.log.{number}{self.suffix}")
+
+
+def copy_and_cut(log: Path) -> None:
+    """As logrotate does with copytruncate."""
+    shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+    os.truncate(log, 0)
 
 
 def pack(path: Path) -> Path:

@@ -39,6 +39,7 @@ from semel.errors import (
     CorruptionError,
     LimitError,
     RetryableError,
+    SourceError,
     StateError,
     TerminalError,
 )
@@ -132,8 +133,7 @@ def _attempt(
     say: Say,
 ) -> Staged:
     root = Path(os.path.realpath(spec.source_root()))
-    claims = files.packed_since(claims, root, batch.batch_id)
-    files.check_claims(claims, root, batch.batch_id)
+    claims = files.find_claims(claims, root, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
     say(
         f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
@@ -153,6 +153,8 @@ def _attempt(
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)
+        if isinstance(error, SourceError):
+            files.retry_elsewhere(claims, root, batch.batch_id, error)
         raise
 
 

@@ -5,15 +5,20 @@ By position, so that a record that is read twice shows.
 
 import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from fix_account import ids, lines, settled
+from fix_account import ids, lines, quiet, settled
+from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_rotation import Rotated, append, output, pack, position
+from fix_rotation import Rotated, append, copy_and_cut, output, pack, position
+from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.sources import gather
 from semel.sources.evidence import is_part
+from semel.stage import stage
 from test_bad_records import run
 
 
@@ -160,9 +165,9 @@ def test_a_log_that_begins_as_the_old_one_did_is_new(bench: Workbench, ledger: L
     assert output(spec) == sorted([*ids(0, 100) * 2, *ids(100, 1100)])
 
 
-@pytest.mark.parametrize("how", ["compress", "rename and compress"])
+@pytest.mark.parametrize("how", ["compress", "rename and compress", "copytruncate"])
 def test_packed_between_plan_and_stage(bench: Workbench, ledger: Ledger, how: str) -> None:
-    """A batch that was planned on a log goes on in what gzip made of it, by itself."""
+    """A batch that was planned on a log goes on in what gzip, or a copy, made of it, by itself."""
     spec = position(bench)
     log = bench.data / "in" / "app.log"
     append(log, 0, 10)
@@ -171,9 +176,30 @@ def test_packed_between_plan_and_stage(bench: Workbench, ledger: Ledger, how: st
     plan(ledger, spec, "r2")
     if how == "compress":
         pack(log.rename(log.with_name("app.log.1")))
+    elif how == "copytruncate":
+        copy_and_cut(log)
+        append(log, 20, 25)
     else:
         pack(log.rename(log.with_name("app.log-20260101")))
         append(log, 20, 25)
     run(ledger, spec, "r2")
     run(ledger, spec, "r3")
     assert settled(spec).ids == ids(0, 20 if how == "compress" else 25)
+
+
+@pytest.mark.parametrize("moved", [pack, copy_and_cut])
+def test_packed_while_stage_runs(
+    bench: Workbench, ledger: Ledger, moved: Callable[[Path], object]
+) -> None:
+    """The attempt is lost, and the next one reads what gzip, or a copy, made of the log."""
+    spec = bench.spec(source={"path": "in/app.log*"})
+    log = bench.data / "in" / "app.log"
+    append(log, 0, 10)
+    batch = plan(ledger, spec, "r1").batch
+    engine = LocalEngine(before_write=lambda _: moved(log))
+    with pytest.raises(RetryableError, match="copied or packed .* run stage again"):
+        stage(ledger, spec, batch.batch_id, engine, say=quiet)
+    append(log, 10, 12)
+    run(ledger, spec, "r1")
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 12)

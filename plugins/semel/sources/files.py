@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from semel.batch import Claim
-from semel.errors import SourceError
+from semel.errors import RetryableError, SourceError
 from semel.pipeline import Spec
 from semel.sources.content import content_of, is_gzip, open_file
 from semel.sources.rotation import is_rotation
@@ -215,13 +215,57 @@ def check_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> None:
     Called by the driver before and after the job. SourceError names the file and what changed.
     """
     for claim in claims:
+        if trouble := _trouble(claim, root, batch_id):
+            raise trouble
+
+
+# Keeps S6.
+def find_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> list[Claim]:
+    """The same claims, proven; one whose file was packed, or copied and cut, since it was planned,
+    in the file that has its content now. SourceError names a file that is nowhere.
+
+    A rotation has names of its own: these are looked at, and what is in them is held against the
+    claim. The positions are the same, for they count what is packed.
+    """
+    found, below = [], None
+    for claim in claims:
+        if trouble := _trouble(claim, root, batch_id):
+            below = below if below is not None else [path for _, path in inodes_below(root)]
+            names = (path for path in below if is_rotation(claim.path, path))
+            other = next((c for path in names if (c := _in(claim, path))), None)
+            if other is None:
+                raise trouble
+            claim = other
+        found.append(claim)
+    return found
+
+
+def retry_elsewhere(
+    claims: list[Claim], root: Path, batch_id: int, error: SourceError
+) -> None:
+    """RetryableError when all that was planned is in the source, though not where it was."""
+    try:
+        rotated = find_claims(claims, root, batch_id) != claims
+    except SourceError:
+        return
+    if rotated:
+        raise RetryableError(
+            f"batch {batch_id}: a log was copied or packed while it was read ({error}); what was "
+            "planned is there, so run stage again"
+        ) from error
+
+
+def _trouble(claim: Claim, root: Path, batch_id: int) -> SourceError | None:
+    """Why a claimed range is not in its file any more; None: it is."""
+    try:
         with open_claim(claim, root, batch_id) as handle:
             try:
                 trouble = _differs(handle, claim)
             except OSError as error:
                 trouble = f"it was moved or cannot be read ({error.strerror})"
-        if trouble:
-            raise changed(batch_id, claim, trouble)
+    except SourceError as error:
+        return error
+    return changed(batch_id, claim, trouble) if trouble else None
 
 
 def _differs(handle: BinaryIO, claim: Claim) -> str | None:
@@ -234,23 +278,6 @@ def _differs(handle: BinaryIO, claim: Claim) -> str | None:
     if content.tail_hash(claim.end) != claim.tail_hash:
         return f"its bytes before {claim.end} changed"
     return None
-
-
-def packed_since(claims: Iterable[Claim], root: Path, batch_id: int) -> list[Claim]:
-    """The same claims; one whose file was packed since it was planned, in the packed file.
-
-    A rotation packs a log under a name of its own: such names are looked at, and what is in them is
-    held against the claim. The positions are the same, for they count what is packed.
-    """
-    found = []
-    for claim in claims:
-        try:
-            open_claim(claim, root, batch_id).close()
-        except SourceError:
-            names = (p for _, p in inodes_below(root) if is_gzip(p) and is_rotation(claim.path, p))
-            claim = next((c for path in names if (c := _in(claim, path))), claim)
-        found.append(claim)
-    return found
 
 
 def _in(claim: Claim, path: str) -> Claim | None:
