@@ -206,8 +206,10 @@ class _CsvParser:
         found: dict[int, Fault] = {}
         codes = np.frombuffer(lines.data, np.uint8)
         quote = self._parse.quote_char.encode()
-        if quote in lines.data or b"\r" in lines.data:
-            places = lines.holding((codes == ord(quote)) | (codes == _CR))
+        returns = b"\r" in lines.data
+        if quote in lines.data or returns:
+            marks = codes == ord(quote)
+            places = lines.holding(marks | (codes == _CR) if returns else marks)
             for at, text in zip(places.tolist(), lines.raws(places), strict=True):
                 if not self._record.fullmatch(text):
                     found[at] = (Reason.malformed, _QUOTES)
@@ -305,8 +307,9 @@ def _casts(column: pa.Array, kind: pa.DataType) -> bool:
         column.cast(kind)
     except pa.ArrowInvalid:
         return False
-    hexadecimal = pc.match_substring_regex(column, _HEX)
-    return not pa.types.is_integer(kind) or not pc.any(hexadecimal).as_py()
+    if not pa.types.is_integer(kind):
+        return True
+    return not pc.any(pc.match_substring_regex(column, _HEX)).as_py()
 
 
 def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
