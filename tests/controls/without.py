@@ -3,6 +3,12 @@
 import os
 
 from guards import GUARDS
+from hypothesis import Phase, settings
 
 # At once, before a test or a conftest imports what it changes.
 GUARDS[os.environ["SEMEL_TEST_WITHOUT"]].remove()
+
+# That a test is red is all that is asked. Looking for a short example of it can take Hypothesis
+# five minutes, which is a control's whole time.
+settings.register_profile("red", phases=[Phase.explicit, Phase.generate], database=None)
+settings.load_profile("red")
