@@ -57,6 +57,13 @@ class Rotated:
         return self.log.with_name(f"app.log.{number}{self.suffix}")
 
 
+def rsynced(path: Path, start: int, stop: int) -> None:
+    """As rsync does: `events(start, stop)` in a new file, which is renamed over the old one."""
+    new = path.with_name(f".{path.name}.Xy12")
+    new.write_bytes(lines(start, stop))
+    new.replace(path)
+
+
 def copy_and_cut(log: Path) -> None:
     """As logrotate does with copytruncate."""
     shutil.copyfile(log, log.with_name(f"{log.name}.1"))

@@ -104,7 +104,7 @@ def _kept(
     """Refusals of files that are of another interval, and that nobody looked at now."""
     asked = {*recognised.facts, *recognised.linked, *(r.path for r in listing.refused)}
     stored = {r.path: r for r in known.refused}
-    copies = {(r.inode, r.size): r for r in known.refused if r.copy_of}
+    copies = known.copies
     kept = []
     for file in known.unsettled:
         if file.path in asked:

@@ -8,7 +8,7 @@ import pytest
 from fix_account import advised, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_rotation import append, output, position
+from fix_rotation import append, output, position, rsynced
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sources.files import Refusal
@@ -113,9 +113,7 @@ def test_a_copy_does_not_go_on_in_a_shorter_file(bench: Workbench, ledger: Ledge
     run(ledger, spec, "r1")
     copy = log.with_name("copy")
     shutil.copy2(log, copy)
-    new = log.with_name(".new")
-    new.write_bytes(lines(0, 8))
-    new.replace(log)
+    rsynced(log, 0, 8)
     found = run(ledger, spec, "r3").plan.refusals  # The copy has the place of the first file.
     advised(ledger, found[0].detail, "--from")
     run(ledger, spec, "r4")

@@ -7,9 +7,9 @@ import gzip
 import shutil
 
 import pytest
-from fix_account import advised, ids, lines, refusals, settled
+from fix_account import advised, ids, refusals, settled
 from fix_pipelines import Workbench, events
-from fix_rotation import append, position
+from fix_rotation import append, position, rsynced
 from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
@@ -95,9 +95,7 @@ def test_a_copy_waits_while_its_files_path_is_in_doubt(bench: Workbench, ledger:
     copy = log.with_name("copy")
     shutil.copy2(log, copy)
     run(ledger, spec, "r2")
-    new = log.with_name(".a.jsonl.Xy12")
-    new.write_bytes(lines(0, 5))
-    new.replace(log)
+    rsynced(log, 0, 5)
     second = log.with_name("second")
     second.hardlink_to(log)
     run(ledger, spec, "r3")

@@ -12,7 +12,7 @@ import pytest
 from fix_account import advised, ids, lines, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_rotation import append, output, position
+from fix_rotation import append, output, position, rsynced
 from semel.accept import accept_columns, accept_file
 from semel.errors import LimitError
 from semel.ledger import Ledger
@@ -299,9 +299,7 @@ def test_rsync_of_a_file_that_grew(bench: Workbench, ledger: Ledger) -> None:
     spec = position(bench, "in/*.jsonl")
     path = bench.write("in/a.jsonl", events(0, 100))
     run(ledger, spec, "r1")
-    other = path.with_name(".a.jsonl.Xyz")
-    other.write_bytes(lines(0, 150))
-    other.replace(path)
+    rsynced(path, 0, 150)
     done = run(ledger, spec, "r2")
     assert done.plan.refusals == ()
     assert settled(spec).ids == ids(0, 150)
@@ -351,9 +349,7 @@ def test_a_small_file_that_was_written_anew(
     spec = position(bench, path) if identity == "position" else bench.spec(source={"path": path})
     log = bench.write("in/a.jsonl", events(0, 3))
     run(ledger, spec, "r1")
-    new = log.with_name("new")
-    new.write_bytes(lines(0, 5))
-    new.replace(log)
+    rsynced(log, 0, 5)
     found = run(ledger, spec, "r2").plan.refusals
     if identity == "position":
         assert [r.reason for r in found] == ["replaced"]

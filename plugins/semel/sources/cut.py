@@ -164,11 +164,11 @@ def _refused(spec: Spec, found: Facts) -> Refusal:
     if found.matched is None:
         return still_a_copy(spec, file, found.told)
     known, content = found.matched, found.seen.of(found.matched)
-    more = content is not None and content.size > known.reached
-    marks = {"inode": file.inode, "size": file.size, "copy_of": known.path}
-    marks["behind"] = known.reached if more else None
-    new = refusal(file.path, found.answer, _copy(spec, found, marks["behind"]), file.when)
-    return replace(new, **marks)
+    size = content.size if content is not None else known.reached
+    behind = known.reached if size > known.reached else None
+    detail = _part(spec, found) if size < known.reached else _copy(spec, found, behind)
+    new = refusal(file.path, found.answer, detail, file.when)
+    return replace(new, inode=file.inode, size=file.size, copy_of=known.path, behind=behind)
 
 
 def unsure(found: Facts) -> str:
@@ -211,21 +211,23 @@ _HOW = {
 }
 
 
+def _part(spec: Spec, found: Facts) -> str:
+    file = found.seen.file
+    return (
+        f"it is the beginning of {show(found.matched)}, which {_HOW[found.match]}: a copy that is "
+        f"still being made, it seems, and the next run looks again; {_now(file)}. Remove it if it "
+        f"is left over; {_accept(spec, file.path)} reads all of it as new records"
+    )
+
+
 def _copy(spec: Spec, found: Facts, behind: int | None) -> str:
-    accept = _accept(spec, found.seen.file.path)
-    now, how, known = _now(found.seen.file), _HOW[found.match], found.matched
-    same = _accept(spec, found.seen.file.path, "--same")
+    file, known = found.seen.file, found.matched
+    same = _accept(spec, file.path, "--same")
     same = f"{same} goes on in it where that one ended, " if found.alike else ""
-    content = found.seen.of(known)
-    if content is not None and content.size < known.reached:
-        return (
-            f"it is the beginning of {show(known)}, which {how}: a copy that is still being "
-            f"made, it seems, and the next run looks again; {now}. Remove it if it is left "
-            f"over; {accept} reads all of it as new records"
-        )
     return (
         f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
-        f"{how}: it may be a copy; {now}. {_choice(spec, found.seen.file, behind, same)}"
+        f"{_HOW[found.match]}: it may be a copy; {_now(file)}. "
+        f"{_choice(spec, file, behind, same)}"
     )
 
 

@@ -79,6 +79,11 @@ class Knowledge:
     lengths: Callable[[list[str]], list[tuple[str, int]]]
     like: Callable[[list[tuple[int, str]], list[int], list[str]], list[Partition]]
 
+    @property
+    def copies(self) -> dict[tuple[int, int], Refusal]:
+        """The refused copies, by the inode and size of their file."""
+        return {(r.inode, r.size): r for r in self.refused if r.copy_of}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recognised:

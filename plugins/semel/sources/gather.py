@@ -160,7 +160,7 @@ class _Gathering:
     def _match(self, free: list[Partition]) -> None:
         """Hold the files that are not known against what was read of partitions that are free."""
         asked = [f for f in self.facts.values() if f.own in (Own.UNKNOWN, Own.CUT)]
-        copies = {(r.inode, r.size): r for r in self.knowledge.refused if r.copy_of}
+        copies = self.knowledge.copies
         for facts in asked:
             facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
         begins = self._beginnings(asked, free)
