@@ -22,8 +22,8 @@ from grow import Grown, IdsEngine, random_shard, size_of, store_shard
 from harness import Clock, Place, in_turn, medians
 
 from semel import paths
+from semel.catalog.payload import FilterCache, known
 from semel.ledger import Ledger
-from semel.payload import FilterCache, known
 from semel.steps.job import StageJob
 
 _ASKED = 100_000

@@ -15,17 +15,17 @@ from harness import Place, quiet
 
 from semel import paths
 from semel.batch import Counts
-from semel.catalog import Run, delete_payload, snapshot
+from semel.catalog.ids import hash_ids
+from semel.catalog.merge import merge, merge_candidates
+from semel.catalog.payload import FilterCache, store_run
+from semel.catalog.runs import Run, delete_payload, snapshot
+from semel.catalog.sortedids import order_of
 from semel.commit import commit
-from semel.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind, SplitReport, StagedFile
-from semel.merge import merge, merge_candidates
-from semel.payload import FilterCache, store_run
-from semel.pipeline import Spec
 from semel.plan import plan
-from semel.sortedids import order_of
 from semel.spark.engine import Outcome, schema_of
+from semel.spec.pipeline import Spec
 from semel.stage import stage
 from semel.steps.job import StageJob
 

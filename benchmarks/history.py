@@ -30,9 +30,9 @@ import harness
 import psycopg
 import sqlalchemy as sa
 from data import Shape, made
-from fix_engine import LocalEngine
 from harness import Place, WatchedLedger, quiet
 
+from fix_engine import LocalEngine
 from semel import limits
 from semel.collect import collect
 from semel.commit import commit
@@ -40,11 +40,11 @@ from semel.finalize import finalize
 from semel.find import find
 from semel.gaps import gaps
 from semel.ledger import Ledger
-from semel.migrate import migrate
-from semel.pipeline import Spec
+from semel.ledger.migrate import migrate
 from semel.plan import plan
 from semel.reader import dataset
 from semel.run import run_batch
+from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 _SQL = Path(__file__).with_suffix(".sql")

@@ -27,7 +27,7 @@ import yaml
 from data import SCHEMA, Shape, landed
 
 from semel import stack
-from semel.cli.airflow_api import FINISHED, AirflowApi
+from semel.demo.airflow_api import FINISHED, AirflowApi
 
 _PIPELINE = "latency"
 _TASKS = ("plan", "stage", "commit", "finalize")

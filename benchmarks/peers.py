@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from semel import limits
-from semel.ddl import parse
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import OFFSET, read_split
 from semel.sinks.files import PartWriter
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, read_split
+from semel.spec.ddl import parse
 
 _HORIZON = "30 days"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

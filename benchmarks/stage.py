@@ -26,9 +26,9 @@ from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians
 from pyspark.sql import SparkSession
 
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
 
 _BATCHES = 8
 _NAMES = {

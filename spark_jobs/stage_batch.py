@@ -12,10 +12,11 @@ import json
 import sys
 from pathlib import Path
 
-from semel import pipeline, stack, summary
+from semel import stack, summary
 from semel.errors import RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.spark.session import SUBMITTED, open_engine
+from semel.spec import pipeline
 from semel.stage import stage
 
 EXIT_RETRYABLE = 75

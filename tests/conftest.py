@@ -1,10 +1,11 @@
 """Fixtures for every folder of tests."""
 
+from hypothesis import HealthCheck, settings
+
 from fix_engine import engine  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
 from fix_postgres import ledger, ledger_dsn, postgres, template  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
-from hypothesis import HealthCheck, settings
 
 # No test is timed: a machine that has other work to do must not turn one red.
 settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.dataset as ds
-from fix_pipelines import events
 
+from fix_pipelines import events
 from semel.audit import audit
 from semel.batch import Counts
 from semel.cli import main
 from semel.ledger import Ledger
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 
 Letter = tuple[str, int, str, bytes]
 """A dead letter: file name, offset, reason, raw bytes."""

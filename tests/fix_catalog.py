@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from semel import catalog, payload
-from semel.catalog import Run
+from semel.catalog import payload
+from semel.catalog import runs as catalog
+from semel.catalog.payload import FilterCache
+from semel.catalog.runs import Run
 from semel.ledger import Ledger
-from semel.payload import FilterCache
 
 HORIZON = 40 * 86_400
 Ids = set[tuple[int, int]]

@@ -18,18 +18,19 @@ from typing import Any
 
 import psutil
 import pytest
+from pyspark import cloudpickle
+
 from fix_faults import PRELOADED
 from fix_pipelines import Workbench
 from fix_postgres import free_port
-from pyspark import cloudpickle
-
-from semel import faults, limits, paths, pipeline
+from semel import faults, limits, paths
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spark.session import open_engine
 from semel.spark.settings import LOOPBACK, SETTINGS
+from semel.spec import pipeline
 from semel.stack import spark_server
 from semel.steps.job import StageJob
 

@@ -14,18 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from fix_account import quiet
 from fix_engine import LocalEngine
-
-from semel import faults, limits, merge, pipeline
+from semel import faults, limits
 from semel.abandon import abandon
 from semel.accept import accept_columns, accept_file, accept_loss
 from semel.adopt import adopt
 from semel.batch import BatchStatus
+from semel.catalog import merge
 from semel.collect import collect
 from semel.ledger import Ledger
 from semel.plan import find_batch
 from semel.run import run_batch
+from semel.spec import pipeline
 
 WAIT_SECONDS = 30
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semel import paths, pipeline
-from semel.pipeline import Spec
+from semel import paths
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec
 from semel.steps import shard
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import xxhash
 
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import Block, read_split
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import Block, read_split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 import sqlalchemy as sa
 
-from semel import faults, partitions
+from semel import faults
 from semel.errors import StateError
-from semel.ledger import Ledger, row, rows, transition
+from semel.ledger import Ledger, partitions, row, rows, transition
 
 
 def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import faults, partitions, paths
+from semel import faults, paths
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
-from semel.ledger import Ledger, change, row, rows, transition
-from semel.pipeline import Spec
+from semel.formats.declared import is_whole
+from semel.ledger import Ledger, change, partitions, row, rows, transition
 from semel.plan import lock
 from semel.sources import files
 from semel.sources.cut import NOTHING_READ, Wanted, show, unsure
 from semel.sources.evidence import Partition
 from semel.sources.facts import Facts, Recognised
 from semel.sources.files import Listing, quoted
-from semel.sources.formats import is_whole
 from semel.sources.gather import gather
 from semel.sources.recognise import REFUSED, Answer, Own
+from semel.spec.pipeline import Spec
 
 _ROUNDS_MAX = 20
 

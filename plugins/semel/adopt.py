@@ -17,19 +17,20 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from semel import faults, identity, limits, paths
+from semel import faults, limits, paths
 from semel.adoption import note, runs
 from semel.adoption.ids import GoneError, ids_of
 from semel.adoption.partitions import Adoptee, partitions_of
 from semel.adoption.rows import write_batches, write_partitions
-from semel.catalog import ensure_segment, last_time
+from semel.catalog import identity
+from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, row, rows
-from semel.pipeline import Scope, Spec
 from semel.reader import Marker, markers
 from semel.sinks import owned, traces
 from semel.sinks.traces import Traces
 from semel.sources.files import list_files
+from semel.spec.pipeline import Scope, Spec
 from semel.stage import Say
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from semel import limits
 from semel.errors import StateError
 from semel.ledger import Row, row
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 
 
 class BatchStatus(StrEnum):

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel import faults, limits, paths
-from semel.catalog import (
+from semel.catalog.merge import merge, merge_candidates
+from semel.catalog.payload import FilterCache
+from semel.catalog.runs import (
     Run,
     delete_payload,
     drop_segment,
@@ -25,10 +27,8 @@ from semel.catalog import (
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, rows
-from semel.merge import merge, merge_candidates
-from semel.payload import FilterCache
-from semel.pipeline import Spec
 from semel.sinks import layout
+from semel.spec.pipeline import Spec
 from semel.stage import Say
 from semel.storage import remove_folder
 

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 
 from semel import faults, limits, paths
 from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
-from semel.catalog import Run, last_time, own_runs, publish_runs, snapshot
+from semel.catalog.payload import FilterCache, overlap
+from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, row, rows, transition
-from semel.payload import FilterCache, overlap
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 from semel.stage import Say, lose
 
 _LEASE_POLL_S = 0.5

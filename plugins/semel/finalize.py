@@ -22,8 +22,8 @@ from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
-from semel.pipeline import Spec
 from semel.sinks import layout
+from semel.spec.pipeline import Spec
 from semel.storage import (
     checksum,
     link_new,

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from semel import limits
-from semel.ddl import ColumnType
 from semel.errors import TerminalError
 from semel.manifest import Kind
-from semel.pipeline import Spec
 from semel.reader import Marker, columns_in_files, dataset_of, markers
 from semel.sources.content import is_gzip
 from semel.sources.files import list_files
+from semel.spec.ddl import ColumnType
+from semel.spec.pipeline import Spec
 
 _FILE = "__filename"
 

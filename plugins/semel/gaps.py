@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from semel import limits, partitions
+from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
-from semel.ledger import Ledger, row, rows
-from semel.pipeline import Spec
+from semel.ledger import Ledger, partitions, row, rows
 from semel.sources import files
 from semel.sources.cut import Wanted, want
 from semel.sources.facts import Knowledge
 from semel.sources.files import Refusal
 from semel.sources.gather import gather
+from semel.spec.pipeline import Spec
 from semel.survey import Found, survey
 
 _ROUNDS_MAX = 20

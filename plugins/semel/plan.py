@@ -14,18 +14,19 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import faults, identity, limits, partitions
+from semel import faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
+from semel.catalog import identity
 from semel.errors import RetryableError, SourceError, TerminalError
-from semel.ledger import Ledger, change, row, rows, transition
-from semel.pipeline import Spec
+from semel.ledger import Ledger, change, partitions, row, rows, transition
 from semel.sinks import owned
 from semel.sources.cut import Range, cut
 from semel.sources.facts import Recognised, Window, in_window
 from semel.sources.files import Refusal
 from semel.sources.recognise import Answer
-from semel.spec_parts import OnRefused
+from semel.spec.parts import OnRefused
+from semel.spec.pipeline import Spec
 from semel.survey import Found, latest_batch, same_refusals, survey
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.

@@ -19,8 +19,8 @@ from semel.batch import Claim, Counts
 from semel.claims import read_claims, typed
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.manifest import MARKER_FORMAT, Kind
-from semel.pipeline import Spec
 from semel.sinks import layout
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

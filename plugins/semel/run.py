@@ -9,8 +9,8 @@ from typing import Any
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import Plan, plan
+from semel.spec.pipeline import Spec
 from semel.stage import Engine, Say, Staged, stage
 
 

@@ -33,7 +33,7 @@ from semel.batch import (
     Pipeline,
     batch_of,
 )
-from semel.catalog import ensure_segment, snapshot
+from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
     AttemptLostError,
     CorruptionError,
@@ -43,15 +43,15 @@ from semel.errors import (
     StateError,
     TerminalError,
 )
-from semel.heartbeat import heartbeat
+from semel.formats.declared import is_whole
 from semel.ledger import Ledger, Row, change, row, rows
+from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
-from semel.pipeline import Spec
 from semel.plan import lock
 from semel.sinks import layout
 from semel.sources import files
 from semel.sources.content import is_gzip
-from semel.sources.formats import is_whole
+from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
 from semel.steps.sample import check_sample

@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from semel import partitions
 from semel.batch import Batch, Pipeline
-from semel.ledger import Ledger, row
-from semel.pipeline import Spec
+from semel.ledger import Ledger, partitions, row
 from semel.sources import files
 from semel.sources.cut import Wanted, gone, still_a_copy, want
 from semel.sources.facts import Knowledge, Recognised, Window
 from semel.sources.files import Listing, Refusal
 from semel.sources.gather import gather
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

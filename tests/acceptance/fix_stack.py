@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from airflow_rest import Airflow, wait_for
-from fix_pipelines import Workbench
 
+from fix_pipelines import Workbench
 from semel import stack as semel_stack
 from semel.stack import layout, process
 from semel.stack.leader import Record

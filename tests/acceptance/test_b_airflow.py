@@ -6,10 +6,11 @@ import signal
 import polars as pl
 import psutil
 from airflow_rest import wait_for
-from fix_pipelines import events
 from fix_stack import SOURCES, Stack
 
-from semel import pipeline, reader
+from fix_pipelines import events
+from semel import reader
+from semel.spec import pipeline
 
 KILLED_RECORDS = 5_000_000
 """320 MB: staging them takes seconds, so that there is a middle to be killed in."""

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from airflow_rest import Airflow
-from fix_pipelines import events
 from fix_stack import Stack
 
-from semel import pipeline
+from fix_pipelines import events
 from semel import stack as semel_stack
 from semel.errors import UnavailableError
 from semel.spark.session import open_engine
+from semel.spec import pipeline
 from semel.stack import layout
 
 POLL_SECONDS = 0.2

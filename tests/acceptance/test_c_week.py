@@ -8,8 +8,9 @@ import psutil
 from airflow_rest import wait_for
 from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
 
-from semel import pipeline, reader
+from semel import reader
 from semel import stack as semel_stack
+from semel.spec import pipeline
 
 
 def test_the_first_week_is_exact(stack: Stack) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+
 from fix_cluster import (  # noqa: F401
     WAIT_SECONDS,
     Cluster,
@@ -22,12 +23,11 @@ from fix_cluster import (  # noqa: F401
     wait_for,
 )
 from fix_pipelines import Workbench, events
-
 from semel.audit import audit
 from semel.collect import collect
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.reader import dataset
+from semel.spec.pipeline import Spec
 
 # Its cluster takes 20 s to start on two cores.
 pytestmark = pytest.mark.soak

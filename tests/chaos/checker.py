@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import xxhash
 
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 
 Position = tuple[str, int]
 

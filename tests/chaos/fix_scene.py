@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from checker import Found, assert_exact
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.run import run_batch
+from semel.spec.pipeline import Spec
 
 EMPTY = """
 DO $$

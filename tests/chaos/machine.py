@@ -14,25 +14,26 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
 from machine_clock import Clock, Killed, Mortal
 from machine_files import Files
 from machine_output import Output
 
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench
 from semel import commit as commit_module
-from semel import faults, limits, merge
+from semel import faults, limits
 from semel.abandon import abandon
 from semel.accept import accept_loss
+from semel.catalog import merge
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import CorruptionError, SemelError, SourceError, StateError
 from semel.finalize import finalize
-from semel.pipeline import Spec, load
 from semel.plan import Plan, plan
 from semel.run import run_batch
-from semel.spec_parts import Limits
+from semel.spec.parts import Limits
+from semel.spec.pipeline import Spec, load
 from semel.stage import stage
 from semel.steps import shard
 

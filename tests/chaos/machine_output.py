@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from machine_files import File
 
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 from semel.storage import checksum
 
 Position = tuple[int, int]

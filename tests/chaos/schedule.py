@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from fix_scene import Scene
 
 from semel import faults, paths
+from semel.catalog.payload import FilterCache
 from semel.ledger import Ledger
-from semel.payload import FilterCache
 from semel.steps import shard
 
 WAIT_SECONDS = 30

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fix_account import advised, quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
 from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -29,6 +26,9 @@ from hypothesis.stateful import (
 from machine_folder import Folder, Life
 from machine_seed import SEED, steps
 
+from fix_account import advised, quiet
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sources.files import Refusal

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from fix_scene import Scene, sql
+from steps import committed, staged
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_pipelines import events
-from fix_scene import Scene, sql
-from steps import committed, staged
-
 from semel import faults, limits
 from semel.abandon import abandon
 from semel.commit import Committed, commit

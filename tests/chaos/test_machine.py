@@ -16,9 +16,6 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
 from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,6 +30,9 @@ from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD
 from machine_seed import SEED, steps
 
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
 from semel import faults
 from semel.ledger import Ledger
 from semel.run import run_batch

@@ -16,18 +16,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from fix_scene import Scene, sql
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, sql
-
-from semel import limits, pipeline
+from semel import limits
 from semel.abandon import abandon
 from semel.collect import collect
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.run import run_batch
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec
 
 DAILY = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
 LONG_SECONDS = 0.6

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fix_account import quiet
 from fix_disk import Disk
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_markers import duckdb_count, snippet
 
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_markers import duckdb_count, snippet
+from fix_pipelines import Workbench, events
 from semel import faults, limits
 from semel.audit import audit
 from semel.commit import commit
@@ -19,10 +19,10 @@ from semel.faults import FaultError
 from semel.finalize import finalize
 from semel.find import find
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
+from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 _MARKER_BYTES_MAX = 16 << 10

@@ -7,16 +7,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, sql
 from look import manifest, statements, status
 from steps import staged
 
-from semel import faults, limits, merge
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import faults, limits
 from semel.abandon import abandon
 from semel.accept import accept_columns
+from semel.catalog import merge
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError

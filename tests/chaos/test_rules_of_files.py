@@ -7,27 +7,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import fix_engine
 import pyarrow.dataset as ds
 import pytest
-from fix_account import quiet, settled
 from fix_disk import Disk
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
 from fix_scene import Scene, sql, staged_folders
 from look import manifest, statements, status
 from steps import committed, finalized, staged
 
-from semel import faults, merge
+import fix_engine
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import faults
 from semel import ledger as ledger_module
-from semel.catalog import snapshot
+from semel.catalog import merge, snapshot
+from semel.catalog.payload import FilterCache
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
 from semel.faults import FaultError
 from semel.ledger import Ledger
-from semel.payload import FilterCache
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage

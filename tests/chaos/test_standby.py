@@ -6,18 +6,18 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
+from fix_scene import Scene, sql
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
-from fix_scene import Scene, sql
-
 from semel import faults, limits
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import UnavailableError
 from semel.finalize import finalize
-from semel.heartbeat import heartbeat
 from semel.ledger import Ledger
+from semel.ledger.heartbeat import heartbeat
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage

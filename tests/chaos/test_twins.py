@@ -4,15 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from fix_scene import Scene, attempts, sql
+from steps import committed, finalized, staged
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
-from fix_scene import Scene, attempts, sql
-from steps import committed, finalized, staged
-
-from semel import faults, merge
+from semel import faults
 from semel.abandon import abandon
+from semel.catalog import merge
 from semel.errors import AttemptLostError, SemelError, StateError
 from semel.ledger import Ledger
 from semel.plan import plan

@@ -60,7 +60,7 @@ def no_reread() -> None:
 
 def no_pinned_list() -> None:
     """A task asks the runs that are live when it runs."""
-    snapshot = importlib.import_module("semel.catalog").snapshot
+    snapshot = importlib.import_module("semel.catalog.runs").snapshot
     shard = importlib.import_module("semel.steps.shard")
 
     def live(original: Callable) -> Callable:
@@ -99,7 +99,7 @@ def filter_is_truth() -> None:
     def always(_: Callable) -> Callable:
         return lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool)
 
-    patch("payload", "_look_up", always)
+    patch("catalog.payload", "_look_up", always)
 
 
 def filter_with_a_bit_cleared() -> None:
@@ -113,7 +113,7 @@ def filter_with_a_bit_cleared() -> None:
 
         return call
 
-    patch("bloom", "build_part", cleared)
+    patch("catalog.bloom", "build_part", cleared)
 
 
 def no_fsync() -> None:

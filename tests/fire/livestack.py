@@ -19,8 +19,9 @@ sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
 from airflow_rest import Airflow  # noqa: E402 - it lies in a folder that is added above
 
-from semel import pipeline, stack  # noqa: E402
-from semel.pipeline import Spec  # noqa: E402
+from semel import stack  # noqa: E402
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec  # noqa: E402
 from semel.stack import Health  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
 

@@ -12,8 +12,8 @@ from checker import assert_exact
 
 from semel.audit import audit
 from semel.manifest import Kind
-from semel.pipeline import Spec
 from semel.reader import markers
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from test_bad_records import run
+
 from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
@@ -15,7 +17,6 @@ from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
-from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

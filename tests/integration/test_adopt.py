@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-
 from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
@@ -17,11 +17,11 @@ from semel.cli import main
 from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
 from semel.sinks import layout
+from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 

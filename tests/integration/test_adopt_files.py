@@ -5,11 +5,11 @@ import os
 import shutil
 
 import pytest
+from test_adopt import run, sql
+
 from fix_account import ids, quiet, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from test_adopt import run, sql
-
 from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.ledger import Ledger

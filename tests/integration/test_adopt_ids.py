@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-
 from semel import limits
 from semel.adopt import adopt
 from semel.adoption.ids import GoneError, ids_of
@@ -21,11 +21,11 @@ from semel.adoption.partitions import partitions_of
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.manifest import Kind
-from semel.pipeline import Spec
 from semel.reader import Marker, markers
 from semel.run import run_batch
 from semel.sources.files import list_files
 from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
 
 SCHEMA = {"t": "string", "i": "int", "d": "date", "at": "timestamp", "m": "decimal(9,2)"}
 RECORD_ID = ["t", "i", "d", "at", "m", "b"]

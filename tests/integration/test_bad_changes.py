@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from test_bad_records import run
+
 from fix_account import advised, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from test_bad_records import run
-
 from semel.abandon import abandon
 from semel.accept import accept_file
 from semel.errors import SourceError, StateError, TerminalError

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from test_bad_records import run
+
 from fix_account import ids, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from test_bad_records import run
-
 from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, SourceError
 from semel.finalize import finalize

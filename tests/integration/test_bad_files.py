@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from fix_account import ids, lines, refusals, settled
-from fix_pipelines import Workbench, events
 from test_bad_records import run
 
+from fix_account import ids, lines, refusals, settled
+from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 
 HOSTILE_NAMES = [

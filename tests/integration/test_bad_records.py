@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fix_account import quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel import limits
 from semel.gaps import gaps
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.run import Ran, run_batch
+from semel.spec.pipeline import Spec
 
 GOOD, ALSO = b'{"id": "good", "n": 1}', b'{"id": "also", "n": 2}'
 

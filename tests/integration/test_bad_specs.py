@@ -4,19 +4,19 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from test_bad_records import run
+
 from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from test_bad_records import run
-
-from semel import limits, pipeline
+from semel import limits
 from semel.accept import accept_columns
 from semel.errors import LimitError, SourceError, SpecError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.spec import pipeline
 from semel.stage import stage
-
 
 EVENT = len(lines(0, 1))
 

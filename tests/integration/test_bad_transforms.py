@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+
 from fix_account import ids, lines, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.abandon import abandon
 from semel.accept import accept_columns
 from semel.errors import LimitError, TerminalError

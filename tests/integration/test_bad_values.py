@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from test_bad_records import run
+
 from fix_account import settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-from test_bad_records import run
-
 from semel import summary
 from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError

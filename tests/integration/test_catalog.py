@@ -7,14 +7,16 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from fix_catalog import HORIZON, Catalog, random_ids
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel import catalog, limits, merge, payload
-from semel.catalog import Run
+from fix_catalog import HORIZON, Catalog, random_ids
+from semel import limits
+from semel.catalog import merge, payload
+from semel.catalog import runs as catalog
+from semel.catalog.payload import FilterCache
+from semel.catalog.runs import Run
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
-from semel.payload import FilterCache
 
 
 @pytest.fixture

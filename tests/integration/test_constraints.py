@@ -2,10 +2,10 @@
 
 import pytest
 import sqlalchemy as sa
+
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.abandon import abandon
 from semel.errors import StateError
 from semel.finalize import finalize

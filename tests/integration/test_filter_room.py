@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from fix_catalog import Catalog, random_ids
 
-from semel.payload import FilterCache
+from fix_catalog import Catalog, random_ids
+from semel.catalog.payload import FilterCache
 
 _listed: list[list[str]] = []
 

@@ -4,18 +4,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import plan
 from semel.run import run_batch
 from semel.sinks import layout
 from semel.sinks.traces import Traces, look
+from semel.spec.pipeline import Spec
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> None:

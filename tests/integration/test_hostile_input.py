@@ -7,20 +7,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_hostile import FILES, NAMES, SUFFIX, lines_of
 from fix_pipelines import Workbench, events
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from semel import paths, pipeline
+from semel import paths
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import register
 from semel.run import Ran, run_batch
 from semel.spark.transforms import load_transforms
+from semel.spec import pipeline
 
 FEW = settings(
     derandomize=True,

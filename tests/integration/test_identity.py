@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-
 from semel.accept import accept_columns
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import plan
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
 
 OLD = ("record_id", "scope", "shards")
 """The fields that identities had at first."""

@@ -5,19 +5,19 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.audit import audit
-from semel.ids import hash_ids
+from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind
-from semel.pipeline import Spec
 from semel.reader import dataset, markers
 from semel.run import run_batch
 from semel.sinks.idsfile import read_ids
 from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
 from semel.storage import checksum
 
 

@@ -5,9 +5,9 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
+
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.audit import audit
 from semel.cli import main
 from semel.gaps import State, gaps

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from semel import paths
 from semel.errors import TerminalError, UnavailableError
-from semel.migrate import migrate
+from semel.ledger.migrate import migrate
 
 CATALOG = {
     "columns": """
@@ -88,7 +88,9 @@ def test_migrating_again_changes_nothing(empty: str) -> None:
 
 def test_two_at_once_are_safe(empty: str) -> None:
     """Two processes that start together both end with the newest revision, and no error."""
-    program = "import os; from semel.migrate import migrate; print(migrate(os.environ['DSN']))"
+    program = (
+        "import os; from semel.ledger.migrate import migrate; print(migrate(os.environ['DSN']))"
+    )
     started = [
         subprocess.Popen(
             [sys.executable, "-c", program],

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from fix_account import ids, quiet, settled
-from fix_pipelines import Workbench, events
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from fix_account import ids, quiet, settled
+from fix_pipelines import Workbench, events
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.run import run_batch

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pyarrow.dataset as ds
 import pytest
+
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-
 from semel.ledger import Ledger
 from semel.run import run_batch
 

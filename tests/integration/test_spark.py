@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from fix_markers import as_format_2, snippet, stored_sink
-from fix_pipelines import Workbench, events
 from test_run import output
 
+from fix_markers import as_format_2, snippet, stored_sink
+from fix_pipelines import Workbench, events
 from semel import limits
 from semel.errors import TerminalError
 from semel.ledger import Ledger

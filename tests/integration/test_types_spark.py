@@ -6,16 +6,16 @@ from decimal import Decimal
 
 import pyarrow.parquet as pq
 import pytest
+
 from fix_account import quiet, settled
 from fix_pipelines import Workbench
-
 from semel.errors import TerminalError
 from semel.find import find
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.reader import dataset, markers
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
 
 TRANSFORM = "def same(frame):\n    return frame.select(*frame.columns)\n"
 

@@ -3,17 +3,17 @@
 import json
 
 import pytest
+from test_bad_records import run
+
 from fix_account import settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-from test_bad_records import run
-
 from semel import summary
 from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.plan import plan
+from semel.spec.pipeline import Spec
 from semel.stage import Staged, stage
 
 SCHEMA = {"id": "string", "n": "bigint", "s": "struct<x: bigint>"}

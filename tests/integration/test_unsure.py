@@ -7,15 +7,16 @@ import gzip
 import shutil
 
 import pytest
+from test_bad_disks import ordinary_user
+from test_bad_records import run
+
 from fix_account import advised, ids, refusals, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position, rsynced
 from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
-from test_bad_disks import ordinary_user, shared
-from test_bad_records import run
+from semel.spec.pipeline import Spec
 
 IDENTITIES = ("position", "id")
 

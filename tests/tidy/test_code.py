@@ -16,7 +16,7 @@ DAG_LINES_MAX = 12
 CODE = tree.python_files("plugins", "spark_jobs", "dags", "sql", "benchmarks")
 PACKAGE = tree.python_files("plugins/semel")
 
-BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.durations"}
+BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.spec.durations"}
 VERBS = {
     f"semel.{verb}"
     for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "adopt",

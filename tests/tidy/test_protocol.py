@@ -9,9 +9,9 @@ import tree
 
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.finalize import State, judge
+from semel.formats.records import Reason
 from semel.manifest import Kind
 from semel.sources.recognise import Match, Own, Place, recognise
-from semel.sources.records import Reason
 from semel.steps import read, write
 
 PROTOCOL = tree.ROOT / "docs" / "protocol.md"

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from fix_sink import HonestSink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fix_sink import HonestSink
 from semel import limits
 from semel.audit import Verdict, audit
 from semel.audit.exact import Rules, Word, json_judge
@@ -387,8 +387,8 @@ def test_only_files_are_read(sink, monkeypatch):
         raise AssertionError("the audit must not call this")
 
     monkeypatch.setattr("semel.ledger.Ledger.__init__", forbidden)
-    monkeypatch.setattr("semel.sources.records.read_split", forbidden)
-    monkeypatch.setattr("semel.sources.jsonl._JsonParser.parse", forbidden)
+    monkeypatch.setattr("semel.formats.records.read_split", forbidden)
+    monkeypatch.setattr("semel.formats.jsonl._JsonParser.parse", forbidden)
     assert broken(audit(sink.spec, sink.path)) == set()
 
 

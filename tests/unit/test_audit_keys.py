@@ -2,14 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from fix_records import read_whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_records import read_whole
 from semel.audit.exact import Rules, Word, json_judge
-from semel.ddl import PARSER_RULES, ColumnType, parse
-from semel.sources.jsonl import JsonLines
-from semel.spec_parts import REST_COLUMN, Unknown
+from semel.formats.jsonl import JsonLines
+from semel.spec.ddl import PARSER_RULES, ColumnType, parse
+from semel.spec.parts import REST_COLUMN, Unknown
 
 KINDS = {
     "a": "bigint", "j": "json", "m": "map<string, struct<x: bigint, l: array<date>>>",

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import xxhash
-from fix_sink import HonestSink, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_sink import HonestSink, spec_of
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
 from semel.audit.exact import Rules, Word, csv_judge, json_judge
 from semel.audit.fields import split_fields
 from semel.audit.source import lines as cut
 from semel.batch import Claim
-from semel.ddl import PARSER_RULES, parse
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import read_split
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import read_split
+from semel.spec.ddl import PARSER_RULES, parse
 
 KINDS = {
     "a": "bigint", "s": "string", "f": "double", "t": "timestamp", "d": "date",

@@ -9,7 +9,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel import bloom, limits
+from semel import limits
+from semel.catalog import bloom
 
 hashes = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=300, unique=True).map(
     lambda values: np.array(sorted(values), dtype=np.uint64)

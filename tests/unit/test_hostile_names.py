@@ -9,16 +9,16 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
-from fix_hostile import NAMES, SUFFIX
-from fix_pipelines import Workbench
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from fix_hostile import NAMES, SUFFIX
+from fix_pipelines import Workbench
 from semel import limits
 from semel.errors import LimitError
-from semel.pipeline import Spec
 from semel.sinks.files import NULL_FOLDER, PartWriter
 from semel.sources.files import list_files
+from semel.spec.pipeline import Spec
 
 FEW = settings(
     derandomize=True,

@@ -10,18 +10,18 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 import xxhash
-from fix_hostile import FILES, lines_of
-from fix_pipelines import Workbench
-from fix_records import read_whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fix_hostile import FILES, lines_of
+from fix_pipelines import Workbench
+from fix_records import read_whole
 from semel import limits
 from semel.errors import SourceError
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import OFFSET, read_split
 from semel.gaps import unplanned
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, read_split
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]

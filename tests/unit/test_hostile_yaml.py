@@ -8,11 +8,12 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from semel import pipeline, spec_yaml
 from semel.airflow import factory
 from semel.errors import SpecError
-from semel.pipeline import Spec
-from semel.spec_parts import RESERVED_NAME
+from semel.spec import pipeline
+from semel.spec import yaml as spec_yaml
+from semel.spec.parts import RESERVED_NAME
+from semel.spec.pipeline import Spec
 
 BASE = """\
 name: clicks

@@ -4,14 +4,15 @@ import itertools
 
 import pyarrow as pa
 import pytest
+
 from fix_records import read_whole
 from fix_sink import spec_of
-
-from semel import ddl, identity
+from semel.catalog import identity
+from semel.catalog.ids import hash_ids
 from semel.errors import TerminalError
-from semel.ids import hash_ids
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.spec import ddl
 
 TEXTS = ["0", "1", "-1", "300", "1.5", "1.50", "1.0", "1e3", "0x10", "true", "abc", "20260101"]
 TEXTS += ["99999999999", "2026-01-01", "2026-01-01 10:11:12", "2026-01-01T10:11:12.5Z"]

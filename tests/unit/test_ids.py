@@ -10,8 +10,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel import bloom, sortedids
-from semel.ids import hash_ids
+from semel.catalog import bloom, sortedids
+from semel.catalog.ids import hash_ids
 
 MOMENT = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def one(array: pa.Array) -> list[tuple[int, int]]:
 
 
 def expected(*values: bytes) -> tuple[int, int, int]:
-    """The encoding of semel.ids, written again with a scalar library."""
+    """The encoding of semel.catalog.ids, written again with a scalar library."""
     data = values[0]
     if len(values) > 1:
         data = b"".join(

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
 from semel import paths
 from semel.audit import audit
 from semel.batch import Claim

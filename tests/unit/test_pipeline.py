@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from semel import paths, pipeline
+from semel import paths
 from semel.errors import SpecError, TerminalError
+from semel.spec import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fix_markers import duckdb_count
-from fix_sink import HonestSink
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_markers import duckdb_count
+from fix_sink import HonestSink
 from semel import paths
 from semel.errors import CorruptionError, TerminalError
 from semel.find import find

@@ -5,14 +5,14 @@ import io
 
 import pyarrow as pa
 import pytest
-from fix_records import Rejected, read_whole
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_records import Rejected, read_whole
 from semel import limits
 from semel.errors import SourceError, SpecError
-from semel.sources.csv import Csv, read_header
-from semel.sources.records import OFFSET, Reason
+from semel.formats.csv import Csv, read_header
+from semel.formats.records import OFFSET, Reason
 
 SCHEMA = pa.schema([("i", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
 PLAIN = Csv(header=False)

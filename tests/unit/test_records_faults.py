@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from fix_records import read_whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
-from semel.sources.lines import BadRecords, Lines, Parser
+from fix_records import read_whole
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.formats.lines import BadRecords, Lines, Parser
 
 SCHEMA = pa.schema(
     [

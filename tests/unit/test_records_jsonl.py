@@ -5,13 +5,13 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from fix_records import Rejected, read_whole
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_records import Rejected, read_whole
 from semel import limits
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import OFFSET, Reason
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import OFFSET, Reason
 
 SCHEMA = pa.schema(
     [

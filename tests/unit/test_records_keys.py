@@ -5,15 +5,15 @@ import tracemalloc
 
 import pyarrow as pa
 import pytest
-from fix_records import Rejected, read_whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_records import Rejected, read_whole
 from semel import limits
 from semel.batch import Ignored
-from semel.ddl import parse
-from semel.sources.jsonl import JsonLines
-from semel.spec_parts import REST_COLUMN, Unknown
+from semel.formats.jsonl import JsonLines
+from semel.spec.ddl import parse
+from semel.spec.parts import REST_COLUMN, Unknown
 
 
 def read(
@@ -194,7 +194,7 @@ def test_good_records_are_read_together(unknown: str, monkeypatch: pytest.Monkey
         raise AssertionError(text)
 
     for module in ("jsontext", "jsonmaps", "jsonkeys"):
-        monkeypatch.setattr(f"semel.sources.{module}.members", alone)
+        monkeypatch.setattr(f"semel.formats.{module}.members", alone)
     kinds = {"id": "string", "m": "map<string, int>", "j": "json"}
     rows, rejected, _ = read(GOOD, kinds, unknown)
     assert len(rows) + len(rejected) == 4 and {row["id"] for row in rows} >= {"2", "4"}

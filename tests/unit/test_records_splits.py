@@ -6,15 +6,15 @@ import io
 import pyarrow as pa
 import pytest
 import xxhash
-from fix_records import rejected_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_records import rejected_of
 from semel import limits
 from semel.errors import SourceError
-from semel.sources.csv import Csv, read_header
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import read_split
+from semel.formats.csv import Csv, read_header
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import read_split
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [

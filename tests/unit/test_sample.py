@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from fix_sink import spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fix_sink import spec_of
 from semel import limits
 from semel.batch import Claim
 from semel.errors import LimitError

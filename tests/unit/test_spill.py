@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.errors import CorruptionError
-from semel.sources.records import with_offset
+from semel.formats.records import with_offset
 from semel.steps import spill as spill_module
 from semel.steps.spill import Spill, Spilled
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fix_sink import spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_sink import spec_of
 from semel import limits
 from semel.batch import Claim
 from semel.errors import SourceError

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from fix_records import read_whole
 
-from semel.ddl import parse
-from semel.sources.csv import Csv
-from semel.sources.jsonl import JsonLines
+from fix_records import read_whole
+from semel.formats.csv import Csv
+from semel.formats.jsonl import JsonLines
+from semel.spec.ddl import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 

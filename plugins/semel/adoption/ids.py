@@ -16,17 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import limits, sortedids
+from semel import limits
 from semel.batch import Claim
+from semel.catalog import sortedids
+from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
-from semel.ids import hash_ids, seconds_of
+from semel.formats.declared import is_whole
 from semel.manifest import Kind
-from semel.pipeline import Scope
 from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
 from semel.sinks.idsfile import read_ids
 from semel.sources import files
 from semel.sources.content import is_gzip
-from semel.sources.formats import is_whole
+from semel.spec.pipeline import Scope
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import read_again
 from semel.storage import checksum

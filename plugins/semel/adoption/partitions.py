@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from semel import limits
 from semel.batch import Claim
-from semel.pipeline import Spec
 from semel.reader import Marker
 from semel.sources import cut
 from semel.sources.evidence import Partition, Seen, look, prefixes
 from semel.sources.files import ListedFile
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

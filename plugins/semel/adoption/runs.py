@@ -12,10 +12,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from semel import limits
-from semel.catalog import span_seconds
-from semel.ledger import row
 from semel.adoption.ids import ShardIds, distinct
-from semel.payload import Encoder, write_pieces
+from semel.catalog.payload import Encoder, write_pieces
+from semel.catalog.runs import span_seconds
+from semel.ledger import row
 
 
 @dataclass(frozen=True, kw_only=True)

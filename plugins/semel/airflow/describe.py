@@ -1,8 +1,8 @@
 """What a DAG's page in Airflow says about its pipeline, in Markdown."""
 
-from semel.durations import format_duration
-from semel.pipeline import Spec
-from semel.spec_parts import Select
+from semel.spec.durations import format_duration
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
 from semel.summary import size
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,

@@ -16,7 +16,6 @@ from airflow.sdk import (
     get_parsing_context,
 )
 
-from semel import pipeline
 from semel.airflow import describe
 from semel.airflow.operators import (
     INTERVAL_END,
@@ -28,9 +27,10 @@ from semel.airflow.operators import (
     StageOperator,
 )
 from semel.errors import SpecError
-from semel.pipeline import Spec
-from semel.spec_parts import Select
-from semel.spec_yaml import declared_name
+from semel.spec import pipeline
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
+from semel.spec.yaml import declared_name
 
 COLLECT_DAG_ID = "semel_collect"
 COLLECT_SCHEDULE = "17 * * * *"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
-from semel import pipeline
 from semel.errors import StateError, TerminalError
-from semel.pipeline import Spec
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager

@@ -23,10 +23,10 @@ from airflow.sdk.exceptions import (
 from semel import errors, paths, summary
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.pipeline import Spec
 from semel.spark.engine import SparkEngine
 from semel.spark.session import interrupt, open_engine
 from semel.spark.settings import settings_for
+from semel.spec.pipeline import Spec
 from semel.stage import Say, stage
 
 CONNECTION = "spark_default"

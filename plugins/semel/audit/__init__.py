@@ -29,8 +29,8 @@ from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
 from semel.errors import SourceError, TerminalError
 from semel.manifest import Kind
-from semel.pipeline import Scope, Spec
 from semel.reader import Marker, columns_in_files, dataset_of
+from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.audit.exact import Rules
-from semel.ddl import ColumnType
-from semel.pipeline import Scope, Spec
-from semel.spec_parts import Csv, Unknown
+from semel.spec.ddl import ColumnType
+from semel.spec.parts import Csv, Unknown
+from semel.spec.pipeline import Scope, Spec
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",

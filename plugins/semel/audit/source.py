@@ -17,7 +17,7 @@ from semel import limits
 from semel.audit.fields import record_end, split_fields
 from semel.batch import Claim
 from semel.errors import SourceError
-from semel.spec_parts import Csv
+from semel.spec.parts import Csv
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -111,6 +111,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _exit_code(error: SemelError) -> int:
-    from semel.pipeline import UnknownPipelineError
+    from semel.spec.pipeline import UnknownPipelineError
 
     return EXIT_USAGE if isinstance(error, UnknownPipelineError) else EXIT_FAILED

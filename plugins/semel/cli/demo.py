@@ -11,6 +11,6 @@ def demo(as_json: output.AsJson = False) -> None:
 
     Example: semel demo
     """
-    from semel.cli.demo_week import run_week
+    from semel.demo.week import run_week
 
     run_week(as_json=as_json)

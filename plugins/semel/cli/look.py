@@ -32,8 +32,8 @@ def audit(
 
     Example: semel audit flights
     """
-    from semel import pipeline as pipelines
     from semel.audit import audit as prove
+    from semel.spec import pipeline as pipelines
 
     verdict = prove(pipelines.find(pipeline), sink)
 
@@ -76,8 +76,8 @@ def find(
 
     Example: semel find flights 2013 1 1 UA 1545 EWR
     """
-    from semel import pipeline as pipelines
     from semel.find import find as look_for
+    from semel.spec import pipeline as pipelines
 
     found = look_for(pipelines.find(pipeline), identity)
 
@@ -105,9 +105,9 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
 
     Example: semel gaps flights
     """
-    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
     from semel.gaps import gaps as look_for
+    from semel.spec import pipeline as pipelines
 
     with open_ledger() as ledger:
         found = look_for(ledger, pipelines.find(pipeline))
@@ -147,8 +147,8 @@ def batches(
     """
     from rich.markup import escape
 
-    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
+    from semel.spec import pipeline as pipelines
 
     name = pipelines.find(pipeline).name if pipeline else None
     with open_ledger() as ledger:

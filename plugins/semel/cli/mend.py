@@ -42,9 +42,9 @@ def accept(
         raise typer.BadParameter("give either a PATH or --columns")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
-    from semel import pipeline as pipelines
     from semel.accept import accept_columns, accept_file, accept_loss
     from semel.cli.connect import open_ledger
+    from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
@@ -103,10 +103,10 @@ def adopt(
 
     Example: semel adopt flights
     """
-    from semel import pipeline as pipelines
     from semel import summary
     from semel.adopt import adopt as take_over
     from semel.cli.connect import open_ledger
+    from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
@@ -127,12 +127,12 @@ def collect(
 
     Example: semel collect flights
     """
-    from semel import pipeline as pipelines
     from semel import summary
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
     from semel.errors import SemelError
-    from semel.spec_yaml import declared_name
+    from semel.spec import pipeline as pipelines
+    from semel.spec.yaml import declared_name
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.files()})

@@ -37,11 +37,11 @@ def run(
 
     Example: semel run flights
     """
-    from semel import pipeline as pipelines
     from semel import stack, summary
     from semel.cli.connect import open_ledger
     from semel.run import run_batch
     from semel.spark.session import open_engine
+    from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     window = None
@@ -83,7 +83,7 @@ def migrate(as_json: output.AsJson = False) -> None:
     Example: semel migrate
     """
     from semel import stack
-    from semel.migrate import migrate as bring_up
+    from semel.ledger.migrate import migrate as bring_up
 
     revision = bring_up(stack.ledger_dsn())
     text = f"the ledger is at revision {revision}"

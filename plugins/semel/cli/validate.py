@@ -22,8 +22,8 @@ def validate(
 
     Example: semel validate dags/pipelines/flights.yaml
     """
-    from semel import pipeline
     from semel.errors import SpecError
+    from semel.spec import pipeline
 
     if print_schema:
         schema = pipeline.json_schema()

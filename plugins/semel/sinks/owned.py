@@ -6,9 +6,9 @@ import sqlalchemy as sa
 
 from semel.errors import TerminalError
 from semel.ledger import rows
-from semel.pipeline import Spec
 from semel.reader import Marker, markers
 from semel.sinks import traces
+from semel.spec.pipeline import Spec
 
 
 # Keeps D1.

@@ -16,8 +16,8 @@ from pathlib import Path
 from string import Formatter
 
 from semel.manifest import Kind
-from semel.pipeline import Spec
 from semel.sinks import layout
+from semel.spec.pipeline import Spec
 
 _NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is none of ours.
 _MARKER = re.compile(rf"b({_NUMBER})\.json")

@@ -8,13 +8,13 @@ import xxhash
 
 from semel import limits
 from semel.errors import LimitError, SourceError
-from semel.pipeline import Spec
+from semel.formats.declared import header_of, is_whole
 from semel.sources.content import Content
 from semel.sources.evidence import Partition, last_record
 from semel.sources.facts import Facts, Recognised, Window, in_window
 from semel.sources.files import ListedFile, Refusal, file_time, quoted, refusal
-from semel.sources.formats import header_of, is_whole
 from semel.sources.recognise import REFUSED, Answer, Match
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

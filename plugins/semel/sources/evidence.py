@@ -14,7 +14,6 @@ import xxhash
 
 from semel import limits
 from semel.errors import SourceError
-from semel.pipeline import Spec
 from semel.sources.content import (
     Content,
     GzipContent,
@@ -27,6 +26,7 @@ from semel.sources.content import (
 from semel.sources.files import ListedFile, seen_now, signed
 from semel.sources.recognise import Match
 from semel.sources.rotation import is_rotation
+from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from typing import BinaryIO
 
 from semel.batch import Claim
 from semel.errors import RetryableError, SourceError
-from semel.pipeline import Spec
 from semel.sources.content import content_of, is_gzip, open_file
 from semel.sources.rotation import is_rotation
+from semel.spec.pipeline import Spec
 
 _UNSEEN = ("unreadable", "missing")
 

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.pipeline import Spec
 from semel.sources.evidence import (
     Partition,
     Seen,
@@ -31,6 +30,7 @@ from semel.sources.facts import Facts, Knowledge, Lost, Recognised, Where, Windo
 from semel.sources.files import ListedFile, Listing, inodes_below
 from semel.sources.recognise import Answer, Match, Own, Place, recognise
 from semel.sources.rotation import is_rotation
+from semel.spec.pipeline import Spec
 
 
 def gather(spec: Spec, listing: Listing, knowledge: Knowledge, window: Window) -> Recognised:

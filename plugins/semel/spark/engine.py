@@ -20,7 +20,7 @@ from semel import errors
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.manifest import SplitReport, StagedFile, pack_files, unpack_files
 from semel.spark.transforms import load_transforms, module_path
-from semel.spec_parts import twice
+from semel.spec.parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.steps.job import StageJob
 from semel.steps.read import read_task

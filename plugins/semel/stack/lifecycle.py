@@ -208,7 +208,7 @@ def _save(wanted: Wanted) -> None:
 
 def _migrate(wanted: Wanted, echo: Echo) -> None:
     """Both migrations at the same time: Airflow's is a process of its own."""
-    from semel.migrate import migrate
+    from semel.ledger.migrate import migrate
 
     with ThreadPoolExecutor(max_workers=1) as beside:
         airflow = beside.submit(airflow_server.migrate, wanted.airflow_env, echo)

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from semel import sortedids
+from semel.catalog import sortedids
 
 Known = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from semel import limits
 from semel.batch import Claim
-from semel.catalog import Run
-from semel.pipeline import Spec
-from semel.sources.records import OFFSET
+from semel.catalog.runs import Run
+from semel.formats.records import OFFSET
+from semel.spec.pipeline import Spec
 
 SOURCE_COLUMN = "_semel_source"
 OFFSET_COLUMN = OFFSET

@@ -17,12 +17,13 @@ import xxhash
 
 from semel import limits
 from semel.batch import Claim, Counts, Ignored
-from semel.ids import hash_ids, seconds_of
+from semel.catalog.ids import hash_ids, seconds_of
+from semel.formats import declared as formats
+from semel.formats.records import OFFSET, REJECTED, Block, printable, read_split
 from semel.manifest import SplitReport
-from semel.pipeline import Late, Scope
-from semel.sources import files, formats
+from semel.sources import files
 from semel.sources.content import is_gzip
-from semel.sources.records import OFFSET, REJECTED, Block, printable, read_split
+from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
 from semel.steps.job import SOURCE_COLUMN, Split, StageJob
 from semel.steps.spill import Spill

@@ -4,9 +4,9 @@ import uuid
 from functools import cache
 from pathlib import Path
 
+from semel.catalog.payload import FilterCache, known, store_run
 from semel.ledger import Ledger
 from semel.manifest import SplitReport, StagedFile
-from semel.payload import FilterCache, known, store_run
 from semel.sinks.idsfile import Shard, write_ids
 from semel.steps.classify import Dropped, SplitIds, classify
 from semel.steps.job import StageJob

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import CorruptionError
-from semel.sources.records import with_offset
+from semel.formats.records import with_offset
 from semel.steps.job import StageJob
 
 _BATCH_BYTES = 1 << 20  # Rows are held until they are so many: a batch of one row costs as much.

@@ -14,11 +14,12 @@ import xxhash
 
 from semel import limits
 from semel.batch import Counts, Ignored
-from semel.ids import HashedIds, hash_ids
+from semel.catalog.ids import HashedIds, hash_ids
+from semel.formats import declared as formats
+from semel.formats.records import OFFSET, read_split
 from semel.manifest import SplitReport
-from semel.pipeline import Scope, Spec
-from semel.sources import files, formats
-from semel.sources.records import OFFSET, read_split
+from semel.sources import files
+from semel.spec.pipeline import Scope, Spec
 from semel.steps.classify import SplitIds
 from semel.steps.job import Split, StageJob
 

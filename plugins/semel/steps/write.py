@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import CorruptionError
+from semel.formats.records import OFFSET
 from semel.manifest import SplitReport, StagedFile
-from semel.sources.records import OFFSET
 from semel.steps.classify import Dropped, Reason
 from semel.steps.job import Split, StageJob
 from semel.steps.read import output_columns

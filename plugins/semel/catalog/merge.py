@@ -12,11 +12,12 @@ from itertools import groupby
 import numpy as np
 import sqlalchemy as sa
 
-from semel import bloom, faults, limits, sortedids
-from semel.catalog import Run, span_seconds
+from semel import faults, limits
+from semel.catalog import bloom, sortedids
+from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
+from semel.catalog.runs import Run, span_seconds
 from semel.errors import RetryableError
 from semel.ledger import Ledger, row, rows
-from semel.payload import Encoder, FilterCache, Index, read_ids, write_pieces
 
 _RATIO = 2  # a run joins smaller ones that hold at least half as many ids together
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.sources.jsontext import members, objects
-from semel.sources.lines import Fault, Lines, Reason
+from semel.formats.jsontext import members, objects
+from semel.formats.lines import Fault, Lines, Reason
 
 VALUE = "v"
 """The column that holds the values of a map."""

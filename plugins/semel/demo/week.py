@@ -11,12 +11,12 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from semel import demo as flights
 from semel import paths, stack
 from semel.cli import output
-from semel.cli.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
+from semel.demo import flights
+from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
-from semel.pipeline import Spec
+from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
     from semel.audit import Verdict
@@ -66,8 +66,8 @@ class Found:
 
 def run_week(*, as_json: bool) -> None:
     """Land the next week, run it, compare and audit. typer.Exit(1) when one is not right."""
-    from semel import pipeline
     from semel.audit import audit
+    from semel.spec import pipeline
 
     began = time.monotonic()
     spec = pipeline.find(PIPELINE)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from semel.sources.lines import BadRecords, Lines, Reason
+from semel.formats.lines import BadRecords, Lines, Reason
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _MEMBER = re.compile(rb"[{,\s]*(" + _STRING + rb")\s*:\s*", re.DOTALL)

@@ -1,7 +1,7 @@
 """The catalog's headers: which id runs there are, who may see them, and where their ids lie.
 
 An id run is the sorted ids that one attempt, or one merge, adds to one shard. Its header is a small
-row; its ids and filter (semel.payload) lie in a segment table, one per pipeline and drop span, so
+row; its ids and filter (catalog.payload) lie in a segment table, one per pipeline and drop span, so
 that forgetting a hundred million ids is one DROP TABLE.
 
 A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired:

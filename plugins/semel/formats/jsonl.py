@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.json
 
 from semel.batch import Ignored
-from semel.sources.blocks import line_ends
-from semel.sources.columns import as_read
-from semel.sources.jsonfaults import Decimals, Repeated, nameable, without_words
-from semel.sources.jsonkeys import Keys
-from semel.sources.jsonmaps import VALUE, Judge, map_column
-from semel.sources.jsontext import Texts
-from semel.sources.lines import BadRecords, Fault, Lines, Reason
-from semel.sources.records import OFFSET, judge_lines
-from semel.spec_parts import REST_COLUMN, Unknown
+from semel.formats.blocks import line_ends
+from semel.formats.columns import as_read
+from semel.formats.jsonfaults import Decimals, Repeated, nameable, without_words
+from semel.formats.jsonkeys import Keys
+from semel.formats.jsonmaps import VALUE, Judge, map_column
+from semel.formats.jsontext import Texts
+from semel.formats.lines import BadRecords, Fault, Lines, Reason
+from semel.formats.records import OFFSET, judge_lines
+from semel.spec.parts import REST_COLUMN, Unknown
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")

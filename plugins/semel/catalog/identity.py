@@ -1,14 +1,14 @@
 """What a pipeline's catalog of ids is made of: it cannot change while the catalog lives.
 
 A change would make other hashes of the same records, and all of them would pass as new. Column
-types may change within a class, for what hashes alike (semel.ids) stays the same id.
+types may change within a class, for what hashes alike (catalog.ids) stays the same id.
 """
 
 import json
 from typing import Any
 
 from semel.errors import TerminalError
-from semel.pipeline import Scope, Spec
+from semel.spec.pipeline import Scope, Spec
 
 _CLASSES = {
     "string": "text",

@@ -20,9 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from semel import ddl, limits
-from semel.durations import format_duration, parse_duration, parse_size
-from semel.spec_yaml import Problem, Problems
+from semel import limits
+from semel.spec import ddl
+from semel.spec.durations import format_duration, parse_duration, parse_size
+from semel.spec.yaml import Problem, Problems
 
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""

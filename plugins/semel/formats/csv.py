@@ -20,9 +20,9 @@ import pyarrow.csv
 from semel import limits
 from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
-from semel.sources.blocks import line_ends
-from semel.sources.decimals import decimal_fault
-from semel.sources.lines import BadRecords, Fault, Lines, Reason
+from semel.formats.blocks import line_ends
+from semel.formats.decimals import decimal_fault
+from semel.formats.lines import BadRecords, Fault, Lines, Reason
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from semel.sources.decimals import NO_NUMBER, decimal_fault
-from semel.sources.lines import Fault, Lines, Reason
+from semel.formats.decimals import NO_NUMBER, decimal_fault
+from semel.formats.lines import Fault, Lines, Reason
 
 _QUOTE, _COLON, _SPACE = b'": '
 # Words that pyarrow takes for numbers, and that are no JSON.

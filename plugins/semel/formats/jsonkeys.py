@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.batch import Ignored
-from semel.sources.jsontext import elements, is_json, member, members, object_texts, objects
-from semel.sources.lines import Fault, Lines, Reason
+from semel.formats.jsontext import elements, is_json, member, members, object_texts, objects
+from semel.formats.lines import Fault, Lines, Reason
 
 _BLANK = b" \t\r"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -23,9 +23,9 @@ import xxhash
 
 from semel import limits
 from semel.batch import Ignored
-from semel.sources.blocks import Oversized, Piece, owned_pieces
-from semel.sources.columns import convert
-from semel.sources.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
+from semel.formats.blocks import Oversized, Piece, owned_pieces
+from semel.formats.columns import convert
+from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
 
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 

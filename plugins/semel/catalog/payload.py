@@ -25,11 +25,12 @@ import sqlalchemy as sa
 import xxhash
 from psycopg import errors as pg
 
-from semel import bloom, faults, limits, sortedids
-from semel.catalog import Run, payload_query
+from semel import faults, limits
+from semel.catalog import bloom, sortedids
+from semel.catalog.room import Room
+from semel.catalog.runs import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
-from semel.room import Room
 
 _ID_BYTES = 12
 _COLUMN_TYPES = ("int8", "int4", "int2", "bytea")

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from semel import ddl, limits, paths, spec_yaml
+from semel import limits, paths
 from semel.errors import SpecError, TerminalError
-from semel.spec_parts import (
+from semel.spec import ddl
+from semel.spec import yaml as spec_yaml
+from semel.spec.parts import (
     GLOB,
     RESERVED_NAME,
     REST_COLUMN,
@@ -31,7 +33,7 @@ from semel.spec_parts import (
     Unknown,
     twice,
 )
-from semel.spec_yaml import Problem, Problems
+from semel.spec.yaml import Problem, Problems
 
 if TYPE_CHECKING:
     import pyarrow as pa

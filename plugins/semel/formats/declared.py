@@ -4,11 +4,11 @@ import gzip
 import zlib
 
 from semel.errors import SourceError
-from semel.pipeline import Spec
-from semel.sources.csv import Csv, read_header
-from semel.sources.jsonl import JsonLines
-from semel.sources.records import Format
-from semel.spec_parts import REST_COLUMN
+from semel.formats.csv import Csv, read_header
+from semel.formats.jsonl import JsonLines
+from semel.formats.records import Format
+from semel.spec.parts import REST_COLUMN
+from semel.spec.pipeline import Spec
 
 
 def format_of(spec: Spec) -> Format:

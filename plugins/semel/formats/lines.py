@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.batch import Ignored
-from semel.sources.blocks import RecordEnds
+from semel.formats.blocks import RecordEnds
 
 
 class Reason(StrEnum):

@@ -6,7 +6,7 @@ blocks need not be a power of two. Ids are sorted by hash, so both building and 
 memory from one end to the other, and what a probe costs does not depend on the filter's size.
 
 A filter answers "surely not" or "perhaps": it may only spare a look-up that would find nothing. Its
-checksum is verified by who loads it (semel.payload), because a lost bit would let duplicates pass.
+checksum is verified by who loads it (payload), because a lost bit would let duplicates pass.
 """
 
 from dataclasses import dataclass

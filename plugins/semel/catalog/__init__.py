@@ -1,0 +1,1 @@
+"""The catalog of record ids: headers and payload of id runs, filters, look-ups, merges."""
