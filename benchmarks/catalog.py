@@ -21,7 +21,7 @@ import numpy as np
 from grow import Grown, IdsEngine, random_shard, size_of, store_shard
 from harness import Clock, Place, in_turn, medians
 
-from semel import paths
+from semel import settings
 from semel.catalog.payload import FilterCache, known
 from semel.ledger import Ledger
 from semel.steps.job import StageJob
@@ -92,7 +92,7 @@ def _measure(place: Place, ledger: Ledger, options: Namespace) -> dict[str, Any]
 def _looks(grown: Grown, seed: int) -> dict[str, float]:
     """Ask new ids of shard 0: the share that a filter cannot rule out, and that of one filter."""
     h1, h2 = random_shard(_ASKED, [seed + 2, 1 << 40])
-    cache = FilterCache(paths.cache_dir())
+    cache = FilterCache(settings.cache_dir())
     runs = [run for run in grown.live() if run.shard == 0]
     hits = [cache.open(grown.ledger, run).filter.probe(h1) for run in runs]
     found = known(grown.ledger, cache, runs[-1:], h1, h2)

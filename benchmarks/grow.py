@@ -13,7 +13,7 @@ import pyarrow as pa
 from data import ids_of, seconds_of
 from harness import Place, quiet
 
-from semel import paths
+from semel import settings
 from semel.batch import Counts
 from semel.catalog.ids import hash_ids
 from semel.catalog.merge import merge, merge_candidates
@@ -158,7 +158,7 @@ class Grown:
 
     def merge(self) -> int:
         """Merge as collect does, and delete what was merged. Returns the ids of the new runs."""
-        merged, cache = 0, FilterCache(paths.cache_dir())
+        merged, cache = 0, FilterCache(settings.cache_dir())
         horizon = int(self.spec.dedup.horizon.total_seconds())
         while groups := merge_candidates(self.live(), horizon_seconds=horizon):
             merged += sum(merge(self.ledger, cache, group).ids for group in groups)

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from semel import stack, summary
+from semel import settings, summary
 from semel.errors import RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.spark.session import SUBMITTED, open_engine
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         spec = pipeline.find(given.pipeline)
-        with Ledger(stack.ledger_dsn()) as ledger, open_engine(SUBMITTED) as engine:
+        with Ledger(settings.ledger_dsn()) as ledger, open_engine(SUBMITTED) as engine:
             staged = stage(ledger, spec, given.batch, engine)
             answer = {"error": None, "text": summary.stage(staged)}
     except SemelError as error:

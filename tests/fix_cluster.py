@@ -23,7 +23,7 @@ from pyspark import cloudpickle
 from fix_faults import PRELOADED
 from fix_pipelines import Workbench
 from fix_postgres import free_port
-from semel import faults, limits, paths
+from semel import faults, limits, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
@@ -232,7 +232,7 @@ def _drive(
 ) -> None:
     os.environ.update(environment)
     limits.SPLIT_BYTES = SPLIT_BYTES
-    paths.transforms_dir = lambda: transforms
+    settings.transforms_dir = lambda: transforms
     faults.arm_all(armed, folder)
     log = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends
     say = lambda text: print(text, file=log, flush=True)  # noqa: E731

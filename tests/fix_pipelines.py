@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semel import paths
+from semel import settings
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
 from semel.steps import shard
@@ -64,7 +64,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(made.data))
     monkeypatch.setenv("SEMEL_PIPELINES_DIR", str(made.pipelines))
     monkeypatch.setenv("SEMEL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(paths, "transforms_dir", lambda: made.transforms)
+    monkeypatch.setattr(settings, "transforms_dir", lambda: made.transforms)
     yield made
     shard.filters_in.cache_clear()
 

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from semel import paths
+from semel import settings
 from semel.ledger import Ledger
 
 _START_SECONDS = 120
@@ -62,7 +62,7 @@ def template(postgres: str) -> Iterator[str]:
     name = f"semel_template_{secrets.token_hex(4)}"
     _admin(postgres, f"CREATE DATABASE {name}")
     with psycopg.connect(_dsn(postgres, name), autocommit=True) as connection:
-        connection.execute((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+        connection.execute((settings.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
         for change in SCHEMA_CHANGES:
             connection.execute(change)
     yield name
@@ -89,7 +89,7 @@ def lose(ledger: Ledger) -> None:
     """Lose all that a ledger holds; a new one, that knows nothing, takes its place."""
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA semel CASCADE")
-        connection.exec_driver_sql((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+        connection.exec_driver_sql((settings.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
         for change in SCHEMA_CHANGES:
             connection.exec_driver_sql(change)
     ledger.engine.dispose()  # Its connections have statements prepared for the lost tables.

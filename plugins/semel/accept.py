@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import faults, paths
+from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
 from semel.formats.declared import is_whole
@@ -276,7 +276,7 @@ def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
 
 def _named(spec: Spec, path: str, there: set[str]) -> str | None:
     """Which of the known paths is meant: as it is, or below one of the usual folders."""
-    folders = (spec.source_root(), *paths.data_roots(), Path.cwd())
+    folders = (spec.source_root(), *settings.data_roots(), Path.cwd())
     tried = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
     real = (os.path.realpath(os.path.dirname(name)) for name in tried)
     tried += [os.path.join(*pair) for pair in zip(real, map(os.path.basename, tried), strict=True)]

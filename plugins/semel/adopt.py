@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from semel import faults, limits, paths
+from semel import faults, limits, settings
 from semel.adoption import note, runs
 from semel.adoption.ids import GoneError, ids_of
 from semel.adoption.partitions import Adoptee, partitions_of
@@ -105,7 +105,7 @@ def _adopt(
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
     partitions = partitions_of(spec, found, list_files(spec).files)
     lost = note.gaps([marker.commit_seq for marker in found])
-    folder = paths.cache_dir()
+    folder = settings.cache_dir()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=folder) as spills:
         catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)

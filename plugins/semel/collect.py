@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel import faults, limits, paths
+from semel import faults, limits, settings
 from semel.catalog.merge import merge, merge_candidates
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import (
@@ -134,7 +134,7 @@ def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:
 def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
     """Merge until each shard has few live runs. Returns how many runs went into others."""
     merged = 0
-    cache = FilterCache(paths.cache_dir())
+    cache = FilterCache(settings.cache_dir())
     horizon = int(spec.dedup.horizon.total_seconds())
     for _ in range(limits.MERGES_PER_COLLECT_MAX):
         with ledger.transaction() as connection:

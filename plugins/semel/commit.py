@@ -18,7 +18,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import faults, limits, paths
+from semel import faults, limits, settings
 from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
@@ -132,7 +132,7 @@ def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run
     if not mine or not theirs:
         return 0
     try:
-        return overlap(ledger, FilterCache(paths.cache_dir()), mine, theirs)
+        return overlap(ledger, FilterCache(settings.cache_dir()), mine, theirs)
     except CorruptionError:
         now = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
         if now["status"] != AttemptStatus.STAGED:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import xxhash
 
-from semel import faults, paths
+from semel import faults, settings
 from semel.batch import (
     Attempt,
     AttemptStatus,
@@ -224,7 +224,7 @@ def _begin(
         now_seconds=begun["now_seconds"],
         segment_id=segment,
         runs=pinned.runs,
-        cache_dir=paths.cache_dir(),
+        cache_dir=settings.cache_dir(),
     )
 
 

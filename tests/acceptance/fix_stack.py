@@ -13,6 +13,7 @@ import pytest
 from airflow_rest import Airflow, wait_for
 
 from fix_pipelines import Workbench
+from semel import settings
 from semel import stack as semel_stack
 from semel.stack import layout, process
 from semel.stack.leader import Record
@@ -90,7 +91,7 @@ class Stack(Workbench):
 
     def query(self, statement: str, *values: object) -> list[tuple]:
         """Rows of the ledger."""
-        with psycopg.connect(semel_stack.ledger_dsn()) as connection:
+        with psycopg.connect(settings.ledger_dsn()) as connection:
             return connection.execute(statement, values).fetchall()
 
     def records(self) -> dict[str, Record]:

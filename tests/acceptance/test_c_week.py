@@ -8,7 +8,7 @@ import psutil
 from airflow_rest import wait_for
 from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
 
-from semel import reader
+from semel import reader, settings
 from semel import stack as semel_stack
 from semel.spec import pipeline
 
@@ -60,7 +60,7 @@ def test_every_way_gives_the_same_rows(stack: Stack) -> None:
     assert code == 0, said
     assert submitted.returncode == 0, submitted.stdout[-4000:]
     assert "Spark-Submit cmd: spark-submit --master local[2]" in submitted.stdout
-    assert semel_stack.ledger_dsn() not in submitted.stdout
+    assert settings.ledger_dsn() not in submitted.stdout
     assert submitted.stdout.count("staged, not committed: batch") == 1
 
     tables = [reader.dataset(pipeline.find(name).sink_path()).to_table() for name in WEEKS]

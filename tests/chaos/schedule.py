@@ -24,7 +24,7 @@ import psycopg
 import sqlalchemy as sa
 from fix_scene import Scene
 
-from semel import faults, paths
+from semel import faults, settings
 from semel.catalog.payload import FilterCache
 from semel.ledger import Ledger
 from semel.steps import shard
@@ -109,7 +109,7 @@ class Play:
         self._changed = threading.Condition()
         self._here = threading.local()
         self._over = False
-        self._cache_dir = paths.cache_dir()
+        self._cache_dir = settings.cache_dir()
 
     def __enter__(self) -> "Play":
         return self
@@ -159,7 +159,7 @@ class Play:
         with ExitStack() as stack:
             for owner, name, ours in (
                 (faults, "point", self._point),
-                (paths, "cache_dir", lambda: self._cache_dir / self._here.actor.name),
+                (settings, "cache_dir", lambda: self._cache_dir / self._here.actor.name),
                 (shard, "ledger_of", lambda _: self._here.actor.ledger),
                 (shard, "filters_in", FilterCache),
             ):

@@ -15,7 +15,7 @@ from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_postgres import restart, server
-from semel import faults, paths
+from semel import faults, settings
 from semel.catalog import merge
 from semel.collect import collect
 from semel.commit import commit
@@ -120,7 +120,7 @@ def crashing() -> Iterator[str]:
     """A server that may crash: its files are as durable as a user's."""
     with server() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute((paths.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
+            connection.execute((settings.sql_dir() / "schema.sql").read_text(encoding="utf-8"))
         yield dsn
 
 

@@ -14,7 +14,7 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_hostile import FILES, NAMES, SUFFIX, lines_of
 from fix_pipelines import Workbench, events
-from semel import paths
+from semel import settings as where
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -208,4 +208,4 @@ def test_a_module_of_a_known_name_is_the_folders_own(bench: Workbench) -> None:
     (bench.transforms / "json.py").write_text("def dumps(frame):\n    return 'ours'\n")
     [(_, found)] = load_transforms(bench.spec(transforms=["json:dumps"]).transforms)
     assert found(None) == "ours" and json.dumps(None) == "null"
-    assert paths.transforms_dir() == bench.transforms
+    assert where.transforms_dir() == bench.transforms

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from semel import paths
+from semel import settings
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger.migrate import migrate
 
@@ -121,12 +121,12 @@ def test_a_migration_that_fails_leaves_nothing(empty: str, tmp_path: Path, monke
     """All pending migrations are one transaction: half of a schema never stays."""
     copied = tmp_path / "sql" / "migrations"
     (copied / "versions").mkdir(parents=True)
-    source = paths.sql_dir() / "migrations"
+    source = settings.sql_dir() / "migrations"
     for path in [*source.glob("*.*"), *source.glob("versions/*.py")]:
         (copied / path.relative_to(source)).write_bytes(path.read_bytes())
     with next(copied.glob("0001_*.sql")).open("a") as file:
         file.write("\nSELECT 1 / 0;\n")
-    monkeypatch.setattr(paths, "sql_dir", lambda: tmp_path / "sql")
+    monkeypatch.setattr(settings, "sql_dir", lambda: tmp_path / "sql")
     with pytest.raises(sa.exc.DataError):
         migrate(empty)
     with psycopg.connect(empty) as connection:

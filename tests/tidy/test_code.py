@@ -140,6 +140,19 @@ def test_imports_point_one_way() -> None:
     assert not complaints, told(complaints)
 
 
+def test_only_its_commands_know_the_local_stack() -> None:
+    """Whoever has an own Airflow needs no local stack: only its commands and the demo use it."""
+    allowed = ("semel.stack", "semel.demo", "semel.cli.stack", "semel.cli.demo")
+    complaints = [
+        f"{tree.shown(path)}:{line}: ask semel.settings; {tree.module_of(path)} is no part of it"
+        for path in PACKAGE
+        if not tree.module_of(path).startswith(allowed)
+        for line, name in imports(path, lazy=True)
+        if name.startswith(("semel.stack", "semel.demo"))
+    ]
+    assert not complaints, told(complaints)
+
+
 def test_the_core_needs_neither_airflow_nor_spark() -> None:
     """Only semel/airflow and semel/spark import them; other outer parts do when called."""
     complaints = []

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semel.stack import LEDGER_VARIABLE, SPARK_VARIABLE, airflow_server, spark_server
+from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
+from semel.stack import airflow_server, spark_server
 
 FILE = Path(__file__).resolve().parents[2] / "docker-compose.yaml"
 TEXT = FILE.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel import paths
+from semel import settings
 from semel.errors import RetryableError, TerminalError
 
 SPEC = """
@@ -55,12 +55,12 @@ print("\\n" + json.dumps(found))
 def parsed(folder: Path, *only: str) -> dict[str, Any]:
     """What Airflow finds in dags/ and plugins/ with the pipelines of `folder`."""
     done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(paths.home() / "dags"), *only],
+        [sys.executable, "-c", PARSE, str(settings.home() / "dags"), *only],
         env={
             **os.environ,
             "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(paths.home() / "plugins"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.home() / "plugins"),
             "SEMEL_PIPELINES_DIR": str(folder),
             "SEMEL_DATA_ROOTS": str(folder / "data"),
         },

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
-from semel import paths
+from semel import settings
 from semel.audit import audit
 from semel.batch import Claim
 from semel.claims import pack_claims, read_claims
@@ -24,7 +24,7 @@ from semel.reader import dataset, markers
 def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stored sink in data/out/flights below the working folder, as README has it."""
     sink = stored_sink(tmp_path)
-    monkeypatch.setattr(paths, "data_roots", lambda: [(tmp_path / "data").resolve()])
+    monkeypatch.setattr(settings, "data_roots", lambda: [(tmp_path / "data").resolve()])
     monkeypatch.chdir(tmp_path)
     return sink
 

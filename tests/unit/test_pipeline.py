@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from semel import paths
+from semel import settings
 from semel.errors import SpecError, TerminalError
 from semel.spec import pipeline
 
@@ -378,7 +378,7 @@ def test_the_json_schema_is_current():
 
 def test_the_shipped_pipelines_are_right():
     """Every shipped pipeline loads, fits the JSON Schema and points its editor line at it."""
-    assert paths.pipelines_dir() == ROOT / "dags" / "pipelines"
+    assert settings.pipelines_dir() == ROOT / "dags" / "pipelines"
     for path in pipeline.files():
         pipeline.load(path)
         jsonschema.validate(yaml.safe_load(path.read_text()), pipeline.json_schema())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fix_markers import duckdb_count
 from fix_sink import HonestSink
-from semel import paths
+from semel import settings
 from semel.errors import CorruptionError, TerminalError
 from semel.find import find
 from semel.reader import arrow_type, dataset, markers
@@ -21,7 +21,7 @@ from semel.reader import arrow_type, dataset, markers
 
 @pytest.fixture(autouse=True)
 def roots(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "data_roots", lambda: [tmp_path.resolve()])
+    monkeypatch.setattr(settings, "data_roots", lambda: [tmp_path.resolve()])
 
 
 def two_batches(folder: Path, **changes) -> HonestSink:

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from semel import stack
+from semel import settings, stack
 from semel.errors import TerminalError, UnavailableError
 from semel.stack import airflow_server, layout, spark_server, supervision
 
@@ -102,10 +102,18 @@ def test_remote_that_is_none_is_refused_without_its_token():
 
 def test_addresses_without_a_stack(monkeypatch):
     """Without stack and variable the error says both ways out; the variable alone suffices."""
-    with pytest.raises(UnavailableError, match=r"`semel up`, or set SEMEL_LEDGER_DSN"):
-        stack.ledger_dsn()
+    with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or run `semel up`"):
+        settings.ledger_dsn()
+    layout.folder()
+    settings.addresses_file().write_text('{"SEMEL_LEDGER_DSN": "postgresql://of/stack"}')
+    assert settings.ledger_dsn() == "postgresql://of/stack"
+    with pytest.raises(UnavailableError, match="SEMEL_SPARK_REMOTE is not set"):
+        settings.spark_remote()
+    settings.addresses_file().write_text("[]")
+    with pytest.raises(TerminalError, match="remove it and run `semel up`"):
+        settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
-    assert stack.ledger_dsn() == "postgresql://me@there/db"
+    assert settings.ledger_dsn() == "postgresql://me@there/db"
 
 
 def test_endpoints_do_not_show_passwords():

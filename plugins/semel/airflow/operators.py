@@ -71,12 +71,12 @@ class VerbOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> str:
         """Run the verb. Returns its summary, which is the task's XCom."""
-        from semel import stack
+        from semel import settings
         from semel.ledger import Ledger
 
         try:
             spec = pipeline.find(self.pipeline)
-            with Ledger(stack.ledger_dsn()) as ledger:
+            with Ledger(settings.ledger_dsn()) as ledger:
                 text = self.act(ledger, spec, context)
         except TerminalError as error:
             raise AirflowFailException(str(error)) from None

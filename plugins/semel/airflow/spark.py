@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import (
     AirflowRuntimeError,
 )
 
-from semel import errors, paths, summary
+from semel import errors, settings, summary
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.spark.engine import SparkEngine
@@ -100,7 +100,8 @@ class Stager:
             self._hook = hook
             failure = None
             try:
-                hook.submit(str(paths.transforms_dir() / "stage_batch.py"), env=self._environment())
+                program = settings.transforms_dir() / "stage_batch.py"
+                hook.submit(str(program), env=self._environment())
             except AirflowException as error:
                 failure = error
             finally:

@@ -8,7 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from semel import limits, paths
+from semel import limits, settings
 from semel.audit.exact import Judge, Judged, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
 from semel.audit.source import Lines
@@ -27,7 +27,7 @@ _JUDGED = pa.schema(
 @cache
 def statement(name: str) -> str:
     """The statement `-- name: <name>` of sql/queries/audit.sql, as DuckDB takes it."""
-    text = (paths.sql_dir() / "queries" / "audit.sql").read_text(encoding="utf-8")
+    text = (settings.sql_dir() / "queries" / "audit.sql").read_text(encoding="utf-8")
     parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
     return {head.strip(): body for head, _, body in parts}[name]
 

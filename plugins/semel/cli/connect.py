@@ -9,7 +9,7 @@ from semel.ledger import Ledger
 @contextmanager
 def open_ledger() -> Iterator[Ledger]:
     """The ledger of SEMEL_LEDGER_DSN, else of the local stack. SemelError says how to get one."""
-    from semel import stack
+    from semel import settings
 
-    with Ledger(stack.ledger_dsn()) as ledger:
+    with Ledger(settings.ledger_dsn()) as ledger:
         yield ledger

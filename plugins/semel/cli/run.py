@@ -37,7 +37,7 @@ def run(
 
     Example: semel run flights
     """
-    from semel import stack, summary
+    from semel import settings, summary
     from semel.cli.connect import open_ledger
     from semel.run import run_batch
     from semel.spark.session import open_engine
@@ -54,7 +54,7 @@ def run(
     def say(line: str) -> None:
         output.progress.print(line, markup=False)
 
-    with open_ledger() as ledger, open_engine(spark or stack.spark_remote(), say) as engine:
+    with open_ledger() as ledger, open_engine(spark or settings.spark_remote(), say) as engine:
         done = run_batch(ledger, spec, request, engine, window, say)
 
     def render() -> None:
@@ -82,9 +82,9 @@ def migrate(as_json: output.AsJson = False) -> None:
 
     Example: semel migrate
     """
-    from semel import stack
+    from semel import settings
     from semel.ledger.migrate import migrate as bring_up
 
-    revision = bring_up(stack.ledger_dsn())
+    revision = bring_up(settings.ledger_dsn())
     text = f"the ledger is at revision {revision}"
     output.emit({"revision": revision}, as_json=as_json, render=lambda: print(text))

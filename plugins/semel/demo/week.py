@@ -11,7 +11,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from semel import paths, stack
+from semel import settings, stack
 from semel.cli import output
 from semel.demo import flights
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
@@ -126,7 +126,8 @@ def _next_week(spec: Spec) -> int:
         left = [*folder.glob("*.jsonl"), *sink.glob("_semel/markers/*.json")]
         if left:
             raise TerminalError(
-                f"{left[0]} is of an earlier demo, whose state is gone from {paths.state_dir()}; "
+                f"{left[0]} is of an earlier demo, whose state is gone from "
+                f"{settings.state_dir()}; "
                 f"remove {folder} and {sink} (`make reset` does it), and run this again"
             )
     return week
@@ -292,4 +293,4 @@ def _show_verdict(verdict: "Verdict") -> None:
 
 
 def _progress_file() -> Path:
-    return paths.state_dir() / "demo.json"
+    return settings.state_dir() / "demo.json"

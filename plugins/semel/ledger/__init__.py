@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from psycopg import errors as pg
 
-from semel import limits, paths
+from semel import limits, settings
 from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
@@ -39,7 +39,7 @@ def query(verb: str, name: str) -> sa.TextClause:
 
 @cache
 def _queries(verb: str) -> dict[str, sa.TextClause]:
-    text = (paths.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
+    text = (settings.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
     found = {}
     for part in text.split("-- name: ")[1:]:
         name, _, body = part.partition("\n")

@@ -6,7 +6,7 @@ from alembic.config import Config
 from alembic.util import CommandError
 from psycopg import errors as pg
 
-from semel import paths
+from semel import settings
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 
@@ -20,7 +20,7 @@ def migrate(dsn: str) -> str:
     user may not do this.
     """
     config = Config()
-    config.set_main_option("script_location", str(paths.sql_dir() / "migrations"))
+    config.set_main_option("script_location", str(settings.sql_dir() / "migrations"))
     with Ledger(dsn) as ledger:
         ledger.rows("ledger", "settings", lock_timeout="0", idle_timeout="0")  # Does it answer?
         config.attributes["ledger"] = ledger

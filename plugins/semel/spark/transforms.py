@@ -8,7 +8,7 @@ from types import ModuleType
 
 from pyspark import cloudpickle
 
-from semel import paths
+from semel import settings
 from semel.errors import TerminalError
 
 
@@ -20,7 +20,7 @@ def load_transforms(names: tuple[str, ...]) -> list[tuple[str, Callable]]:
         transform = getattr(_module(module_name), function, None)
         if not callable(transform):
             raise TerminalError(
-                f"transform {name}: {module_name}.py in {paths.transforms_dir()} defines no "
+                f"transform {name}: {module_name}.py in {settings.transforms_dir()} defines no "
                 f"function {function!r}"
             )
         found.append((name, transform))
@@ -29,7 +29,7 @@ def load_transforms(names: tuple[str, ...]) -> list[tuple[str, Callable]]:
 
 def module_path(name: str) -> Path:
     """The file that the transform `module:function` comes from."""
-    return paths.transforms_dir() / f"{name.partition(':')[0]}.py"
+    return settings.transforms_dir() / f"{name.partition(':')[0]}.py"
 
 
 def _module(name: str) -> ModuleType:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from semel import limits, paths
+from semel import limits, settings
 from semel.errors import SpecError, TerminalError
 from semel.spec import ddl
 from semel.spec import yaml as spec_yaml
@@ -203,7 +203,7 @@ class Spec(Model):
 
         TerminalError when it lies outside the data roots.
         """
-        return paths.allowed(_split_glob(self.source.path)[0], "source.path")
+        return settings.allowed(_split_glob(self.source.path)[0], "source.path")
 
     def source_pattern(self) -> str:
         """What the files' paths match, relative to `source_root` (`*.jsonl`, `**/*.csv`)."""
@@ -211,7 +211,7 @@ class Spec(Model):
 
     def sink_path(self) -> Path:
         """The absolute folder of the output. TerminalError when it lies outside the data roots."""
-        return paths.allowed(self.sink.path, "sink.path")
+        return settings.allowed(self.sink.path, "sink.path")
 
     def file_stem(self, *, batch: int, part: int, fence: int) -> str:
         """The final name of a file, without extension; unique for (batch, part)."""
@@ -224,7 +224,7 @@ class UnknownPipelineError(SpecError):
 
 def files() -> list[Path]:
     """The pipelines' YAML files, sorted by name."""
-    folder = paths.pipelines_dir()
+    folder = settings.pipelines_dir()
     found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
     return sorted(filter(os.path.isfile, found))
 
@@ -303,7 +303,7 @@ def find(name: str) -> Spec:
     if not found:
         there = ", ".join(sorted({known for known, _ in declared})) or "none"
         raise UnknownPipelineError(
-            f"no pipeline is named {name!r} in {paths.pipelines_dir()}; there are: {there}"
+            f"no pipeline is named {name!r} in {settings.pipelines_dir()}; there are: {there}"
         )
     if len(found) > 1:
         shown = " and ".join(map(str, found))
@@ -325,7 +325,7 @@ def _limits_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
 def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong with a spec on this machine: its folders and its transforms' modules."""
     for at, transform in enumerate(spec.transforms):
-        folder = paths.transforms_dir()
+        folder = settings.transforms_dir()
         module = folder / f"{transform.partition(':')[0]}.py"
         # os.path, because Path.is_file raises for a name that is too long.
         if not os.path.isfile(module):

@@ -5,16 +5,13 @@ instead. The functions import what they need when called: each part's leader imp
 and shall start fast.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from semel import settings
 from semel.errors import UnavailableError
-
-LEDGER_VARIABLE = "SEMEL_LEDGER_DSN"
-SPARK_VARIABLE = "SEMEL_SPARK_REMOTE"
 
 
 class Health(StrEnum):
@@ -93,23 +90,6 @@ def status() -> StackState:
     return lifecycle.status()
 
 
-def ledger_dsn() -> str:
-    """The ledger's address: SEMEL_LEDGER_DSN, else the stack's. UnavailableError without either."""
-    from semel.stack import postgres
-
-    return os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", _port("postgres"))
-
-
-def spark_remote() -> str:
-    """The Spark Connect server's address: SEMEL_SPARK_REMOTE, else the stack's.
-
-    UnavailableError without either.
-    """
-    from semel.stack import spark_server
-
-    return os.environ.get(SPARK_VARIABLE) or spark_server.remote(_port("spark"))
-
-
 def connection() -> Endpoints:
     """All addresses. The environment's variables win over the stack's state.
 
@@ -117,25 +97,14 @@ def connection() -> Endpoints:
     """
     from semel.stack import airflow_server, layout
 
-    _port("airflow")
+    urls = layout.load().urls
+    if "airflow" not in urls:
+        raise UnavailableError(f"there is no local Airflow below {layout.top()}; run `semel up`")
     user, password = airflow_server.login() or (None, None)
     return Endpoints(
-        ledger_dsn=ledger_dsn(),
-        spark_remote=spark_remote(),
-        airflow_url=layout.load().urls["airflow"],
+        ledger_dsn=settings.ledger_dsn(),
+        spark_remote=settings.spark_remote(),
+        airflow_url=urls["airflow"],
         airflow_user=user,
         airflow_password=password,
     )
-
-
-def _port(name: str) -> int:
-    from semel.stack import layout
-
-    saved = layout.load()
-    if name not in saved.urls:
-        variable = {"postgres": LEDGER_VARIABLE, "spark": SPARK_VARIABLE}.get(name)
-        other = f", or set {variable}" if variable else ""
-        raise UnavailableError(
-            f"there is no local {name} below {layout.top()}; run `semel up`{other}"
-        )
-    return saved.ports[name]

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from signal import SIGTERM
 
-from semel import paths
+from semel import settings
 from semel.errors import TerminalError
 from semel.stack import layout, spark_server
 from semel.stack.layout import Echo
@@ -59,8 +59,8 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
         # Airflow's own stops for ever when a worker that waits for work is killed.
         "AIRFLOW__CORE__EXECUTOR": "semel.airflow.executor.SturdyLocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(paths.home() / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(paths.home() / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.home() / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.home() / "plugins"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": layout.secret("airflow_fernet_key"),
         # Airflow forks as many idle workers as this says; four keep it at 1 GB.
@@ -90,7 +90,7 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
     return {
         **ours,
         **named,
-        "SEMEL_HOME": str(paths.home()),
+        "SEMEL_HOME": str(settings.home()),
         "SEMEL_STATE_DIR": str(layout.top()),
         "SEMEL_LEDGER_DSN": ledger_dsn,
         "SEMEL_SPARK_REMOTE": spark_remote,

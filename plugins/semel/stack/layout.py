@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from semel import paths
+from semel import settings
 from semel.errors import RetryableError, TerminalError
 
 _saving = threading.Lock()
@@ -61,7 +61,7 @@ class Saved:
 
 def top() -> Path:
     """The state folder, absolute: daemons do not keep our working folder."""
-    return paths.state_dir().resolve()
+    return settings.state_dir().resolve()
 
 
 def python() -> str:

