@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from airflow_rest import Airflow, wait_for
 
+from airflow_rest import Airflow, wait_for
 from fix_pipelines import Workbench
 from semel import settings
 from semel import stack as semel_stack

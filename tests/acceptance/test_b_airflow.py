@@ -5,10 +5,10 @@ import signal
 
 import polars as pl
 import psutil
-from airflow_rest import wait_for
-from fix_stack import SOURCES, Stack
 
+from airflow_rest import wait_for
 from fix_pipelines import events
+from fix_stack import SOURCES, Stack
 from semel import reader
 from semel.spec import pipeline
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
-from airflow_rest import Airflow
-from fix_stack import Stack
 
+from airflow_rest import Airflow
 from fix_pipelines import events
+from fix_stack import Stack
 from semel import stack as semel_stack
 from semel.errors import UnavailableError
 from semel.spark.session import open_engine

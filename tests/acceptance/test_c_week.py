@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import psutil
+
 from airflow_rest import wait_for
 from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
-
 from semel import reader, settings
 from semel import stack as semel_stack
 from semel.spec import pipeline

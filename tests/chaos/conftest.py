@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
+
+from fix_faults import children, forks  # noqa: F401
 from fix_proxy import ledger_behind, proxy  # noqa: F401
 from fix_scene import EMPTY, scene  # noqa: F401
 from machine_seed import SEED
-
-from fix_faults import children, forks  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from checker import Found, assert_exact
 
+from checker import Found, assert_exact
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
-from machine_clock import Clock, Killed, Mortal
-from machine_files import Files
-from machine_output import Output
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
+from machine_clock import Clock, Killed, Mortal
+from machine_files import Files
+from machine_output import Output
 from semel import commit as commit_module
 from semel import faults, limits
 from semel.abandon import abandon

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from machine_files import File
 
+from machine_files import File
 from semel.spec.pipeline import Spec
 from semel.storage import checksum
 

@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 import psycopg
 import sqlalchemy as sa
-from fix_scene import Scene
 
+from fix_scene import Scene
 from semel import faults, settings
 from semel.catalog.payload import FilterCache
 from semel.ledger import Ledger

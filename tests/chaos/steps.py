@@ -1,9 +1,8 @@
 """The verbs in the words of the chaos tests."""
 
-from fix_scene import Scene
-
 from fix_account import quiet
 from fix_engine import LocalEngine
+from fix_scene import Scene
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.plan import plan

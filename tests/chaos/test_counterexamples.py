@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fix_proxy import Proxy
-from fix_scene import Scene, attempts, sql, staged_folders
-from look import statements
-from schedule import Played, every_order
-from steps import committed, finalized, staged
 
 from fix_account import quiet, settled
 from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
+from fix_proxy import Proxy
+from fix_scene import Scene, attempts, sql, staged_folders
+from look import statements
+from schedule import Played, every_order
 from semel import collect as collect_module
 from semel import faults
 from semel.abandon import abandon
@@ -40,6 +39,7 @@ from semel.run import run_batch
 from semel.stage import stage
 from semel.steps.job import StageJob
 from semel.steps.shard import classify_shard
+from steps import committed, finalized, staged
 
 
 def planning(request: str) -> Callable[[Scene], object]:

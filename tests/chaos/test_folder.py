@@ -23,12 +23,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from machine_folder import Folder, Life
-from machine_seed import SEED, steps
 
 from fix_account import advised, quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
+from machine_folder import Folder, Life
+from machine_seed import SEED, steps
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sources.files import Refusal

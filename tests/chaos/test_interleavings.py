@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
-from schedule import Act, After, Played, every_order
-from steps import committed, finalized, staged
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
+from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
+from schedule import Act, After, Played, every_order
 from semel.abandon import abandon
 from semel.catalog import merge
 from semel.commit import Committed
@@ -24,6 +23,7 @@ from semel.errors import StateError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
+from steps import committed, finalized, staged
 
 COMMIT = ("commit.before_compare", "commit.after_compare", "commit.before_win")
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fix_proxy import Proxy
-from fix_scene import Scene, live_runs, payload_tables, staged_folders, time_passes
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import Child, Children
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
+from fix_proxy import Proxy
+from fix_scene import Scene, live_runs, payload_tables, staged_folders, time_passes
 from semel import faults
 from semel.errors import RetryableError
 from semel.ledger import Ledger

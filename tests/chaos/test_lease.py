@@ -3,19 +3,19 @@
 from collections.abc import Callable
 
 import pytest
-from fix_scene import Scene, sql
-from steps import committed, staged
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_pipelines import events
+from fix_scene import Scene, sql
 from semel import faults, limits
 from semel.abandon import abandon
 from semel.commit import Committed, commit
 from semel.errors import StateError
 from semel.plan import plan
 from semel.stage import stage
+from steps import committed, staged
 
 
 def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
-from fix_proxy import Proxy
-from fix_scene import EMPTY, Scene, sql
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_postgres import restart, server
+from fix_proxy import Proxy
+from fix_scene import EMPTY, Scene, sql
 from semel import faults, settings
 from semel.catalog import merge
 from semel.collect import collect

@@ -25,14 +25,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from machine import Arena, World, tune
-from machine_clock import Clock, Mortal, clocked
-from machine_files import BAD
-from machine_seed import SEED, steps
 
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from machine import Arena, World, tune
+from machine_clock import Clock, Mortal, clocked
+from machine_files import BAD
+from machine_seed import SEED, steps
 from semel import faults
 from semel.ledger import Ledger
 from semel.run import run_batch

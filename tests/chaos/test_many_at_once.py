@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fix_scene import Scene, sql
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_scene import Scene, sql
 from semel import limits
 from semel.abandon import abandon
 from semel.collect import collect

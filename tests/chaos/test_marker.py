@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fix_disk import Disk
 
 from fix_account import quiet
+from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_markers import duckdb_count, snippet
 from fix_pipelines import Workbench, events

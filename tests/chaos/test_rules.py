@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fix_scene import Scene, attempts, sql
-from look import manifest, statements, status
-from steps import staged
 
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_scene import Scene, attempts, sql
+from look import manifest, statements, status
 from semel import faults, limits
 from semel.abandon import abandon
 from semel.accept import accept_columns
@@ -25,6 +24,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage
+from steps import staged
 
 LOCK_ORDER = ["pipeline", "batch", "attempt"]
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from fix_disk import Disk
-from fix_scene import Scene, sql, staged_folders
-from look import manifest, statements, status
-from steps import committed, finalized, staged
 
 import fix_engine
 from fix_account import quiet, settled
+from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_scene import Scene, sql, staged_folders
+from look import manifest, statements, status
 from semel import faults
 from semel import ledger as ledger_module
-from semel.catalog import merge, snapshot
+from semel.catalog import merge
 from semel.catalog.payload import FilterCache
+from semel.catalog.runs import snapshot
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
@@ -31,6 +31,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage
+from steps import committed, finalized, staged
 
 
 # Attacks S10, F5, F6, F8.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy as sa
-from fix_scene import Scene, sql
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
+from fix_scene import Scene, sql
 from semel import faults, limits
 from semel.collect import collect
 from semel.commit import commit

@@ -1,11 +1,10 @@
 """The end of a horizon, and tasks that run again: what was decided stays decided."""
 
-from fix_scene import Scene, live_runs, payload_tables, time_passes
-
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
+from fix_scene import Scene, live_runs, payload_tables, time_passes
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch

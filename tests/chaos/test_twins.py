@@ -4,13 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-from fix_scene import Scene, attempts, sql
-from steps import committed, finalized, staged
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
+from fix_scene import Scene, attempts, sql
 from semel import faults
 from semel.abandon import abandon
 from semel.catalog import merge
@@ -19,6 +18,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
 from semel.storage import remove_folder
+from steps import committed, finalized, staged
 
 FINALIZE = [
     ("finalize.before_rename", 1),

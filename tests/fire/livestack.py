@@ -18,7 +18,6 @@ HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
 from airflow_rest import Airflow  # noqa: E402 - it lies in a folder that is added above
-
 from semel import stack  # noqa: E402
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from checker import assert_exact
 
+from checker import assert_exact
 from semel.audit import audit
 from semel.manifest import Kind
 from semel.reader import markers

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -17,6 +16,7 @@ from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

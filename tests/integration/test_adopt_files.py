@@ -5,7 +5,6 @@ import os
 import shutil
 
 import pytest
-from test_adopt import run, sql
 
 from fix_account import ids, quiet, settled
 from fix_pipelines import Workbench, events
@@ -13,6 +12,7 @@ from fix_postgres import lose
 from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.ledger import Ledger
+from test_adopt import run, sql
 
 
 # Attacks D4.

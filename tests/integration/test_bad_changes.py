@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import advised, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -16,6 +15,7 @@ from semel.errors import SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
+from test_bad_records import run
 
 
 def replaced(path: Path) -> None:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import ids, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -21,6 +20,7 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
+from test_bad_records import run
 
 
 @contextmanager

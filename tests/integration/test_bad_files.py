@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import ids, lines, refusals, settled
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
+from test_bad_records import run
 
 HOSTILE_NAMES = [
     "with space", "quote's", 'double"quote', "new\nline", "tab\t", "Zoë-日本-\U0001f600", "a..b",

@@ -4,7 +4,6 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from test_bad_records import run
 
 from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -17,6 +16,7 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.spec import pipeline
 from semel.stage import stage
+from test_bad_records import run
 
 EVENT = len(lines(0, 1))
 

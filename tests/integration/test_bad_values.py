@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_bad_records import run
 
 from fix_account import settled
 from fix_engine import LocalEngine
@@ -16,6 +15,7 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
+from test_bad_records import run
 
 
 def test_times_of_nine_digits_are_cut(bench: Workbench, ledger: Ledger) -> None:

@@ -5,7 +5,6 @@ import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from test_bad_records import run
 
 from fix_account import advised, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -14,6 +13,7 @@ from fix_rotation import append, output, position, rsynced
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sources.files import Refusal
+from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import ids, lines, quiet, settled
 from fix_engine import LocalEngine
@@ -21,6 +20,7 @@ from semel.plan import plan
 from semel.sources import gather
 from semel.sources.evidence import is_part
 from semel.stage import stage
+from test_bad_records import run
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from test_run import output
 
 from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
@@ -13,6 +12,7 @@ from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
+from test_run import output
 
 
 @pytest.mark.parametrize("split_bytes", [limits.SPLIT_BYTES, 50_000])

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_bad_records import run
 
 from fix_account import settled
 from fix_engine import LocalEngine
@@ -15,6 +14,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.spec.pipeline import Spec
 from semel.stage import Staged, stage
+from test_bad_records import run
 
 SCHEMA = {"id": "string", "n": "bigint", "s": "struct<x: bigint>"}
 LINES = [

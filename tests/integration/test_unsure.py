@@ -7,8 +7,6 @@ import gzip
 import shutil
 
 import pytest
-from test_bad_disks import ordinary_user
-from test_bad_records import run
 
 from fix_account import advised, ids, refusals, settled
 from fix_pipelines import Workbench, events
@@ -17,6 +15,8 @@ from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.spec.pipeline import Spec
+from test_bad_disks import ordinary_user, shared  # noqa: F401
+from test_bad_records import run
 
 IDENTITIES = ("position", "id")
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from test_bad_records import run
 
 from fix_account import advised, ids, lines, quiet, settled
 from fix_engine import LocalEngine
@@ -21,6 +20,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage
+from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 
 import tree
-
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.finalize import State, judge
 from semel.formats.records import Reason
