@@ -21,7 +21,7 @@ from semel.catalog.payload import FilterCache, store_run
 from semel.catalog.runs import Run, delete_payload, snapshot
 from semel.catalog.sortedids import order_of
 from semel.commit import commit
-from semel.ledger import Ledger
+from semel.ledger import Ledger, pipelines
 from semel.manifest import Kind, SplitReport, StagedFile
 from semel.plan import plan
 from semel.spark.engine import Outcome, schema_of
@@ -168,8 +168,8 @@ class Grown:
 
     def pipeline_id(self) -> int:
         """The pipeline's id in the ledger."""
-        found = self.ledger.rows("plan", "pipeline", name=self.spec.name)
-        return found[0]["pipeline_id"]
+        with self.ledger.transaction() as connection:
+            return pipelines.find(connection, self.spec.name).pipeline_id
 
 
 def store_shard(

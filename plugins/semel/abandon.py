@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from semel import faults
 from semel.errors import StateError
-from semel.ledger import Ledger, partitions, row, rows, transition
+from semel.ledger import Ledger, partitions, pipelines, row, rows, transition
 
 
 def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
@@ -16,11 +16,12 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
         found = row(connection, "abandon", "batch", batch_id=batch_id)
         if found is None:
             raise StateError(f"there is no batch {batch_id}; see `semel batches`")
-        rows(connection, "plan", "lock_pipeline", pipeline_id=found["pipeline_id"])
+        pipeline = pipelines.get(connection, found["pipeline_id"])
+        pipelines.lock(connection, pipeline)
         held = rows(connection, "abandon", "claims", batch_id=batch_id)
         released = release(connection, batch_id, reason)
         partitions.restore(connection, released)
-        partitions.touch(connection, found["pipeline_id"])
+        partitions.touch(connection, pipeline.pipeline_id)
         faults.point("abandon.before_release")
     faults.point("abandon.after_release")
     return len(held)

@@ -16,8 +16,7 @@ from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
 from semel.formats.declared import is_whole
-from semel.ledger import Ledger, change, partitions, row, rows, transition
-from semel.plan import lock
+from semel.ledger import Ledger, change, partitions, pipelines, rows
 from semel.sources import files
 from semel.sources.cut import NOTHING_READ, Wanted, show, unsure
 from semel.sources.evidence import Partition
@@ -87,7 +86,7 @@ def accept_file(
             continue
         faults.point("accept.before_lock")
         with ledger.transaction() as connection:
-            lock(connection, pipeline)
+            pipelines.lock(connection, pipeline)
             if partitions.version(connection, pipeline.pipeline_id) != version:
                 continue
             accepted = accepting.write(connection, pipeline.pipeline_id)
@@ -208,7 +207,7 @@ def accept_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
     """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
-        lock(connection, pipeline)
+        pipelines.lock(connection, pipeline)
         closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
         name = _named(spec, path, {k.path for k in closed})
         meant = [k for k in closed if k.path == name]
@@ -268,10 +267,10 @@ def _refuse_held(
 
 def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
     with ledger.transaction() as connection:
-        found = row(connection, "plan", "pipeline", name=spec.name)
+        found = pipelines.find(connection, spec.name)
     if found is None:
         raise StateError(f"pipeline {spec.name} never planned a batch; run it first")
-    return Pipeline.from_row(found)
+    return found
 
 
 def _named(spec: Spec, path: str, there: set[str]) -> str | None:
@@ -305,14 +304,8 @@ def _who() -> str:
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
     """Let the next batch that commits decide the output's columns. StateError: no such pipeline."""
+    pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
-        found = row(connection, "plan", "pipeline", name=spec.name)
-        transition(
-            connection,
-            "accept",
-            "forget_columns",
-            f"pipeline {spec.name} never planned a batch; run it first",
-            pipeline_id=found["pipeline_id"] if found else -1,
-        )
+        change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         faults.point("accept.before_columns")
     faults.point("accept.after_columns")

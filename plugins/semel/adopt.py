@@ -25,7 +25,7 @@ from semel.adoption.rows import write_batches, write_partitions
 from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
-from semel.ledger import Ledger, change, row, rows
+from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.reader import Marker, markers
 from semel.sinks import owned, traces
 from semel.sinks.traces import Traces
@@ -148,16 +148,16 @@ def _markers(spec: Spec, sink: Path) -> list[Marker]:
 def _known(ledger: Ledger, spec: Spec, sink: Path, found: list[Marker]) -> Adopted | None:
     """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
     with ledger.transaction() as connection:
-        pipeline = row(connection, "plan", "pipeline", name=spec.name)
+        pipeline = pipelines.find(connection, spec.name)
         if pipeline is None:
-            owner = row(connection, "plan", "sink_owner", sink_path=str(sink))
+            owner = pipelines.owner(connection, str(sink))
             if owner is None:
                 return None
             raise TerminalError(
-                f"sink.path {sink} belongs to pipeline {owner['name']!r} in this ledger; "
+                f"sink.path {sink} belongs to pipeline {owner!r} in this ledger; "
                 f"{spec.name!r} cannot take over its batches"
             )
-        unknown = owned.not_of(connection, pipeline["pipeline_id"], spec.name, found)
+        unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, found)
     if not unknown:
         return Adopted(pipeline=spec.name, found=True, batches=len(found))
     raise TerminalError(

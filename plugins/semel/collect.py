@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel import faults, limits, settings
+from semel.batch import Pipeline
 from semel.catalog.merge import merge, merge_candidates
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import (
@@ -26,7 +27,7 @@ from semel.catalog.runs import (
 )
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
-from semel.ledger import Ledger, rows
+from semel.ledger import Ledger, pipelines, rows
 from semel.sinks import layout
 from semel.spec.pipeline import Spec
 from semel.stage import Say
@@ -56,11 +57,12 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
 
     Two at once are safe; what is still in use is left for the next time.
     """
-    found = [r for r in ledger.rows("collect", "pipelines") if r["name"] == spec.name]
-    if not found:
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    if pipeline is None:
         return None
-    pipeline_id, sink = found[0]["pipeline_id"], Path(found[0]["sink_path"])
-    retired = _retire(ledger, spec, pipeline_id)
+    pipeline_id, sink = pipeline.pipeline_id, Path(pipeline.sink_path)
+    retired = _retire(ledger, spec, pipeline)
     merged = _merge(ledger, spec, pipeline_id, say)
     deleted = delete_payload(ledger, pipeline_id)
     faults.point("collect.after_delete")
@@ -114,18 +116,18 @@ def _finish(
     return finished, tuple(damaged)
 
 
-def _retire(ledger: Ledger, spec: Spec, pipeline_id: int) -> int:
+def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
     if spec.dedup.scope == "bucket":
         with ledger.transaction() as connection:
-            rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
+            pipelines.lock(connection, pipeline)
             horizon = spec.dedup.horizon.total_seconds()
-            values = {"pipeline_id": pipeline_id, "horizon_seconds": horizon}
+            values = {"pipeline_id": pipeline.pipeline_id, "horizon_seconds": horizon}
             rows(connection, "collect", "raise_floor", **values)
             faults.point("collect.before_floor")
         faults.point("collect.after_floor")
     with ledger.transaction() as connection:
-        rows(connection, "plan", "lock_pipeline", pipeline_id=pipeline_id)
-        retired = retire_expired(connection, pipeline_id)
+        pipelines.lock(connection, pipeline)
+        retired = retire_expired(connection, pipeline.pipeline_id)
         faults.point("collect.before_retire")
     faults.point("collect.after_retire")
     return retired

@@ -19,11 +19,11 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from semel import faults, limits, settings
-from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, batch_of
+from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, Pipeline, batch_of
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, change, row, rows, transition
+from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.spec.pipeline import Spec
 from semel.stage import Say, lose
 
@@ -102,6 +102,7 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
     for _ in range(limits.COMPARE_ROUNDS_MAX):
         _wait_for_lease(ledger, batch, say)
         with ledger.transaction() as connection:
+            pipeline = pipelines.get(connection, batch.pipeline_id)
             now = snapshot(connection, batch.pipeline_id)
             mine = own_runs(connection, attempt.attempt_id)
         faults.point("commit.before_compare")
@@ -116,7 +117,7 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -
         faults.point("commit.after_compare")
         try:
             with ledger.transaction() as connection:
-                return _decide(connection, spec, batch, attempt, mine, compared)
+                return _decide(connection, spec, pipeline, batch, attempt, mine, compared)
         except _Behind:
             continue
     raise RetryableError(
@@ -143,13 +144,14 @@ def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run
 def _decide(
     connection: sa.Connection,
     spec: Spec,
+    pipeline: Pipeline,
     batch: Batch,
     attempt: Attempt,
     mine: list[Run],
     compared: int,
 ) -> str | None:
     # Keeps C3.
-    rows(connection, "plan", "lock_pipeline", pipeline_id=batch.pipeline_id)
+    pipelines.lock(connection, pipeline)
     batch_now = row(connection, "commit", "lock_batch", batch_id=batch.batch_id)
     attempt_now = row(connection, "commit", "lock_attempt", attempt_id=attempt.attempt_id)
     if batch_now["status"] != BatchStatus.PLANNED or attempt_now["status"] != AttemptStatus.STAGED:
@@ -197,18 +199,15 @@ def _decide(
         connection,
         attempt.attempt_id,
         seq=place["commit_seq"],
-        expires_at=_last_time(connection, batch, mine, place["batch_time"]) + spec.dedup.horizon,
+        expires_at=_last_time(pipeline, mine, place["batch_time"]) + spec.dedup.horizon,
     )
     faults.point("commit.before_win")
     return None
 
 
-def _last_time(
-    connection: sa.Connection, batch: Batch, mine: list[Run], batch_time: datetime
-) -> datetime:
+def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> datetime:
     ends = [run.bucket_end for run in mine if run.bucket_end is not None]
-    found = row(connection, "commit", "bucket_seconds", pipeline_id=batch.pipeline_id)
-    return last_time(batch_time, max(ends, default=None), found["bucket_seconds"])
+    return last_time(batch_time, max(ends, default=None), pipeline.bucket_seconds)
 
 
 def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:

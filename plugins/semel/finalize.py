@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from semel import faults, limits
-from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, batch_of
+from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
 from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, Row, row, rows
+from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.sinks import layout
 from semel.spec.pipeline import Spec
@@ -104,9 +104,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
             for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
         ]
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
-        pipeline = row(connection, "plan", "pipeline", name=spec.name)
+        pipeline = pipelines.find(connection, spec.name)
     counts = Counts(**{name: won[name] for name in Counts.__dataclass_fields__})
-    sink = Path(pipeline["sink_path"])
+    sink = Path(pipeline.sink_path)
     marker = layout.marker(sink, batch_id)
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
@@ -203,7 +203,7 @@ def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
 
 def marker_content(
     spec: Spec,
-    pipeline: Row,
+    pipeline: Pipeline,
     batch: Batch,
     won: Row,
     counts: Counts,
@@ -214,7 +214,7 @@ def marker_content(
     return {
         "format": MARKER_FORMAT,
         "pipeline": spec.name,
-        "bucket_seconds": pipeline["bucket_seconds"],
+        "bucket_seconds": pipeline.bucket_seconds,
         "batch_id": batch.batch_id,
         "fence": attempt.fence,
         "request_key": batch.request_key,
@@ -232,7 +232,7 @@ def marker_content(
         "files": [
             {
                 "kind": file.kind,
-                "path": os.path.relpath(file.final_path, pipeline["sink_path"]),
+                "path": os.path.relpath(file.final_path, pipeline.sink_path),
                 "records": file.records,
                 "bytes": file.bytes,
                 "checksum": file.checksum,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
-from semel.ledger import Ledger, partitions, row, rows
+from semel.ledger import Ledger, partitions, pipelines, rows
 from semel.sources import files
 from semel.sources.cut import Wanted, want
 from semel.sources.facts import Knowledge
@@ -85,13 +85,13 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     RetryableError: the ledger did not answer, or files are moved faster than they are looked at.
     """
     with ledger.transaction() as connection:
-        pipeline = row(connection, "plan", "pipeline", name=spec.name)
+        pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         wanted, refused = unplanned(spec)
         found = [gap for item in wanted for gap in _of_file(item, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
-    pipeline_id = pipeline["pipeline_id"]
-    seen = _seen(ledger, spec, Pipeline.from_row(pipeline))
+    pipeline_id = pipeline.pipeline_id
+    seen = _seen(ledger, spec, pipeline)
     with ledger.transaction() as connection:
         silent = spec.limits.orphan_after.total_seconds()
         held = rows(

@@ -10,17 +10,15 @@ How it works:
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from semel import faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
-from semel.catalog import identity
 from semel.errors import RetryableError, SourceError, TerminalError
-from semel.ledger import Ledger, change, partitions, row, rows, transition
-from semel.sinks import owned
+from semel.ledger import Ledger, change, partitions, pipelines, row
+from semel.register import register
 from semel.sources.cut import Range, cut
 from semel.sources.facts import Recognised, Window, in_window
 from semel.sources.files import Refusal
@@ -145,7 +143,7 @@ def _unchanged(
 ) -> bool:
     """Take the pipeline's lock. Whether what a plan is made of is still so."""
     # Keeps P1, P2.
-    lock(connection, pipeline)
+    pipelines.lock(connection, pipeline)
     silent = spec.limits.orphan_after.total_seconds()
     orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
     return (
@@ -231,85 +229,11 @@ class _Writing:
         return Batch.from_row(made)
 
 
-# Keeps P15.
-def lock(connection: sa.Connection, pipeline: Pipeline) -> None:
-    """Take the pipeline's lock. RetryableError when its sink was moved since the row was read."""
-    found = row(connection, "plan", "lock_pipeline", pipeline_id=pipeline.pipeline_id)
-    if found["sink_path"] != pipeline.sink_path:
-        raise RetryableError(
-            f"the sink of {pipeline.name} was moved from {pipeline.sink_path} to "
-            f"{found['sink_path']} meanwhile; run this again"
-        )
-
-
 def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
     """The newest batch that a request planned, or None."""
     with ledger.transaction() as connection:
-        found = row(connection, "plan", "pipeline", name=spec.name)
-        return latest_batch(connection, Pipeline.from_row(found), request_key) if found else None
-
-
-def register(ledger: Ledger, spec: Spec) -> Pipeline:
-    """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
-    sink_path = str(spec.sink_path())
-    with ledger.transaction() as connection:
-        found = row(connection, "plan", "pipeline", name=spec.name)
-        if found is None and not rows(connection, "plan", "sink_owner", sink_path=sink_path):
-            owned.refuse_traces(spec, Path(sink_path))
-        change(
-            connection,
-            "plan",
-            "insert_pipeline",
-            name=spec.name,
-            sink_path=sink_path,
-            identity=identity.to_text(identity.identity_of(spec)),
-            shards=spec.dedup.shards,
-            bucket_seconds=spec.bucket_seconds,
-        )
-        owner = row(connection, "plan", "sink_owner", sink_path=sink_path)
-        if owner is not None and owner["name"] != spec.name:
-            raise TerminalError(
-                f"sink.path {sink_path} belongs to pipeline {owner['name']!r}, and {spec.name!r} "
-                "would write its records there again; keep the old name, or give this one its own "
-                "sink"
-            )
-        pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
-        pipeline = _complete(connection, pipeline, spec)
-        identity.check(pipeline.identity, spec)
-        if pipeline.sink_path != sink_path:
-            pipeline = _move_sink(connection, pipeline, sink_path)
-        faults.point("plan.before_register")
-    faults.point("plan.after_register")
-    return pipeline
-
-
-def _complete(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
-    """Give a row of an earlier version the fields that its identity lacks."""
-    if identity.is_whole(pipeline.identity):
-        return pipeline
-    found = row(connection, "plan", "latest_spec", pipeline_id=pipeline.pipeline_id)
-    made_of = Spec.from_json(found["spec"]) if found else spec
-    whole = identity.completed(pipeline.identity, made_of)
-    values = {"pipeline_id": pipeline.pipeline_id, "stored": pipeline.identity, "whole": whole}
-    change(connection, "plan", "complete_identity", **values)
-    return Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
-
-
-def _move_sink(connection: sa.Connection, pipeline: Pipeline, sink_path: str) -> Pipeline:
-    lock(connection, pipeline)
-    owned.refuse_foreign_markers(
-        connection, pipeline.pipeline_id, pipeline.name, Path(sink_path)
-    )
-    transition(
-        connection,
-        "plan",
-        "move_sink",
-        f"sink.path of {pipeline.name} cannot move from {pipeline.sink_path} to {sink_path} while "
-        "a batch is on its way; put it back and finish or abandon what `semel batches` shows",
-        pipeline_id=pipeline.pipeline_id,
-        sink_path=sink_path,
-    )
-    return replace(pipeline, sink_path=sink_path)
+        pipeline = pipelines.find(connection, spec.name)
+        return latest_batch(connection, pipeline, request_key) if pipeline else None
 
 
 def _interval(

@@ -44,10 +44,9 @@ from semel.errors import (
     TerminalError,
 )
 from semel.formats.declared import is_whole
-from semel.ledger import Ledger, Row, change, row, rows
+from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
-from semel.plan import lock
 from semel.sinks import layout
 from semel.sources import files
 from semel.sources.content import is_gzip
@@ -100,7 +99,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
     """
     with ledger.transaction() as connection:
         batch = batch_of(connection, spec, batch_id)
-        pipeline = Pipeline.from_row(row(connection, "plan", "pipeline", name=spec.name))
+        pipeline = pipelines.find(connection, spec.name)
         done = row(connection, "stage", "staged", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
@@ -181,7 +180,7 @@ def _begin(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim], root: Path
 ) -> tuple[Attempt, StageJob]:
     with ledger.transaction() as connection:
-        lock(connection, pipeline)
+        pipelines.lock(connection, pipeline)
         pinned = snapshot(connection, pipeline.pipeline_id)
         begun = row(
             connection,

@@ -16,5 +16,4 @@ ORDER BY p.path, p.source_partition_id, start;
 DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND path = :path;
 
 -- name: forget_columns
-UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id
-RETURNING name;
+UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;

@@ -1,8 +1,5 @@
 -- collect: forget what no promise needs any more.
 
--- name: pipelines
-SELECT pipeline_id, name, sink_path, bucket_seconds, identity FROM semel.pipeline ORDER BY name;
-
 -- name: raise_floor
 -- Keeps G1.
 -- Raised and committed before anything is dropped: attempts below it cannot commit any more.

@@ -9,9 +9,6 @@ FROM semel.pipeline AS p
 LEFT JOIN semel.batch AS b ON b.batch_id = p.lease_batch_id
 WHERE p.pipeline_id = :pipeline_id;
 
--- name: bucket_seconds
-SELECT bucket_seconds FROM semel.pipeline WHERE pipeline_id = :pipeline_id;
-
 -- name: lock_batch
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 

@@ -19,6 +19,8 @@ from fix_scene import Scene, sql, staged_folders
 from look import manifest, statements, status
 from semel import faults
 from semel import ledger as ledger_module
+from semel.abandon import abandon
+from semel.accept import accept_loss
 from semel.catalog import merge
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
@@ -27,7 +29,7 @@ from semel.collect import collect
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
 from semel.faults import FaultError
-from semel.ledger import Ledger
+from semel.ledger import Ledger, pipelines
 from semel.plan import plan
 from semel.run import run_batch
 from semel.stage import stage
@@ -137,6 +139,49 @@ def test_id_runs_are_retired_under_the_pipelines_lock(
             else:
                 merge.merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
         assert snapshot(connection, 1).runs == live
+
+
+# Attacks P15.
+@pytest.mark.parametrize(
+    "verb", ["plan", "accept", "stage", "commit", "abandon", "collect", "merge"]
+)
+def test_whoever_takes_the_pipelines_lock_sees_that_its_sink_was_moved(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    """Moved between the look at the pipeline and its lock: nothing is done, and it can be repeated.
+
+    The row is changed by hand, so that no other guard than this one is asked.
+    """
+    ledger, spec = scene.ledger, scene.spec
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    if verb == "commit":
+        stage(ledger, spec, batch, LocalEngine(), quiet)
+    with ledger.transaction() as connection:
+        live = snapshot(connection, 1).runs
+    act = {
+        "plan": lambda: plan(ledger, spec, "r2"),
+        "accept": lambda: accept_loss(ledger, spec, "a.jsonl"),
+        "stage": lambda: stage(ledger, spec, batch, LocalEngine(), quiet),
+        "commit": lambda: commit(ledger, spec, batch, quiet, quiet),
+        "abandon": lambda: abandon(ledger, batch, "by the test"),
+        "collect": lambda: collect(ledger, spec, quiet),
+        "merge": lambda: merge.merge(ledger, FilterCache(tmp_path), live[:1]),
+    }[verb]
+    counts = "SELECT count(*), sum(commit_seq) AS seq, count(retired_at) AS retired FROM "
+    counts += "semel.batch FULL JOIN semel.attempt USING (batch_id) FULL JOIN semel.id_run ON false"
+    before = sql(ledger, counts)
+
+    def move() -> None:
+        sql(ledger, "UPDATE semel.pipeline SET sink_path = '/elsewhere'")
+
+    get, lock = pipelines.get, pipelines.lock
+    if verb == "merge":  # What it has written keeps others from moving the sink after that.
+        monkeypatch.setattr(pipelines, "get", lambda *values: (get(*values), move())[0])
+    else:
+        monkeypatch.setattr(pipelines, "lock", lambda *values: (move(), lock(*values)))
+    with pytest.raises(RetryableError, match=r"was moved from .* to /elsewhere .*; run this again"):
+        act()
+    assert sql(ledger, counts) == before
 
 
 # Attacks G8.

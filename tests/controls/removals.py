@@ -45,7 +45,7 @@ def constraint(table: str, name: str) -> None:
 
 
 def no_pipeline_lock() -> None:
-    statement("plan", "lock_pipeline", "FOR NO KEY UPDATE")
+    statement("pipelines", "lock", "FOR NO KEY UPDATE")
 
 
 def no_reread() -> None:

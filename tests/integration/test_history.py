@@ -39,7 +39,8 @@ ASKED = {
         "unsettled", "by_id", "lengths", "like", "orphans", "holders", "free", "unaccounted",
         "close", "account", "update", "insert", "restore",
     ),
-    "plan": ("latest_batch", "move_sink", "claims"),
+    "pipelines": ("move_sink",),
+    "plan": ("latest_batch", "claims"),
     "stage": (
         "staged", "begin_attempt", "sign_of_life", "attempt_status", "seal", "other_digest", "lose",
     ),

@@ -18,7 +18,7 @@ from semel import settings as where
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.plan import register
+from semel.register import register
 from semel.run import Ran, run_batch
 from semel.spark.transforms import load_transforms
 from semel.spec import pipeline

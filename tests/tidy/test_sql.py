@@ -1,6 +1,7 @@
 """sql/queries/: each statement is used, and each name that the code uses is there."""
 
 import ast
+import re
 from functools import cache
 
 import tree
@@ -42,6 +43,14 @@ def test_each_statement_is_used() -> None:
     """A statement that nobody runs is wrong before long."""
     unused = sorted(tree.statements().keys() - used().keys())
     assert not unused, f"nothing in plugins/semel uses {unused}: remove them from sql/queries/"
+
+
+# P15.
+def test_a_pipeline_is_locked_in_one_place() -> None:
+    """The function that takes the lock compares the sink: no other statement takes it."""
+    locking = re.compile(r"FROM semel\.pipeline\b.*\bFOR (NO KEY )?UPDATE", re.DOTALL)
+    found = {name for name, text in tree.statements().items() if locking.search(text)}
+    assert found == {("pipelines", "lock")}, "take a pipeline's lock by semel.ledger.pipelines.lock"
 
 
 def test_each_file_says_what_it_is_for() -> None:

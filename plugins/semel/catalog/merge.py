@@ -13,11 +13,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from semel import faults, limits
+from semel.batch import Pipeline
 from semel.catalog import bloom, sortedids
 from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
 from semel.catalog.runs import Run, span_seconds
 from semel.errors import RetryableError
-from semel.ledger import Ledger, row, rows
+from semel.ledger import Ledger, pipelines, row, rows
 
 _RATIO = 2  # a run joins smaller ones that hold at least half as many ids together
 
@@ -91,6 +92,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
     """
     encoder = Encoder(sum(run.ids for run in parts))
     with ledger.transaction() as connection:
+        pipeline = pipelines.get(connection, parts[0].pipeline_id)
         header = row(connection, "catalog", "insert_run", **_header(parts, encoder))
         id_run_id, segment_id = header["id_run_id"], header["segment_id"]
         opened = [_opened(ledger, cache, run, encoder.blocks) for run in parts]
@@ -103,7 +105,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
         write_pieces(connection, segment_id, id_run_id, encoder.take())
         sealed = {"id_run_id": id_run_id, "ids": encoder.ids, "checksum": checksum}
         merged = row(connection, "catalog", "seal_run", **sealed)
-        _retire(connection, id_run_id, parts)
+        _retire(connection, pipeline, id_run_id, parts)
         faults.point("collect.before_merged")
     return Run.from_row(merged)
 
@@ -130,8 +132,10 @@ def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
 
 
 # Keeps G2, G3.
-def _retire(connection: sa.Connection, merged: int, parts: tuple[Run, ...]) -> None:
-    rows(connection, "plan", "lock_pipeline", pipeline_id=parts[0].pipeline_id)
+def _retire(
+    connection: sa.Connection, pipeline: Pipeline, merged: int, parts: tuple[Run, ...]
+) -> None:
+    pipelines.lock(connection, pipeline)
     ids = [run.id_run_id for run in parts]
     retired = rows(connection, "catalog", "retire_merged", merged=merged, parts=ids)
     if len(retired) != len(parts):
