@@ -44,6 +44,7 @@ from semel.ledger.migrate import migrate
 from semel.plan import plan
 from semel.reader import dataset
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -279,11 +280,11 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
 
 def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
     """The seconds of the reader and of find, by the number of markers of a sink."""
-    source = spec.sink_path()
-    mould = json.loads(min((source / "_semel" / "markers").iterdir()).read_bytes())
+    source = archive.of(spec)
+    mould = json.loads(min((source / "markers").iterdir()).read_bytes())
     [data] = [file["path"] for file in mould["files"] if file["kind"] == "data"]
     sink = place.data / "out" / "many"
-    folder = sink / "_semel" / "markers"
+    folder = archive.place(sink) / "markers"
     folder.mkdir(parents=True)
     found, there = {}, 0
     for count in sorted({max(1, options.markers // 10), options.markers}):

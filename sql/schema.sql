@@ -9,7 +9,8 @@ CREATE EXTENSION IF NOT EXISTS btree_gist WITH SCHEMA public;
 CREATE TABLE semel.pipeline (
     pipeline_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name              text NOT NULL,
-    sink_path         text NOT NULL,
+    -- Where its rows go, without secrets.
+    sink_address      text NOT NULL,
     identity          text NOT NULL,
     shards            int NOT NULL CHECK (shards BETWEEN 1 AND 256),
     bucket_seconds    int NOT NULL CHECK (bucket_seconds > 0),
@@ -22,10 +23,14 @@ CREATE TABLE semel.pipeline (
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Grows with each change of the pipeline's partitions, claims and losses.
     source_version    bigint NOT NULL DEFAULT 0 CHECK (source_version >= 0),
+    -- The folder of markers and what else is kept of its batches.
+    archive_path      text NOT NULL,
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.
-    CONSTRAINT pipeline_sink_unique UNIQUE (sink_path),
+    CONSTRAINT pipeline_sink_unique UNIQUE (sink_address),
+    -- This prevents two pipelines from writing markers of one name.
+    CONSTRAINT pipeline_archive_unique UNIQUE (archive_path),
     CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
 );
 

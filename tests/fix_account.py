@@ -15,6 +15,7 @@ from semel.audit import audit
 from semel.batch import Counts
 from semel.cli import main
 from semel.ledger import Ledger
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 Letter = tuple[str, int, str, bytes]
@@ -61,18 +62,18 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
     Each marker's sum is right and is what its files hold, and the audit finds each record of the
     source once. Not `audited`: the source no longer holds what was read.
     """
-    sink = spec.sink_path()
+    roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
     found = Account()
-    for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
+    for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         counts = Counts(**marker["counts"])
         beside = [f for f in marker["files"] if f["kind"] == "claims"]
-        claims = [c for f in beside for c in _rows(sink / f["path"], "claims")]
+        claims = [c for f in beside for c in _rows(roots["archive"] / f["path"], "claims")]
         claims = claims or marker["claims"]
         names = {c["source_partition_id"]: os.path.basename(c["path"]) for c in claims}
         held = Counter()
         for file in marker["files"]:
-            rows = _rows(sink / file["path"], file["kind"])
+            rows = _rows(roots[file["root"]] / file["path"], file["kind"])
             assert len(rows) == file["records"]
             held[file["kind"]] += len(rows)
             _take(found, file["kind"], rows, names)

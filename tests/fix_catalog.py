@@ -37,8 +37,8 @@ class Catalog:
         self.folder = folder
         self.cache = FilterCache(folder)
         self.pipeline_id = self.sql(
-            "INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds) "
-            "VALUES ('p', '/p', 'id', 4, 86400) RETURNING pipeline_id"
+            "INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, "
+            "bucket_seconds) VALUES ('p', '/p', '/a', 'id', 4, 86400) RETURNING pipeline_id"
         )
         with ledger.transaction() as connection:
             self.segment_id = catalog.ensure_segment(connection, self.pipeline_id, HORIZON)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from semel.batch import Claim
 from semel.claims import pack_claims
+from semel.sinks import archive
 
 _TESTS = Path(__file__).resolve().parent
 
@@ -27,25 +28,30 @@ def duckdb_count() -> int:
 
 
 def stored_sink(folder: Path) -> Path:
-    """Copy the source and the sink of format 1 to data/ in a folder. Returns the sink's path."""
+    """Copy the source and the sink of format 1 to data/ in a folder. Returns the sink's path.
+
+    Its archive was moved out of it.
+    """
     shutil.copytree(_TESTS / "format_1" / "in", folder / "data" / "in")
     sink = folder / "data" / "out" / "flights"
     shutil.copytree(_TESTS / "format_1" / "out" / "clicks", sink)
+    (sink.parent / "_semel").mkdir()
+    (sink / "_semel").rename(sink.parent / "_semel" / "flights")
     return sink
 
 
 def second_marker(sink: Path) -> Path:
-    return sink / "_semel" / "markers" / "b00000002.json"
+    return archive.place(sink) / "markers" / "b00000002.json"
 
 
 def as_format_2(sink: Path, **more: object) -> None:
     """Make the second marker of the stored sink one of format 2, with its claims beside it."""
     content = json.loads(second_marker(sink).read_text()) | {"format": 2} | more
     claims = [Claim(**claim, packed=False) for claim in content.pop("claims")]
-    path = sink / "_semel" / "claims" / "b00000002-00002.parquet"
+    path = archive.place(sink) / "claims" / "b00000002-00002.parquet"
     path.parent.mkdir()
     path.write_bytes(pack_claims(claims))
-    entry = {"kind": "claims", "path": str(path.relative_to(sink)), "records": len(claims)}
+    entry = {"kind": "claims", "path": f"_semel/claims/{path.name}", "records": len(claims)}
     entry |= {"bytes": path.stat().st_size, "checksum": ""}
     content["files"].append(entry)
     second_marker(sink).write_text(json.dumps(content))

@@ -50,6 +50,7 @@ class HonestSink:
     def __init__(self, folder: Path, **changes) -> None:
         self.spec = spec_of(folder, **changes)
         self.source, self.path = folder / "in", folder / "out"
+        self.archive = folder / "_semel" / "out"
         self.source.mkdir()
         self._ids: set[object] = set()
         self._claimed: dict[str, int] = {}
@@ -164,13 +165,13 @@ class HonestSink:
                     "record_id": [dict(zip(self.spec.record_id, i, strict=True)) for i in ident],
                 }
             )  # fmt: skip
-            name = f"_semel/decisions/b{number:08d}-00001.parquet"
+            name = f"decisions/b{number:08d}-00001.parquet"
             files.append(self.add("decisions", name, table))
         if letters:
             names = ("source_partition_id", "offset", "length", "reason", "detail", "raw")
             columns = dict(zip(names, zip(*letters, strict=True), strict=True))
             table = pa.table({name: list(values) for name, values in columns.items()})
-            name = f"_semel/dead_letters/b{number:08d}-00002.parquet"
+            name = f"dead_letters/b{number:08d}-00002.parquet"
             files.append(self.add("dead_letters", name, table))
         return files
 
@@ -184,7 +185,7 @@ class HonestSink:
 
     def add(self, kind: str, name: str, table: pa.Table) -> dict:
         """Write a file and return how a marker lists it."""
-        path = self.path / name
+        path = self.root_of(kind) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".jsonl"):
             rows = [{k: v.isoformat() if k == "at" and v else v for k, v in row.items()}
@@ -192,14 +193,15 @@ class HonestSink:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         else:
             pq.write_table(table, path)
-        return {"kind": kind, "path": name, "records": table.num_rows, **_seal(path)}
+        root = "sink" if kind == "data" else "archive"
+        return {"kind": kind, "root": root, "path": name, "records": table.num_rows, **_seal(path)}
 
     def _mark(self, number, claims, counts, files) -> None:
         schema = self.schema
         self.rewrite_marker(
             number,
             {
-                "format": 1, "pipeline": "clicks", "batch_id": number, "fence": 1,
+                "format": 3, "pipeline": "clicks", "batch_id": number, "fence": 1,
                 "request_key": f"run-{number}", "commit_seq": number,
                 "bucket_seconds": 81_000,
                 "batch_time": (START + timedelta(hours=number)).isoformat(),
@@ -208,11 +210,15 @@ class HonestSink:
                 "spec_digest": self.spec.digest(), "input_digest": "0",
                 "sink_schema": [[field.name, str(field.type)] for field in schema],
                 "counts": counts, "claims": claims, "files": files,
+                "sink": {"type": "files", "address": str(self.path)},
             },
         )  # fmt: skip
 
     def marker_path(self, number: int) -> Path:
-        return self.path / "_semel" / "markers" / f"b{number:08d}.json"
+        return self.archive / "markers" / f"b{number:08d}.json"
+
+    def root_of(self, kind: str) -> Path:
+        return self.path if kind == "data" else self.archive
 
     def marker(self, number: int) -> dict:
         return json.loads(self.marker_path(number).read_text())
@@ -225,7 +231,7 @@ class HonestSink:
         """Change a file's table, and let the marker lie about it: size, checksum and rows."""
         content = self.marker(number)
         entry = [file for file in content["files"] if file["kind"] == kind][at]
-        path = self.path / entry["path"]
+        path = self.root_of(kind) / entry["path"]
         table = change(pq.read_table(path, partitioning=None))
         pq.write_table(table, path)
         entry.update(records=table.num_rows, **_seal(path))

@@ -27,7 +27,7 @@ from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.reader import Marker, markers
-from semel.sinks import owned, traces
+from semel.sinks import archive, owned, traces
 from semel.sinks.traces import Traces
 from semel.sources.files import list_files
 from semel.spec.pipeline import Scope, Spec
@@ -50,9 +50,9 @@ class Adopted:
     commits_lost: tuple[tuple[int, int], ...] = ()
     """Commits, first and last, that never came to a marker."""
     strays: tuple[str, ...] = ()
-    """Files of batches, relative to the sink, that no marker lists."""
+    """Files of batches that no marker lists."""
     staging: tuple[str, ...] = ()
-    """Folders of attempts, relative to `_semel/staging/`, that nobody goes on with."""
+    """Folders of attempts, relative to the archive's `staging/`, that nobody goes on with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +91,17 @@ def adopt(
 def _adopt(
     ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, say: Say
 ) -> Adopted:
-    sink = spec.sink_path()
-    found = _markers(spec, sink)
-    there = traces.look(sink, {(s.name, s.sink.file_name): s for s in _specs(spec, found)}.values())
+    sink, kept = spec.sink_path(), archive.of(spec)
+    found = _markers(spec, sink, kept)
+    names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
+    there = traces.look(sink, kept, names.values())
     known = _known(ledger, spec, sink, found)
     if known is not None:
         return known
     if there == Traces():
         raise StateError(
-            f"{sink} holds nothing of semel, so there is nothing to adopt; run {spec.name}"
+            f"{sink} and {kept} hold nothing of semel, so there is nothing to adopt; run "
+            f"{spec.name}"
         )
     _check(spec, found)
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
@@ -110,9 +112,10 @@ def _adopt(
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=folder) as spills:
         catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
         if lost:
-            note.write(sink, lost)
+            note.write(kept, lost)
         _write(ledger, spec, found, partitions, catalog)
-    listed = {file.path for marker in found for file in marker.files}
+    listed = {marker.path_of(file) for marker in found for file in marker.files}
+    named = {*(sink / path for path in there.output), *(kept / path for path in there.kept)}
     won = {f"b{marker.batch_id:08d}/f{marker.fence:04d}" for marker in found}
     return Adopted(
         pipeline=spec.name,
@@ -125,7 +128,7 @@ def _adopt(
         batches_expired=catalog.expired,
         batches_forgotten=catalog.forgotten,
         commits_lost=tuple((first, last) for first, last in lost),
-        strays=tuple(sorted({*there.output, *there.kept} - listed)),
+        strays=tuple(sorted(map(str, named - listed))),
         staging=tuple(sorted(there.staging.keys() - won)),
     )
 
@@ -134,9 +137,9 @@ def _specs(spec: Spec, found: list[Marker]) -> list[Spec]:
     return [spec, *(marker.spec for marker in found)]
 
 
-def _markers(spec: Spec, sink: Path) -> list[Marker]:
+def _markers(spec: Spec, sink: Path, kept: Path) -> list[Marker]:
     try:
-        return markers(sink)
+        return markers(sink, kept)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error}. Or move that marker aside: then its batch is not taken over, and its "
@@ -150,11 +153,11 @@ def _known(ledger: Ledger, spec: Spec, sink: Path, found: list[Marker]) -> Adopt
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
         if pipeline is None:
-            owner = pipelines.owner(connection, str(sink))
+            owner = pipelines.owner(connection, str(sink), str(archive.of(spec)))
             if owner is None:
                 return None
             raise TerminalError(
-                f"sink.path {sink} belongs to pipeline {owner!r} in this ledger; "
+                f"sink.path {sink} belongs to pipeline {owner.name!r} in this ledger; "
                 f"{spec.name!r} cannot take over its batches"
             )
         unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, found)
@@ -202,10 +205,10 @@ def _check(spec: Spec, found: list[Marker]) -> None:
 
 def _numbers(other: Spec, say: Say) -> tuple[int, int]:
     """The highest batch and source partition that another pipeline's sink shows."""
-    sink = other.sink_path()
-    batch_max = traces.look(sink, [other]).batch_max
+    sink, kept = other.sink_path(), archive.of(other)
+    batch_max = traces.look(sink, kept, [other]).batch_max
     try:
-        return batch_max, _partition_max(markers(sink))
+        return batch_max, _partition_max(markers(sink, kept))
     except CorruptionError as error:
         say(f"the numbers of {other.name} are not left free as a whole: {error}")
         return batch_max, 0
@@ -268,7 +271,7 @@ def _catalog(
     forget_ids: bool,
 ) -> _Catalog:
     """Read the ids of all batches that are remembered. TerminalError names those that are gone."""
-    sink, horizon = spec.sink_path(), int(spec.dedup.horizon.total_seconds())
+    horizon = int(spec.dedup.horizon.total_seconds())
     of = {part.known.source_partition_id: part for part in partitions}
     made = runs.OldRuns(folder, horizon)
     # Keeps D8.
@@ -286,7 +289,7 @@ def _catalog(
             expired += 1
             continue
         try:
-            ids = ids_of(sink, marker, [of[c.source_partition_id].here(c) for c in marker.claims])
+            ids = ids_of(marker, [of[c.source_partition_id].here(c) for c in marker.claims])
         except GoneError as error:
             gone.append((marker, str(error)))
             continue
@@ -341,7 +344,8 @@ def _write(
             "adopt",
             "insert_pipeline",
             name=spec.name,
-            sink_path=str(spec.sink_path()),
+            sink_address=str(spec.sink_path()),
+            archive_path=str(archive.of(spec)),
             identity=identity.to_text(identity.identity_of(spec)),
             shards=spec.dedup.shards,
             bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,
@@ -357,7 +361,7 @@ def _write(
             )
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
-        write_batches(connection, pipeline_id, spec.sink_path(), found)
+        write_batches(connection, pipeline_id, found)
         if catalog.runs:
             horizon = int(spec.dedup.horizon.total_seconds())
             segment_id = ensure_segment(connection, pipeline_id, horizon)

@@ -60,7 +60,8 @@ class Pipeline(_FromRow):
 
     pipeline_id: int
     name: str
-    sink_path: str
+    sink_address: str
+    archive_path: str
     identity: str
     shards: int
     bucket_seconds: int

@@ -28,7 +28,7 @@ from semel.catalog.runs import (
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines, rows
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import Say
 from semel.storage import remove_folder
@@ -61,17 +61,17 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         return None
-    pipeline_id, sink = pipeline.pipeline_id, Path(pipeline.sink_path)
+    pipeline_id, kept = pipeline.pipeline_id, Path(pipeline.archive_path)
     retired = _retire(ledger, spec, pipeline)
     merged = _merge(ledger, spec, pipeline_id, say)
     deleted = delete_payload(ledger, pipeline_id)
     faults.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, say)
     try:
-        folders, freed = _remove_staged(ledger, pipeline_id, sink)
+        folders, freed = _remove_staged(ledger, pipeline_id, kept)
     except OSError as error:
         raise RetryableError(
-            f"collect of {spec.name}: {error}; mend the file system below {sink}, then run this "
+            f"collect of {spec.name}: {error}; mend the file system below {kept}, then run this "
             "again"
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, say)
@@ -180,10 +180,10 @@ def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
     return dropped
 
 
-def _remove_staged(ledger: Ledger, pipeline_id: int, sink: Path) -> tuple[int, int]:
+def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, int]:
     """Remove folders of attempts that the ledger proves dead. Others', and unknown ones, stay."""
     removed = freed = 0
-    staging = layout.staging(sink)
+    staging = archive.staging(kept)
     for folder in sorted(staging.glob("b*/f*")):
         match = _ATTEMPT.fullmatch(str(folder.relative_to(staging)))
         if match is None:

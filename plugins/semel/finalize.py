@@ -1,20 +1,20 @@
-"""finalize: give the winner's files their final names. Any number of times, also twice at once.
+"""finalize: make the winner's files visible. Any number of times, also twice at once.
 
-A pure decision table (`judge`) classifies each file by what is there; then it is acted upon. It
-never overwrites, and never takes existence for correctness. Order: final names (hard links), fsync
-of the folders, the claims when they are many, success marker, `committed -> finalized`, and only
-then the staged names go.
+A pure decision table (`sinks.judge`) says of each file what to do, by what is there. The sink
+publishes what is missing of the output, the archive takes the rest. Order: these, durably; the
+claims when they are many; success marker; `committed -> finalized`; and only then the staged names
+go.
 """
 
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import xxhash
 
 from semel import faults, limits
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
@@ -22,47 +22,13 @@ from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
-from semel.sinks import layout
+from semel.reader import arrow_type
+from semel.sinks import Act, Sink, Won, archive, judge
+from semel.sinks.folder import Folder, Looks, open_sink
 from semel.spec.pipeline import Spec
-from semel.storage import (
-    checksum,
-    link_new,
-    make_folder,
-    remove_folder,
-    sync_folder,
-    write_new,
-)
+from semel.storage import checksum, make_folder, remove_folder, sync_folder, write_new
 
 _ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
-
-Inode = tuple[int, int, int]
-"""Device, number and time of the last change (ns) of a file, under whichever name."""
-
-
-class State(StrEnum):
-    """What is under a name: nothing, the file that the manifest describes, or another one."""
-
-    ABSENT = "absent"
-    RIGHT = "right"
-    WRONG = "wrong"
-
-
-class Act(StrEnum):
-    LINK = "link"
-    NOTHING = "nothing"
-    FAIL = "fail"
-
-
-# Keeps F1.
-def judge(staged: State, final: State) -> Act:
-    """The decision table: all nine cases."""
-    match staged, final:
-        case State.RIGHT, State.ABSENT:
-            return Act.LINK
-        case ((State.ABSENT | State.RIGHT), State.RIGHT):
-            return Act.NOTHING
-        case _:
-            return Act.FAIL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +72,20 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
         pipeline = pipelines.find(connection, spec.name)
     counts = Counts(**{name: won[name] for name in Counts.__dataclass_fields__})
-    sink = Path(pipeline.sink_path)
-    marker = layout.marker(sink, batch_id)
+    root = Path(pipeline.archive_path)
+    marker = archive.marker(root, batch_id)
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
-    faults.point("finalize.before_rename")
+    looks = Looks()
+    sink = open_sink(spec, pipeline.sink_address, looks)
+    faults.point("finalize.before_publish")
     # Keeps F5.
-    rename(sink, files, batch_id)
-    faults.point("finalize.after_rename")
+    publish(sink, Folder(root, spec, looks), _won(spec, batch, won, files), files, looks)
+    faults.point("finalize.after_publish")
     content = marker_content(spec, pipeline, batch, won, counts, files)
     if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
-        content["files"].append(_keep_claims(sink, batch_id, claims, part=len(files)))
+        content["files"].append(_keep_claims(root, batch_id, claims, part=len(files)))
     else:
         content["claims"] = [asdict(claim) for claim in claims]
     _mark(marker, content)
@@ -133,72 +101,62 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
             f"show {batch_id}`"
         )
     # Keeps F8.
-    remove_folder(layout.attempt(sink, batch_id, won["fence"]))
+    remove_folder(archive.attempt(root, batch_id, won["fence"]))
     faults.point("finalize.after_clean")
     return Finalized(
         batch=batch, found=done is None, counts=counts, files=len(files), marker=marker
     )
 
 
-def rename(sink: Path, files: list[ManifestFile], batch_id: int) -> None:
-    """Bring every file under its final name, durably, or raise before touching any.
+def _won(spec: Spec, batch: Batch, won: Row, files: list[ManifestFile]) -> Won:
+    columns = json.loads(won["sink_schema"] or "[]")
+    whole = json.dumps([asdict(file) for file in files], sort_keys=True).encode()
+    return Won(
+        pipeline=spec.name,
+        batch_id=batch.batch_id,
+        fence=won["fence"],
+        commit_seq=batch.commit_seq,
+        files=tuple(file for file in files if file.kind is Kind.DATA),
+        schema=pa.schema([(name, arrow_type(text)) for name, text in columns]),
+        digest=xxhash.xxh3_128_hexdigest(whole),
+    )
 
-    The staged names stay until the batch is finalized: a file is never under neither name, also on
-    file systems that log each folder apart.
+
+def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: Looks) -> None:
+    """Make a batch visible and durable, or raise before touching anything.
+
+    `files` is the whole manifest: what of it is not `won`'s goes to the archive, `kept`.
     """
-    folders = {Path(f.final_path).parent for f in files}
-    seen: dict[Inode, str] = {}
-
-    def look(file: ManifestFile) -> tuple[ManifestFile, State, State]:
-        return file, _state(file, file.staged_path, seen), _state(file, file.final_path, seen)
-
+    beside = replace(won, files=tuple(file for file in files if file.kind is not Kind.DATA))
+    files = [*won.files, *beside.files]
     for _ in range(_ROUNDS_MAX):
-        with ThreadPoolExecutor(limits.CHECKSUMS_AT_ONCE) as pool:
-            acts = list(pool.map(look, files))
+        staged = looks.of((file, file.staged_path) for file in files)
+        targets = [*sink.look(won), *kept.look(beside)]
         faults.point("finalize.after_look")
-        broken = [(f, s, t) for f, s, t in acts if judge(s, t) is Act.FAIL]
+        acts = list(map(judge, staged, targets))
         # Keeps F4.
+        broken = [n for n, act in enumerate(acts) if act is Act.FAIL]
         if broken:
             shown = "; ".join(
-                f"{f.final_path!r}: staged file {s}, final file {t}" for f, s, t in broken[:5]
+                f"{files[n].final_path!r}: staged file {staged[n]}, final file {targets[n]}"
+                for n in broken[:5]
             )
             raise CorruptionError(
-                f"batch {batch_id}: {len(broken)} of {len(files)} files are not as its manifest "
-                f"says ({shown}); nothing was touched. Restore them from a backup: the batch has "
-                "committed"
+                f"batch {won.batch_id}: {len(broken)} of {len(files)} files are not as its "
+                f"manifest says ({shown}); nothing was touched. Restore them from a backup: the "
+                "batch has committed"
             )
-        missing = [file for file, s, t in acts if judge(s, t) is Act.LINK]
+        missing = [file for file, act in zip(files, acts, strict=True) if act is Act.PUBLISH]
+        faults.point("sink.before_publish")
+        sink.publish(won, [file for file in missing if file.kind is Kind.DATA])
+        faults.point("sink.after_publish")
+        kept.publish(beside, [file for file in missing if file.kind is not Kind.DATA])
         if not missing:
-            break
-        for folder in sorted(folders):
-            make_folder(folder)
-        for file in missing:
-            # A twin may have been faster: the next round looks at what it left. Keeps F9.
-            with suppress(FileNotFoundError, FileExistsError):
-                link_new(Path(file.staged_path), Path(file.final_path))
-    else:
-        raise RetryableError(
-            f"batch {batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this "
-            "again"
-        )
-    parents = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(sink)}
-    for folder in sorted(parents, reverse=True):
-        sync_folder(folder)
-
-
-# Keeps F2.
-def _state(file: ManifestFile, path: str, seen: dict[Inode, str]) -> State:
-    """What is under a name. `seen`: checksums that this call found; a link is no other file."""
-    try:
-        found = os.lstat(path)
-        if found.st_size != file.bytes:
-            return State.WRONG
-        inode = (found.st_dev, found.st_ino, found.st_mtime_ns)
-        if inode not in seen:
-            seen[inode] = checksum(path)
-        return State.RIGHT if seen[inode] == file.checksum else State.WRONG
-    except (FileNotFoundError, NotADirectoryError):
-        return State.ABSENT
+            return
+    raise RetryableError(
+        f"batch {won.batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this "
+        "again"
+    )
 
 
 def marker_content(
@@ -228,11 +186,13 @@ def marker_content(
         "parser_rules": batch.spec.get("parser_rules", 1),
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
+        "sink": {"type": spec.sink.type, "address": pipeline.sink_address},
         "counts": asdict(counts),
         "files": [
             {
                 "kind": file.kind,
-                "path": os.path.relpath(file.final_path, pipeline.sink_path),
+                "root": "sink" if file.kind is Kind.DATA else "archive",
+                "path": _below(file, pipeline),
                 "records": file.records,
                 "bytes": file.bytes,
                 "checksum": file.checksum,
@@ -242,13 +202,19 @@ def marker_content(
     }
 
 
-def _keep_claims(sink: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
+def _below(file: ManifestFile, pipeline: Pipeline) -> str:
+    """A file's path, relative to the root that it lies below."""
+    root = pipeline.sink_address if file.kind is Kind.DATA else pipeline.archive_path
+    return os.path.relpath(file.final_path, root)
+
+
+def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
     """Write the claims beside the marker, durably. Returns how the marker lists them.
 
     A file that is there already is right when it has these ranges: since it was written, a source
     file may have been renamed or have grown.
     """
-    path = layout.kept(sink, Kind.CLAIMS, batch_id, part)
+    path = archive.kept(root, Kind.CLAIMS, batch_id, part)
     make_folder(path.parent)
     # Keeps F5, F6.
     try:
@@ -266,7 +232,8 @@ def _keep_claims(sink: Path, batch_id: int, claims: list[Claim], *, part: int) -
         sync_folder(path.parent)
     return {
         "kind": Kind.CLAIMS,
-        "path": os.path.relpath(path, sink),
+        "root": "archive",
+        "path": os.path.relpath(path, root),
         "records": len(claims),
         "bytes": path.stat().st_size,
         "checksum": checksum(path),

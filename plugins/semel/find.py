@@ -18,6 +18,7 @@ from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of, markers
+from semel.sinks import archive
 from semel.sources.content import is_gzip
 from semel.sources.files import list_files
 from semel.spec.ddl import ColumnType
@@ -60,16 +61,15 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Found:
 
     TerminalError: the pipeline has no record id, or the values are not one.
     """
-    sink = sink_path or spec.sink_path()
     wanted = _values(spec, values)
-    found = markers(sink)
+    found = markers(sink_path) if sink_path else markers(spec.sink_path(), archive.of(spec))
     return Found(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
         places=(
-            *(p for m in found for p in _in_output(sink, m, wanted)),
-            *(p for m in found for p in _in_decisions(sink, m, wanted)),
-            *(p for m in found for p in _in_letters(sink, m, wanted)),
+            *(p for m in found for p in _in_output(m, wanted)),
+            *(p for m in found for p in _in_decisions(m, wanted)),
+            *(p for m in found for p in _in_letters(m, wanted)),
         )[: limits.FIND_PLACES_MAX],
         batches=len(found),
         files_unclaimed=_unclaimed(spec, found),
@@ -121,29 +121,29 @@ def _value(name: str, kind: ColumnType, text: str) -> object:
         raise TerminalError(f"{text!r} is no value of the id column {name} ({kind})") from error
 
 
-def _in_output(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
     if not files or not set(wanted) <= set(schema.names):
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
-    table = dataset_of(sink, marker.spec, files, schema).to_table(
+    table = dataset_of(marker.sink, marker.spec, files, schema).to_table(
         columns=[_FILE, *position], filter=condition
     )
     for row in table.to_pylist():
         yield Place(
             what="output",
             batch_id=marker.batch_id,
-            file=str(Path(row[_FILE]).relative_to(sink)),
+            file=str(Path(row[_FILE]).relative_to(marker.sink)),
             source=_path(marker, row.get("_semel_source")),
             offset=row.get("_semel_offset"),
         )
 
 
-def _in_decisions(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
     for file in marker.of_kind(Kind.DECISIONS):
-        decisions = ds.dataset(sink / file.path, format="parquet")
+        decisions = ds.dataset(marker.path_of(file), format="parquet")
         ids = decisions.schema.field("record_id").type
         fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
         table = decisions.to_table(
@@ -159,12 +159,12 @@ def _in_decisions(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iter
             )
 
 
-def _in_letters(sink: Path, marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+def _in_letters(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
     """Dead letters whose bytes hold every value: they need not be readable as records."""
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
-        for batch in ds.dataset(sink / file.path, format="parquet").to_batches(columns=columns):
+        for batch in ds.dataset(marker.path_of(file), format="parquet").to_batches(columns=columns):
             for row in batch.to_pylist():
                 if all(text in row["raw"] for text in texts):
                     yield Place(

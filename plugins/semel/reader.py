@@ -19,13 +19,15 @@ from semel.batch import Claim, Counts
 from semel.claims import read_claims, typed
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.manifest import MARKER_FORMAT, Kind
-from semel.sinks import layout
-from semel.spec.pipeline import Spec
+from semel.sinks import archive
+from semel.spec.pipeline import ARCHIVES, Spec
+
+_FORMAT_OF_ROOTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedFile:
-    """A file that a marker lists. `path` is relative to the sink."""
+    """A file that a marker lists. `path` is relative to the sink for data, else to the archive."""
 
     kind: Kind
     path: str
@@ -38,11 +40,13 @@ class MarkedFile:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
+    `sink` is the folder of the output, as the caller named it. `sink_columns` holds names and Arrow
+    types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
     """
 
     path: Path
+    sink: Path
     pipeline: str
     batch_id: int
     fence: int
@@ -63,6 +67,15 @@ class Marker:
     code_digest: str | None
     parser_rules: int
 
+    @property
+    def archive(self) -> Path:
+        """The folder of the archive that the marker lies in."""
+        return self.path.parents[1]
+
+    def path_of(self, file: MarkedFile) -> Path:
+        """Where a listed file lies."""
+        return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
+
     def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
         """The files of one kind, in the marker's order."""
         return tuple(file for file in self.files if file.kind is kind)
@@ -73,13 +86,14 @@ class Marker:
 
         CorruptionError: that file is damaged or gone.
         """
-        sink = layout.sink_of(self.path)
-        kept = (read_claims(sink / file.path) for file in self.of_kind(Kind.CLAIMS))
+        kept = (read_claims(self.path_of(file)) for file in self.of_kind(Kind.CLAIMS))
         return (*self.claims_listed, *(claim for claims in kept for claim in claims))
 
 
-def dataset(sink_path: str | Path) -> ds.Dataset:
+def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds.Dataset:
     """The output of all finalized batches, partition columns included.
+
+    `archive_path`: where their markers lie, if `sink.archive` is declared.
 
     The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
     Lines sink a date column is text, one of bytes is base64, and one of maps is left out, because
@@ -87,10 +101,11 @@ def dataset(sink_path: str | Path) -> ds.Dataset:
     finalized there, or two batches have a column of one name and types that do not go together.
     """
     sink = Path(sink_path)
-    found = markers(sink)
+    kept = Path(archive_path) if archive_path else archive.place(sink)
+    found = markers(sink, kept)
     if not found:
         raise TerminalError(
-            f"{sink} holds no finalized batch (no marker in {layout.markers(sink)}); check the "
+            f"{sink} holds no finalized batch (no marker in {archive.markers(kept)}); check the "
             "path, or run the pipeline first"
         )
     try:
@@ -132,22 +147,25 @@ def dataset_of(
     )
 
 
-def markers(sink_path: str | Path) -> list[Marker]:
+def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
     """The markers of all finalized batches, in the order of their commits.
 
-    CorruptionError: one of them is not a marker.
+    `archive_path`: where they lie, if `sink.archive` is declared. CorruptionError: one of them is
+    not a marker.
     """
-    found = [read_marker(path) for path in marker_paths(Path(sink_path))]
+    sink = Path(sink_path)
+    paths = marker_paths(archive_path or archive.place(sink))
+    found = [read_marker(path, sink) for path in paths]
     return sorted(found, key=lambda marker: marker.commit_seq)
 
 
-def marker_paths(sink: Path) -> list[Path]:
+def marker_paths(archive_path: Path) -> list[Path]:
     """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
     # Keeps R2.
-    return sorted(p for p in layout.markers(sink).glob("*") if not p.name.startswith("."))
+    return sorted(p for p in archive.markers(archive_path).glob("*") if not p.name.startswith("."))
 
 
-def read_marker(path: Path) -> Marker:
+def read_marker(path: Path, sink: Path) -> Marker:
     """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
     try:
         plain = json.loads(path.read_bytes())
@@ -155,10 +173,11 @@ def read_marker(path: Path) -> Marker:
         if plain["format"] not in range(1, MARKER_FORMAT + 1):
             known = f"those up to {MARKER_FORMAT} are known"
             raise ValueError(f"its format is {plain['format']!r}, and {known}")
-        for key in ("sink", "replaces"):
+        unknown = ["replaces", *(["sink"] if plain["format"] < _FORMAT_OF_ROOTS else [])]
+        for key in unknown:
             if key in plain:
                 raise ValueError(f"its {key} is {plain[key]!r}, which this semel cannot follow")
-        return _marker(path, plain)
+        return _marker(path, sink, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CorruptionError(
@@ -167,9 +186,10 @@ def read_marker(path: Path) -> Marker:
         ) from error
 
 
-def _marker(path: Path, plain: dict[str, Any]) -> Marker:
+def _marker(path: Path, sink: Path, plain: dict[str, Any]) -> Marker:
     marker = Marker(
         path=path,
+        sink=sink,
         pipeline=plain["pipeline"],
         batch_id=int(plain["batch_id"]),
         fence=plain["fence"],
@@ -185,21 +205,37 @@ def _marker(path: Path, plain: dict[str, Any]) -> Marker:
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
         counts=typed(Counts, plain["counts"]),
         claims_listed=tuple(map(_claim, plain.get("claims", ()))),
-        files=tuple(typed(MarkedFile, {**f, "kind": Kind(f["kind"])}) for f in plain["files"]),
+        files=tuple(_file(f, plain["format"]) for f in plain["files"]),
         generation=int(plain.get("generation", 1)),
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
     )
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")
-    if path.name != layout.marker(Path(), marker.batch_id).name:
+    if path.name != archive.marker(Path(), marker.batch_id).name:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
+    if plain["format"] >= _FORMAT_OF_ROOTS and plain["sink"]["type"] != marker.spec.sink.type:
+        raise ValueError(f"its sink is {plain['sink']['type']!r}")
     for file in marker.files:
         parts = PurePosixPath(file.path)
         # Keeps R4.
         if parts.is_absolute() or ".." in parts.parts:
-            raise ValueError(f"it lists {file.path!r}, which is not below the sink")
+            raise ValueError(f"it lists {file.path!r}, which is not below its root")
     return marker
+
+
+def _file(plain: dict[str, Any], format: int) -> MarkedFile:
+    """A listed file. Before markers named roots, all paths were relative to the sink."""
+    kind, path = Kind(plain["kind"]), plain["path"]
+    root = "sink" if kind is Kind.DATA else "archive"
+    if format < _FORMAT_OF_ROOTS:
+        if root == "archive":
+            inside = PurePosixPath(path)
+            path = str(inside.relative_to(ARCHIVES))
+    elif plain["root"] != root:
+        raise ValueError(f"it lists {path!r} below {plain['root']!r}")
+    named = {key: value for key, value in plain.items() if key != "root"}
+    return typed(MarkedFile, {**named, "kind": kind, "path": path})
 
 
 def _claim(plain: dict[str, Any]) -> Claim:

@@ -10,40 +10,59 @@ from semel.batch import Pipeline
 from semel.catalog import identity
 from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
-from semel.sinks import owned
+from semel.sinks import archive, owned
 from semel.spec.pipeline import Spec
 
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
-    sink_path = str(spec.sink_path())
     with ledger.transaction() as connection:
-        if pipelines.find(connection, spec.name) is None:
-            _insert(connection, spec, sink_path)
-        owner = pipelines.owner(connection, sink_path)
-        if owner not in (None, spec.name):
-            raise TerminalError(
-                f"sink.path {sink_path} belongs to pipeline {owner!r}, and {spec.name!r} would "
-                "write its records there again; keep the old name, or give this one its own sink"
-            )
+        found = pipelines.find(connection, spec.name)
+        address = str(spec.sink_path())
+        kept = str(_archive(spec, found, address))
+        if found is None:
+            _insert(connection, spec, address, kept)
+        owner = pipelines.owner(connection, address, kept)
+        if owner is not None and owner.name != spec.name:
+            raise TerminalError(_owned(spec, owner, address, kept))
         pipeline = _completed(connection, pipelines.find(connection, spec.name), spec)
         identity.check(pipeline.identity, spec)
-        if pipeline.sink_path != sink_path:
-            pipeline = _moved(connection, pipeline, sink_path)
+        if (pipeline.sink_address, pipeline.archive_path) != (address, kept):
+            pipeline = _moved(connection, pipeline, address, kept)
         faults.point("plan.before_register")
     faults.point("plan.after_register")
     return pipeline
 
 
-def _insert(connection: sa.Connection, spec: Spec, sink_path: str) -> None:
-    if pipelines.owner(connection, sink_path) is None:
-        owned.refuse_traces(spec, Path(sink_path))
+def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
+    """As declared, else where it is: it does not move by itself, but with its sink."""
+    if spec.sink.archive is None and found is not None and found.sink_address == address:
+        return Path(found.archive_path)
+    return archive.of(spec)
+
+
+def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
+    if owner.sink_address == address:
+        return (
+            f"sink.path {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
+            "write its records there again; keep the old name, or give this one its own sink"
+        )
+    return (
+        f"the archive {kept} belongs to pipeline {owner.name!r}; give {spec.name!r} one of its "
+        "own by sink.archive, or another sink.path"
+    )
+
+
+def _insert(connection: sa.Connection, spec: Spec, address: str, kept: str) -> None:
+    if pipelines.owner(connection, address, kept) is None:
+        owned.refuse_traces(spec, Path(address), Path(kept))
     change(
         connection,
         "pipelines",
         "insert",
         name=spec.name,
-        sink_path=sink_path,
+        sink_address=address,
+        archive_path=kept,
         identity=identity.to_text(identity.identity_of(spec)),
         shards=spec.dedup.shards,
         bucket_seconds=spec.bucket_seconds,
@@ -62,18 +81,27 @@ def _completed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pip
     return pipelines.get(connection, pipeline.pipeline_id)
 
 
-def _moved(connection: sa.Connection, pipeline: Pipeline, sink_path: str) -> Pipeline:
+# Keeps P15, D9.
+def _moved(connection: sa.Connection, pipeline: Pipeline, address: str, kept: str) -> Pipeline:
+    """Let the row follow the pipeline's files. TerminalError: they were not moved together."""
     pipelines.lock(connection, pipeline)
-    owned.refuse_foreign_markers(
-        connection, pipeline.pipeline_id, pipeline.name, Path(sink_path)
-    )
+    pipeline_id, old = pipeline.pipeline_id, pipeline
+    owned.refuse_foreign_markers(connection, pipeline_id, old.name, Path(address), Path(kept))
+    last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
+    if last and not archive.marker(Path(kept), last["batch_id"]).exists():
+        raise TerminalError(
+            f"pipeline {old.name} is declared with the sink {address}, whose archive {kept} has no "
+            f"marker of batch {last['batch_id']}; move {old.sink_address} and {old.archive_path} "
+            "there, both, or put the declaration back"
+        )
     transition(
         connection,
         "pipelines",
         "move_sink",
-        f"sink.path of {pipeline.name} cannot move from {pipeline.sink_path} to {sink_path} while "
-        "a batch is on its way; put it back and finish or abandon what `semel batches` shows",
-        pipeline_id=pipeline.pipeline_id,
-        sink_path=sink_path,
+        f"the sink of {old.name} cannot move from {old.sink_address} to {address} while a batch is "
+        "on its way; put it back and finish or abandon what `semel batches` shows",
+        pipeline_id=pipeline_id,
+        sink_address=address,
+        archive_path=kept,
     )
-    return replace(pipeline, sink_path=sink_path)
+    return replace(pipeline, sink_address=address, archive_path=kept)

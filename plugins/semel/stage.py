@@ -47,14 +47,15 @@ from semel.formats.declared import is_whole
 from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
-from semel.sinks import layout
+from semel.sinks import archive
+from semel.sinks.folder import open_sink
 from semel.sources import files
 from semel.sources.content import is_gzip
 from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
 from semel.steps.sample import check_sample
-from semel.storage import check_links, make_folder, sync_folder
+from semel.storage import make_folder, sync_folder
 
 Say = Callable[[str], None]
 
@@ -143,7 +144,7 @@ def _attempt(
             # Keeps S5.
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
-            check_links(job.data_dir, layout.own(Path(pipeline.sink_path)))
+            open_sink(spec, pipeline.sink_address).check(None, job.data_dir)
             faults.point("stage.after_folders")
             check_sample(job)
             outcome = engine.run(job)
@@ -172,7 +173,7 @@ def _give_up(
     if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
-            f"Mend the file system below {pipeline.sink_path}, then run stage again"
+            f"Mend the file system below {pipeline.archive_path}, then run stage again"
         ) from error
 
 
@@ -205,7 +206,7 @@ def _begin(
         faults.point("stage.before_begin")
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
-    folder = layout.attempt(Path(pipeline.sink_path), batch.batch_id, attempt.fence)
+    folder = archive.attempt(Path(pipeline.archive_path), batch.batch_id, attempt.fence)
     whole = {c.ordinal for c in claims if is_whole(spec) or is_gzip(c.path)}
     return attempt, StageJob(
         spec=spec,
@@ -366,13 +367,12 @@ def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:
 def _final_names(
     spec: Spec, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
 ) -> Iterator[ManifestFile]:
-    sink = Path(pipeline.sink_path)
+    sink, root = open_sink(spec, pipeline.sink_address), Path(pipeline.archive_path)
     for part, file in enumerate(staged):
         if file.kind is Kind.DATA:
-            stem = spec.file_stem(batch=batch.batch_id, part=part, fence=attempt.fence)
-            final = sink / file.folder / f"{stem}{file.suffix}"
+            final = sink.target(batch.batch_id, attempt.fence, part, file)
         else:
-            final = layout.kept(sink, file.kind, batch.batch_id, part)
+            final = archive.kept(root, file.kind, batch.batch_id, part)
         yield ManifestFile(
             kind=file.kind,
             staged_path=file.path,

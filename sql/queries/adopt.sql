@@ -29,9 +29,9 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
                                                       'source_partition_id'))));
 
 -- name: insert_pipeline
-INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds, commit_seq,
-                            batch_time_last, gc_floor, sink_schema)
-VALUES (:name, :sink_path, :identity, :shards, :bucket_seconds, :commit_seq,
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
+                            commit_seq, batch_time_last, gc_floor, sink_schema)
+VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
         COALESCE(:gc_floor, -9223372036854775808), :sink_schema)
 ON CONFLICT DO NOTHING

@@ -35,7 +35,7 @@ LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 ORDER BY b.batch_id DESC;
 
 -- name: batch
-SELECT b.batch_id, p.name AS pipeline, p.sink_path, b.request_key, b.ordinal, b.status,
+SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal, b.status,
        b.spec_digest, b.interval_start, b.interval_end, b.commit_seq, b.batch_time, b.reason,
        b.planned_at, b.seen_at, b.committed_at, b.finalized_at
 FROM semel.batch AS b

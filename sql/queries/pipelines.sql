@@ -1,27 +1,33 @@
 -- pipelines: the row of each, for every verb; plan makes it.
 
 -- name: by_name
-SELECT pipeline_id, name, sink_path, identity, shards, bucket_seconds, commit_seq, gc_floor,
-       sink_schema
+SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
+       gc_floor, sink_schema
 FROM semel.pipeline
 WHERE name = :name;
 
 -- name: by_id
-SELECT pipeline_id, name, sink_path, identity, shards, bucket_seconds, commit_seq, gc_floor,
-       sink_schema
+SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
+       gc_floor, sink_schema
 FROM semel.pipeline
 WHERE pipeline_id = :pipeline_id;
 
 -- name: owner
-SELECT name FROM semel.pipeline WHERE sink_path = :sink_path;
+SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
+       gc_floor, sink_schema
+FROM semel.pipeline
+WHERE sink_address = :sink_address OR archive_path = :archive_path
+ORDER BY sink_address <> :sink_address
+LIMIT 1;
 
 -- name: lock
 -- NO KEY: inserting a row that references the pipeline takes FOR KEY SHARE, which FOR UPDATE blocks.
-SELECT sink_path FROM semel.pipeline WHERE pipeline_id = :pipeline_id FOR NO KEY UPDATE;
+SELECT sink_address, archive_path FROM semel.pipeline WHERE pipeline_id = :pipeline_id
+FOR NO KEY UPDATE;
 
 -- name: insert
-INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
-VALUES (:name, :sink_path, :identity, :shards, :bucket_seconds)
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
+VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds)
 -- Its name or its sink is known: what that means is decided after this statement.
 ON CONFLICT DO NOTHING;
 
@@ -39,8 +45,14 @@ WHERE pipeline_id = :pipeline_id AND identity = :stored;
 
 -- name: move_sink
 -- Not under a batch that is on its way: its files and its marker would part.
-UPDATE semel.pipeline AS p SET sink_path = :sink_path
+UPDATE semel.pipeline AS p SET sink_address = :sink_address, archive_path = :archive_path
 WHERE p.pipeline_id = :pipeline_id
   AND NOT EXISTS (SELECT FROM semel.batch AS b
                   WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed'))
-RETURNING sink_path;
+RETURNING sink_address;
+
+-- name: last_finalized
+SELECT batch_id FROM semel.batch
+WHERE pipeline_id = :pipeline_id AND status = 'finalized'
+ORDER BY commit_seq DESC
+LIMIT 1;

@@ -10,6 +10,7 @@ from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import SOURCES, Stack
 from semel import reader
+from semel.sinks import archive
 from semel.spec import pipeline
 
 KILLED_RECORDS = 5_000_000
@@ -94,7 +95,7 @@ def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
 def staged_to_the_middle(stack: Stack, name: str) -> str:
     """Start a run of KILLED_RECORDS records, and wait until stage has begun to write."""
     run = stack.airflow.trigger(name)
-    staging = pipeline.find(name).sink_path() / "_semel" / "staging"
+    staging = archive.of(pipeline.find(name)) / "staging"
     wait_for(
         lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill", poll=SPILL_POLL_SECONDS
     )

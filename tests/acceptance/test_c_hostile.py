@@ -16,6 +16,7 @@ from fix_pipelines import events
 from fix_stack import Stack
 from semel import stack as semel_stack
 from semel.errors import UnavailableError
+from semel.sinks import archive
 from semel.spark.session import open_engine
 from semel.spec import pipeline
 from semel.stack import layout
@@ -76,7 +77,7 @@ def test_no_secret_is_shown_by_a_run(stack: Stack) -> None:
     logs = [stack.airflow.log("shop", run, task) for task in stack.airflow.tasks("shop", run)]
     assert all(logs) and not shown(secrets, str(logs).encode())
     assert not shown(secrets, str(answers).encode())
-    markers = pipeline.find("shop").sink_path() / "_semel" / "markers"
+    markers = archive.of(pipeline.find("shop")) / "markers"
     assert not [m for m in markers.iterdir() if shown(secrets, m.read_bytes())]
 
 

@@ -6,8 +6,8 @@ import signal
 import time
 
 import psutil
-from fix_stack import PARTS, Stack
 
+from fix_stack import PARTS, Stack
 from semel.stack import process
 
 RECOVERY_SECONDS = 120

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import xxhash
 
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 Position = tuple[str, int]
@@ -32,7 +33,7 @@ class Found:
 
 def assert_exact(spec: Spec, sources: list[Path]) -> Found:
     """Every record of the sources once, or accounted for once; nothing else in the sink."""
-    found = _read(spec.sink_path())
+    found = _read(spec)
     lines = {(str(p), at): text for p in sources for at, text in _lines(p)}
     good = {at: text for at, text in lines.items() if isinstance(text, dict) and text.get("id")}
 
@@ -55,7 +56,7 @@ def assert_exact(spec: Spec, sources: list[Path]) -> Found:
         assert first < second, f"{record_id}: the later copy won"
         same = first[0] == second[0]
         assert reason == ("duplicate_in_batch" if same else "duplicate_in_catalog")
-    _assert_nothing_else(spec.sink_path(), found)
+    _assert_nothing_else(spec, found)
     return found
 
 
@@ -70,13 +71,14 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
     return found
 
 
-def _read(sink: Path) -> Found:
+def _read(spec: Spec) -> Found:
     found = Found()
     places = []
-    for path in sorted((sink / "_semel" / "markers").glob("b*.json")):
+    roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
+    for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
-        claims = _claims(sink, marker)
+        claims = _claims(roots["archive"], marker)
         names = {claim["source_partition_id"]: claim["path"] for claim in claims}
         for claim in claims:
             span = claim["start"], claim["end"]
@@ -86,21 +88,21 @@ def _read(sink: Path) -> Found:
         counts = Counter()
         for file in marker["files"]:
             if file["kind"] == "claims":
-                found.files.add(sink / file["path"])
+                found.files.add(roots[file["root"]] / file["path"])
                 continue
             counts[file["kind"]] += file["records"]
-            _take(found, sink / file["path"], file, names)
+            _take(found, roots[file["root"]] / file["path"], file, names)
         _assert_sum(marker["counts"], counts)
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
     return found
 
 
-def _claims(sink: Path, marker: dict[str, Any]) -> list[dict[str, Any]]:
+def _claims(kept: Path, marker: dict[str, Any]) -> list[dict[str, Any]]:
     """A marker's claims; those of a batch with many are in a file beside it."""
     found = list(marker.get("claims", ()))
     for file in marker["files"]:
         if file["kind"] == "claims":
-            found += pq.read_table(sink / file["path"]).to_pylist()
+            found += pq.read_table(kept / file["path"]).to_pylist()
     return found
 
 
@@ -138,11 +140,12 @@ def _place(found: Found, position: Position) -> tuple[int, int, int]:
     return (*place, at)
 
 
-def _assert_nothing_else(sink: Path, found: Found) -> None:
-    own = sink / "_semel"
+def _assert_nothing_else(spec: Spec, found: Found) -> None:
+    own = archive.of(spec)
     there = {
         path
-        for path in sink.rglob("*")
+        for root in (spec.sink_path(), own)
+        for path in root.rglob("*")
         if path.is_file()
         and not path.is_relative_to(own / "staging")
         and path.parent != own / "markers"

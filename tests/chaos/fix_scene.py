@@ -11,6 +11,7 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 EMPTY = """
@@ -120,4 +121,4 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
 
 
 def staged_folders(spec: Spec) -> list[Path]:
-    return sorted((spec.sink_path() / "_semel" / "staging").glob("b*/f*"))
+    return sorted(archive.staging(archive.of(spec)).glob("b*/f*"))

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
-from fix_scene import sql
 
+from fix_scene import sql
 from semel.ledger import Ledger
 
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import sqlalchemy as sa
-from fix_scene import EMPTY
 
+from fix_scene import EMPTY
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from machine_files import File
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.storage import checksum
 
@@ -38,7 +39,7 @@ class Output:
     """The output of one pipeline, as a reader of whole batches sees it grow."""
 
     def __init__(self, spec: Spec, states: dict[tuple[int, str], bytes]) -> None:
-        self.sink = spec.sink_path()
+        self.roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
         self.by_bucket = spec.dedup.scope == "bucket"
         self.horizon = spec.dedup.horizon
         self.states = states
@@ -53,7 +54,7 @@ class Output:
         """What was visible is as it was, and what became visible is right."""
         for path, (known, _) in self.visible.items():
             assert _status(path) == known, f"{path} was visible, and is changed or gone"
-        folder = self.sink / "_semel" / "markers"
+        folder = self.roots["archive"] / "markers"
         names = os.listdir(folder) if folder.is_dir() else []
         for name in sorted(names):
             if not name.startswith(".") and folder / name not in self.visible:
@@ -71,8 +72,8 @@ class Output:
             assert whole or not file.end, f"{file.path} was not read up to {file.end}"
         for path, (_, digest) in self.visible.items():
             assert digest is None or checksum(path) == digest, path
-        own = self.sink / "_semel"
-        for path in self.sink.rglob("*"):
+        own = self.roots["archive"]
+        for path in (path for root in self.roots.values() for path in root.rglob("*")):
             hidden = path.is_relative_to(own / "staging") or path.name.startswith(".")
             assert path.is_dir() or hidden or path in self.visible, f"{path} is in no marker"
 
@@ -95,7 +96,7 @@ class Output:
         self._judge(path, marker, lines, listed)
 
     def _rows(self, file: dict[str, Any]) -> list[dict[str, Any]]:
-        path = self.sink / file["path"]
+        path = self.roots[file["root"]] / file["path"]
         assert path not in self.visible, f"{path} is in two markers"
         assert path.stat().st_size == file["bytes"] and checksum(path) == file["checksum"], path
         self.visible[path] = _status(path), file["checksum"]

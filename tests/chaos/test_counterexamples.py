@@ -36,6 +36,7 @@ from semel.errors import (
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.stage import stage
 from semel.steps.job import StageJob
 from semel.steps.shard import classify_shard
@@ -307,7 +308,7 @@ def test_a_name_is_taken_before_the_link(scene: Scene) -> None:
     committed(scene, batch_id)
     text = "SELECT final_path FROM semel.manifest_file WHERE batch_id = :batch ORDER BY ordinal"
     [first, *_] = [Path(row["final_path"]) for row in sql(scene.ledger, text, batch=batch_id)]
-    marker = scene.spec.sink_path() / "_semel" / "markers" / f"b{batch_id:08d}.json"
+    marker = archive.of(scene.spec) / "markers" / f"b{batch_id:08d}.json"
     with (
         faults.armed("storage.before_link", lambda: first.write_bytes(b"not ours")) as fault,
         pytest.raises(CorruptionError, match="final file wrong"),

@@ -1,4 +1,5 @@
 """A state machine of a folder: whatever tools do to files, each record is once in the output.
+from semel.sinks import archive
 
 Real files on a real file system (inodes come back on ext4), real Postgres, the verbs as they are;
 the engine is LocalEngine. The model (machine_folder) knows which file is which, and is never told
@@ -31,6 +32,7 @@ from machine_folder import Folder, Life
 from machine_seed import SEED, steps
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.sources.files import Refusal
 
 STEPS_MIN = int(os.environ.get("SEMEL_FOLDER_STEPS", "300"))  # of each of the four
@@ -187,7 +189,7 @@ class Machine(RuleBasedStateMachine):
 
     def _read_output(self) -> None:
         sink = self.spec.sink_path()
-        for path in set((sink / "_semel" / "markers").glob("b*.json")) - self.markers:
+        for path in set((archive.of(self.spec) / "markers").glob("b*.json")) - self.markers:
             self.markers.add(path)
             marker = json.loads(path.read_text())
             assert marker["counts"]["quarantined"] == 0, path

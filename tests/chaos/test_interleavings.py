@@ -241,7 +241,7 @@ def test_commit_and_drop(one_shard: Scene, points: tuple[str, ...]) -> None:
     [
         ("finalize.after_mark", "finalize.before_finalized"),
         pytest.param(
-            ("finalize.before_rename", "finalize.after_mark", "finalize.before_finalized"),
+            ("finalize.before_publish", "finalize.after_mark", "finalize.before_finalized"),
             marks=pytest.mark.soak,
         ),
     ],

@@ -43,7 +43,7 @@ BETWEEN = (
     "stage.after_job",
     "commit.before_compare",
     "commit.after_compare",
-    "finalize.before_rename",
+    "finalize.before_publish",
     "collect.before_merge",
 )
 

@@ -22,6 +22,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -63,7 +64,7 @@ def many_files(bench: Workbench, count: int, start: int = 0) -> None:
 
 
 def marker_path(spec: Spec, batch_id: int = 1) -> Path:
-    return spec.sink_path() / "_semel" / "markers" / f"b{batch_id:08d}.json"
+    return archive.of(spec) / "markers" / f"b{batch_id:08d}.json"
 
 
 # Attacks L6.
@@ -115,7 +116,7 @@ def test_claims_last_before_the_marker(
     many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
 
     def marking() -> None:
-        [kept] = (spec.sink_path() / "_semel" / "claims").glob("b*")
+        [kept] = (archive.of(spec) / "claims").glob("b*")
         assert disk.keeps(kept) and not marker_path(spec).exists()
 
     # The first file that is published is the claims', the second one the marker.
@@ -156,7 +157,7 @@ def test_foreign_claims_are_loud(
     many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
 
     def damage() -> None:
-        [kept] = (spec.sink_path() / "_semel" / "claims").glob("b*")
+        [kept] = (archive.of(spec) / "claims").glob("b*")
         kept.write_bytes(b"not ours")
         raise FaultError("damaged")
 
@@ -165,7 +166,7 @@ def test_foreign_claims_are_loud(
     with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
         finalize(ledger, spec, 1)
     assert not marker_path(spec).exists()
-    [kept] = (spec.sink_path() / "_semel" / "claims").glob("b*")
+    [kept] = (archive.of(spec) / "claims").glob("b*")
     assert kept.read_bytes() == b"not ours"
     kept.unlink()
     finalize(ledger, spec, 1)
@@ -181,7 +182,7 @@ def test_damaged_claims_are_told(
     spec = bench.spec()
     many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
     run_batch(ledger, spec, "r1", engine, say=quiet)
-    [kept] = (spec.sink_path() / "_semel" / "claims").glob("b*")
+    [kept] = (archive.of(spec) / "claims").glob("b*")
     if damage == "gone":
         kept.unlink()
     elif damage == "other bytes":

@@ -32,6 +32,7 @@ from semel.faults import FaultError
 from semel.ledger import Ledger, pipelines
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.stage import stage
 from steps import committed, finalized, staged
 
@@ -72,7 +73,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         stage(ledger, spec, batch_id, LocalEngine(), quiet)
     commit(ledger, spec, batch_id, lambda: None, quiet)
     names = manifest(ledger, batch_id)
-    marker = spec.sink_path() / "_semel" / "markers" / f"b{batch_id:08d}.json"
+    marker = archive.of(spec) / "markers" / f"b{batch_id:08d}.json"
 
     def marking() -> None:
         seen.append("marked")
@@ -100,7 +101,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
 
 # Attacks F8.
 @pytest.mark.parametrize(
-    "point", ["storage.after_link", "finalize.after_rename", "finalize.before_finalized"]
+    "point", ["storage.after_link", "finalize.after_publish", "finalize.before_finalized"]
 )
 def test_a_crash_may_forget_the_final_names(scene: Scene, point: str) -> None:
     """Until the batch is finalized a new finalize makes names that a crash lost."""
@@ -172,7 +173,7 @@ def test_whoever_takes_the_pipelines_lock_sees_that_its_sink_was_moved(
     before = sql(ledger, counts)
 
     def move() -> None:
-        sql(ledger, "UPDATE semel.pipeline SET sink_path = '/elsewhere'")
+        sql(ledger, "UPDATE semel.pipeline SET sink_address = '/elsewhere'")
 
     get, lock = pipelines.get, pipelines.lock
     if verb == "merge":  # What it has written keeps others from moving the sink after that.
@@ -213,7 +214,7 @@ def test_a_damaged_batch_does_not_keep_collect_from_the_others(
     theirs = plan(scene.ledger, other, "v1").batch.batch_id
     stage(scene.ledger, other, theirs, LocalEngine(), quiet)
     commit(scene.ledger, other, theirs, quiet, quiet)
-    (folder,) = (scene.spec.sink_path() / "_semel" / "staging").glob(f"b{damaged:08d}/f*/data")
+    (folder,) = archive.staging(archive.of(scene.spec)).glob(f"b{damaged:08d}/f*/data")
     for path in folder.iterdir():
         path.write_bytes(b"damaged")
     sql(scene.ledger, "UPDATE semel.batch SET committed_at = now() - interval '61 minutes'")
@@ -253,7 +254,7 @@ def test_only_output_lies_beside_semels_own_folder(
 
     def look(point: str) -> None:
         passed.append(point)
-        there = {p for p in sink.rglob("*") if sink / "_semel" not in (p, *p.parents)}
+        there = {*sink.rglob("*")}
         if there:
             output = {Path(r["final_path"]) for r in sql(ledger, text)}
             assert there <= output | {path.parent for path in output}, point
@@ -266,7 +267,7 @@ def test_only_output_lies_beside_semels_own_folder(
         run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), say=quiet)
     collect(ledger, spec, quiet)
     run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
-    assert {"stage.after_seal", "finalize.after_rename", "collect.after_remove"} <= {*passed}
+    assert {"stage.after_seal", "finalize.after_publish", "collect.after_remove"} <= {*passed}
     rows = ds.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
     assert sorted(r["id"] for r in rows) == settled(spec).ids == [e["id"] for e in events(0, 6)]
 
@@ -294,7 +295,7 @@ def test_a_sink_without_hard_links_is_told(
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
     names = manifest(scene.ledger, batch_id)
-    own = scene.spec.sink_path() / "_semel" / "staging"
+    own = archive.staging(archive.of(scene.spec))
     assert names and all(path.is_relative_to(own) for path, _ in names)
 
     def no_links(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ from semel.storage import remove_folder
 from steps import committed, finalized, staged
 
 FINALIZE = [
-    ("finalize.before_rename", 1),
+    ("finalize.before_publish", 1),
     ("finalize.after_look", 1),
     ("finalize.after_look", 2),
     ("storage.before_link", 1),
@@ -29,7 +29,7 @@ FINALIZE = [
     ("storage.after_link", 1),
     ("storage.after_link", 2),
     *(("storage.before_sync_folder", nth) for nth in range(3, 6)),
-    ("finalize.after_rename", 1),
+    ("finalize.after_publish", 1),
     ("storage.before_publish", 1),
     ("storage.after_publish", 1),
     ("finalize.after_mark", 1),

@@ -154,15 +154,15 @@ def delete_on_unknown_outcome() -> None:
     """Who did not hear that a commit landed removes what it staged."""
     errors = importlib.import_module("semel.errors")
     storage = importlib.import_module("semel.storage")
-    layout = importlib.import_module("semel.sinks.layout")
+    archive = importlib.import_module("semel.sinks.archive")
 
     def rash(original: Callable) -> Callable:
         def call(ledger, spec, batch, attempt, say):  # noqa: ANN001, ANN202
             try:
                 return original(ledger, spec, batch, attempt, say)
             except errors.OutcomeUnknownError:
-                sink = spec.sink_path()
-                storage.remove_folder(layout.attempt(sink, batch.batch_id, attempt.fence))
+                kept = archive.of(spec)
+                storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
                 raise
 
         return call
@@ -181,14 +181,14 @@ def no_fence() -> None:
 
 def existence_is_truth() -> None:
     """Finalize takes a name that exists for the right file."""
-    finalize = importlib.import_module("semel.finalize")
+    presence = importlib.import_module("semel.sinks").Presence
     os = importlib.import_module("os")
 
     def exists(_: Callable) -> Callable:
-        right, absent = finalize.State.RIGHT, finalize.State.ABSENT
-        return lambda file, path, seen: right if os.path.lexists(path) else absent
+        right, absent = presence.RIGHT, presence.ABSENT
+        return lambda looks, file, path: right if os.path.lexists(path) else absent
 
-    patch("finalize", "_state", exists)
+    patch("sinks.folder", "Looks._presence", exists)
 
 
 def link_replaces() -> None:
@@ -203,7 +203,7 @@ def link_replaces() -> None:
 
         return call
 
-    patch("finalize", "link_new", replacing)
+    patch("sinks.folder", "link_new", replacing)
 
 
 def payload_goes_at_once() -> None:

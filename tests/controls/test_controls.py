@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from guards import GUARDS
 
 HERE = Path(__file__).parent

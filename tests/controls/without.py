@@ -2,8 +2,9 @@
 
 import os
 
-from guards import GUARDS
 from hypothesis import Phase, settings
+
+from guards import GUARDS
 
 # At once, before a test or a conftest imports what it changes.
 GUARDS[os.environ["SEMEL_TEST_WITHOUT"]].remove()

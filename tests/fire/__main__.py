@@ -38,9 +38,8 @@ from livestack import (
 )
 from producer import BACKFILL_WINDOWS
 from report import Outcome, show
-from verdict import judge, unread_bytes
-
 from semel.errors import SemelError
+from verdict import judge, unread_bytes
 
 KILLS = 30
 BACKFILL_DAYS_AGO = 3

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
+
 from livestack import LiveStack, children, wait_for
 
 PARTS = ("scheduler", "dag-processor", "triggerer", "api-server", "spark", "postgres")
@@ -118,7 +119,7 @@ class Killer:
 
     def markers(self) -> int:
         """How many batches are finalized."""
-        return sum(1 for _ in Path(self.stack.data, "out").glob("*/_semel/markers/b*.json"))
+        return sum(1 for _ in Path(self.stack.data, "out").glob("_semel/*/markers/b*.json"))
 
     def _wait_healthy(self, part: str, kill: Kill) -> None:
         def healthy() -> bool:

@@ -20,7 +20,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -64,7 +64,7 @@ def test_ten_batches_survive_their_ledger(bench: Workbench, ledger: Ledger, name
     """
     spec = bench.spec(**DECLARED[name])
     points = ("stage.after_job", "commit.before_win")
-    points += ("finalize.after_rename", "finalize.after_mark")
+    points += ("finalize.after_publish", "finalize.after_mark")
     for number in range(10):
         start = 20 * number
         again = [] if spec.by_position else events(max(0, start - 5), start)
@@ -116,14 +116,13 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
     bench.write("in/a.jsonl", [*events(0, 20), *events(0, 2)])
     run(ledger, spec, "r1")
     bench.write("in/a.jsonl", [*events(20, 40), *events(0, 2)], "ab")
-    with faults.armed("finalize.after_rename", _fails), suppress(faults.FaultError):
+    with faults.armed("finalize.after_publish", _fails), suppress(faults.FaultError):
         run(ledger, spec, "r2")
-    layout.attempt(sink, 41, 3).mkdir(parents=True)
+    archive.attempt(archive.of(spec), 41, 3).mkdir(parents=True)
     lose(ledger)
     adopted = adopt(ledger, spec, say=quiet)
-    assert adopted.strays == (
-        "_semel/decisions/b00000002-00001.parquet", "events-b00000002-00000.parquet",
-    )  # fmt: skip
+    kept = archive.kept(archive.of(spec), "decisions", 2, 1)
+    assert adopted.strays == (str(kept), str(sink / "events-b00000002-00000.parquet"))
     assert adopted.staging == ("b00000002/f0001", "b00000041/f0003")
     bench.write("in/b.jsonl", events(40, 50))
     run(ledger, spec, "r2")
@@ -137,7 +136,7 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
 
 
 # Attacks D5.
-@pytest.mark.parametrize("point", ["finalize.after_rename", "storage.before_publish"])
+@pytest.mark.parametrize("point", ["finalize.after_publish", "storage.before_publish"])
 def test_no_batch_came_to_a_marker(bench: Workbench, ledger: Ledger, point: str) -> None:
     """The pipeline is registered, and its first batch gets a number that no file has."""
     spec = bench.spec()
@@ -146,7 +145,8 @@ def test_no_batch_came_to_a_marker(bench: Workbench, ledger: Ledger, point: str)
         run(ledger, spec, "r1")
     lose(ledger)
     adopted = adopt(ledger, spec, say=quiet)
-    assert (adopted.batches, adopted.strays) == (0, ("events-b00000001-00000.parquet",))
+    output = spec.sink_path() / "events-b00000001-00000.parquet"
+    assert (adopted.batches, adopted.strays) == (0, (str(output),))
     run(ledger, spec, "r1")
     (spec.sink_path() / adopted.strays[0]).unlink()
     assert [marker.batch_id for marker in markers(spec.sink_path())] == [2]
@@ -215,9 +215,9 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
     lose(ledger)
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds) "
-            "VALUES ('events', %s, '{}', 4, 60)",
-            (str(spec.sink_path()),),
+            "INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, "
+            "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
+            (str(spec.sink_path()), str(archive.of(spec))),
         )
     with pytest.raises(TerminalError, match="not batches 1 whose markers.*semel migrate.*adopt"):
         adopt(ledger, spec, say=quiet)
@@ -229,7 +229,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
 
 def change(spec: Spec, number: int, **values: object) -> None:
     """Let a marker say something else."""
-    path = layout.marker(spec.sink_path(), number)
+    path = archive.marker(archive.of(spec), number)
     content = json.loads(path.read_text())
     for key, value in values.items():
         if key == "claims":
@@ -263,9 +263,10 @@ def test_markers_that_do_not_go_together(
     with pytest.raises((TerminalError, CorruptionError), match=message):
         adopt(ledger, spec, say=quiet)
     assert not sql(ledger, "SELECT FROM semel.pipeline")
-    layout.marker(spec.sink_path(), 2).unlink()
+    archive.marker(archive.of(spec), 2).unlink()
     adopted = adopt(ledger, spec, say=quiet)
-    assert (adopted.batches, adopted.strays) == (1, ("events-b00000002-00000.parquet",))
+    output = spec.sink_path() / "events-b00000002-00000.parquet"
+    assert (adopted.batches, adopted.strays) == (1, (str(output),))
     (spec.sink_path() / adopted.strays[0]).unlink()
     run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 20)
@@ -319,7 +320,7 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert adopt(ledger, spec, say=quiet).commits_lost == ((2, 2),)
     run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 40)
-    layout.marker(spec.sink_path(), 3).unlink()
+    archive.marker(archive.of(spec), 3).unlink()
     found = {check.name: check for check in audit(spec).checks if not check.ok}
     assert "commits 3 to 3 have no marker" in found["markers"].offenders[0].what
 
@@ -334,7 +335,7 @@ def test_the_command(
     (bench.pipelines / "broken.yaml").write_text("name: broken\n")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    layout.attempt(spec.sink_path(), 7, 1).mkdir(parents=True)
+    archive.attempt(archive.of(spec), 7, 1).mkdir(parents=True)
     lose(ledger)
     with pytest.raises(TerminalError) as refused:
         run(ledger, spec, "r2")

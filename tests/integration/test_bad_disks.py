@@ -19,6 +19,7 @@ from semel.errors import CorruptionError, RetryableError, SourceError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.sinks import archive
 from semel.stage import stage
 from test_bad_records import run
 
@@ -129,12 +130,11 @@ def test_a_missing_source_folder_is_said(bench: Workbench, ledger: Ledger) -> No
 def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> None:
     """Stage says which folder to mend; then the same batch goes on under a new fence."""
     spec = first_run(shared, ledger)
-    sink = spec.sink_path()
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
-        staging = sink / "_semel" / "staging"
+        staging = archive.of(spec) / "staging"
         staging.chmod(0o555)
-        with pytest.raises(RetryableError, match=f"attempt 1: .*Mend the file system below {sink}"):
+        with pytest.raises(RetryableError, match=f"attempt 1: .*system below {staging.parent}"):
             run(ledger, spec, "r2")
         staging.chmod(0o755)
         assert run(ledger, spec, "r2").committed.fence == 2
@@ -150,7 +150,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
         batch = plan(ledger, spec, "r2").batch.batch_id
         stage(ledger, spec, batch, LocalEngine(), say=quiet)
         commit(ledger, spec, batch, lambda: None, say=quiet)
-        for folder in (sink, sink / "_semel" / "markers"):
+        for folder in (sink, archive.of(spec) / "markers"):
             folder.chmod(0o555)
             with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
                 finalize(ledger, spec, batch)
@@ -202,7 +202,7 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     commit(ledger, spec, batch, lambda: None, say=quiet)
     with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
         finalize(ledger, spec, batch)
-    markers = spec.sink_path() / "_semel" / "markers"
+    markers = archive.of(spec) / "markers"
     assert list(markers.iterdir()) == []
     finalize(ledger, spec, batch)
     assert settled(spec).ids == ids(0, 10)
@@ -225,11 +225,11 @@ def test_a_staging_folder_that_vanishes_loses_the_attempt(bench: Workbench, ledg
 
 
 def lost_staged(sink: Path) -> None:
-    shutil.rmtree(sink / "_semel" / "staging")
+    shutil.rmtree(archive.place(sink) / "staging")
 
 
 def cut_staged(sink: Path) -> None:
-    [file] = (p for p in (sink / "_semel" / "staging").rglob("data/*") if p.is_file())
+    [file] = (p for p in (archive.place(sink) / "staging").rglob("data/*") if p.is_file())
     os.truncate(file, file.stat().st_size - 1)
 
 
@@ -251,15 +251,15 @@ def test_finalize_of_damaged_files_is_loud(
     batch = plan(ledger, spec, "r1").batch.batch_id
     stage(ledger, spec, batch, LocalEngine(), say=quiet)
     commit(ledger, spec, batch, lambda: None, say=quiet)
-    sink = spec.sink_path()
+    out, sink = bench.data / "out", spec.sink_path()
     backup = bench.folder / "backup"
-    shutil.copytree(sink, backup)
+    shutil.copytree(out, backup)
     damage(sink)
-    before = {p: p.read_bytes() for p in sink.rglob("*") if p.is_file()}
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     with pytest.raises(CorruptionError, match=f"batch {batch}: 1 of 1 files.*nothing was touched"):
         finalize(ledger, spec, batch)
-    assert {p: p.read_bytes() for p in sink.rglob("*") if p.is_file()} == before
-    shutil.rmtree(sink)
-    shutil.copytree(backup, sink)
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    shutil.rmtree(out)
+    shutil.copytree(backup, out)
     finalize(ledger, spec, batch)
     assert settled(spec).ids == ids(0, 10)

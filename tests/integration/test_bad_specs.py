@@ -10,12 +10,11 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import limits
 from semel.accept import accept_columns
-from semel.errors import LimitError, SourceError, SpecError, StateError, TerminalError
+from semel.errors import LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 from semel.spec import pipeline
-from semel.stage import stage
 from test_bad_records import run
 
 EVENT = len(lines(0, 1))
@@ -110,29 +109,6 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
     back = bench.spec(description="another one", limits={"bytes_per_batch_max": "1 GiB"})
     assert run(ledger, back, "r1").plan.batch.batch_id == batch.batch_id
     assert settled(back).ids == ids(0, 5)
-
-
-# Attacks P15.
-def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> None:
-    """While a batch is on its way the move is refused; then new batches go to the new folder.
-
-    The catalog moves along: no record of the old folder is written to the new one again.
-    """
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    moved = bench.spec(sink={"path": "out/moved"})
-    with pytest.raises(StateError, match="cannot move from .*out/events to .*out/moved"):
-        plan(ledger, moved, "r2")
-    with pytest.raises(StateError, match="cannot move"):
-        run(ledger, moved, "r1")
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
-    run(ledger, spec, "r1")
-    assert settled(spec).ids == ids(0, 5)
-    bench.write("in/a.jsonl", events(3, 8), mode="ab")
-    run(ledger, moved, "r2")
-    assert settled(moved, audited=False).ids == ids(5, 8)
-    assert settled(spec).ids == ids(0, 5)
 
 
 # Attacks S17.

@@ -15,6 +15,7 @@ from semel.accept import accept_columns
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.run import Ran, run_batch
+from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 
 TRANSFORMS = """
@@ -83,7 +84,7 @@ def run(ledger: Ledger, spec, key: str, engine: SparkEngine | LocalEngine) -> Ra
 
 def rows_of(sink: Path) -> list[dict]:
     """The output as a reader of Hive folders sees it, with the partition's values as text."""
-    markers = (sink / "_semel" / "markers").glob("*.json")
+    markers = (archive.place(sink) / "markers").glob("*.json")
     files = [f for m in markers for f in json.loads(m.read_text())["files"] if f["kind"] == "data"]
     found = []
     for file in files:

@@ -13,6 +13,7 @@ from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
 from test_bad_records import run
@@ -96,7 +97,7 @@ def test_no_header_and_no_finding_is_told(bench: Workbench, ledger: Ledger) -> N
     assert SECRET not in refused.detail
     (bench.data / "in" / "a.csv").write_text(f"id,n,at\n{SECRET},1,\n{SECRET},1,\n")
     run(ledger, spec, "r1")
-    (path,) = (spec.sink_path() / "_semel" / "decisions").glob("*.parquet")
+    (path,) = (archive.of(spec) / "decisions").glob("*.parquet")
     path.unlink()
     verdict = audit(spec)
     assert not verdict.ok and SECRET not in json.dumps(verdict.to_json(), default=str)

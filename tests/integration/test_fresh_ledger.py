@@ -13,7 +13,7 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.sinks.traces import Traces, look
 from semel.spec.pipeline import Spec
 
@@ -31,10 +31,10 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
     spec = bench.spec()
     bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
     run(ledger, spec, "r1")
-    sink, own = spec.sink_path(), layout.own(spec.sink_path())
+    sink, own = spec.sink_path(), archive.of(spec)
     output = sorted(sink.glob("*.parquet"))
     if left == "staging":
-        layout.attempt(sink, 7, 1).mkdir(parents=True)
+        archive.attempt(own, 7, 1).mkdir(parents=True)
     for kind in {"markers", "decisions"} - {left}:
         shutil.rmtree(own / kind)
     if left != "output":
@@ -52,18 +52,19 @@ def test_foreign_files_are_no_traces(bench: Workbench, ledger: Ledger) -> None:
     """A user's own files, and folders that an abandoned first batch left, stand in nobody's way."""
     spec = bench.spec()
     sink = spec.sink_path()
+    sink.mkdir(parents=True)
     for folder in ("staging", "markers", "decisions"):
-        (layout.own(sink) / folder).mkdir(parents=True)
+        (archive.of(spec) / folder).mkdir(parents=True)
     for name in ("README", ".gitkeep", "_SUCCESS", "part-00000.parquet", "events-b1-1.parquet"):
         (sink / name).write_text("mine")
     (sink / "visits-b00000001-00000.parquet").write_text("another pipeline's, by its name")
-    (layout.own(sink) / ".link-0a1b2c3d").write_text("")
+    (archive.of(spec) / ".link-0a1b2c3d").write_text("")
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, spec, "r1")
     for path in sink.iterdir():
         if path.is_file() and path.name != "events-b00000001-00000.parquet":
             path.unlink()
-    (layout.own(sink) / ".link-0a1b2c3d").unlink()
+    (archive.of(spec) / ".link-0a1b2c3d").unlink()
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -96,17 +97,20 @@ def made(sink: Path, *names: str) -> None:
 def test_traces_hold_every_number(bench: Workbench) -> None:
     """Names of markers, of crashed ones too, of kept files, of output and of staging."""
     spec = bench.spec(sink={"file_name": "{batch:08d}x{part}-{pipeline}-{fence}"})
-    sink = spec.sink_path()
-    assert look(sink, [spec]) == Traces()
+    sink, kept = spec.sink_path(), archive.of(spec)
+    assert look(sink, kept, [spec]) == Traces()
+    made(
+        kept,
+        "markers/b00000003.json",
+        "markers/.b00000009.json.77.0a1b2c3d",
+        "decisions/b00000011-00002.parquet",
+        "dead_letters/b123456789-00002.parquet",
+        "staging/b00000012/f0002/data/s0",
+        "staging/b00000013/f0001/spill/s0",
+        "staging/not ours/s0",
+    )
     made(
         sink,
-        "_semel/markers/b00000003.json",
-        "_semel/markers/.b00000009.json.77.0a1b2c3d",
-        "_semel/decisions/b00000011-00002.parquet",
-        "_semel/dead_letters/b123456789-00002.parquet",
-        "_semel/staging/b00000012/f0002/data/s0",
-        "_semel/staging/b00000013/f0001/spill/s0",
-        "_semel/staging/not ours/s0",
         "day=1/00000014x3-events-1.parquet",
         "00000015x3-events-1.jsonl",
         "00000016x03-events-1.jsonl",
@@ -114,13 +118,13 @@ def test_traces_hold_every_number(bench: Workbench) -> None:
         "00000018x3-other-1.jsonl",
         "99999999999999999999999x3-events-1.jsonl",
     )
-    found = look(sink, [spec])
+    found = look(sink, kept, [spec])
     assert found.markers == {
-        "_semel/markers/.b00000009.json.77.0a1b2c3d": 9, "_semel/markers/b00000003.json": 3,
+        "markers/.b00000009.json.77.0a1b2c3d": 9, "markers/b00000003.json": 3,
     }  # fmt: skip
     assert found.kept == {
-        "_semel/dead_letters/b123456789-00002.parquet": 123456789,
-        "_semel/decisions/b00000011-00002.parquet": 11,
+        "dead_letters/b123456789-00002.parquet": 123456789,
+        "decisions/b00000011-00002.parquet": 11,
     }
     assert found.output == {
         "00000015x3-events-1.jsonl": 15, "day=1/00000014x3-events-1.parquet": 14,

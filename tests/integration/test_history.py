@@ -51,7 +51,7 @@ listed by reading all losses.
 
 _TEXTS = {
     "status", "reason", "driver", "input_digest", "sink_schema", "checksum", "request_key",
-    "sink_path",
+    "sink_address", "archive_path",
 }  # fmt: skip
 _TIMES = {"expires_at", "batch_time"}
 _CASTS = {"bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x"}
@@ -94,8 +94,8 @@ def test_no_statement_reads_all_of_a_growing_table(ledger: Ledger, verb: str, na
 
 
 _TWO_PIPELINES = """
-INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
-VALUES ('quiet', '/quiet', '{}', 1, 1), ('busy', '/busy', '{}', 1, 1);
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
+VALUES ('quiet', '/quiet', '/q', '{}', 1, 1), ('busy', '/busy', '/b', '{}', 1, 1);
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes)
 SELECT p.pipeline_id, 'r' || n, 1, '{}', '', 1
 FROM semel.pipeline AS p, generate_series(1, CASE p.name WHEN 'quiet' THEN 3 ELSE 5000 END) AS n
@@ -124,8 +124,8 @@ def test_the_newest_batches_are_found_without_a_walk_over_the_others(
 
 
 _ALIKE = """
-INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)
-VALUES ('drops', '/drops', '{}', 1, 1);
+INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
+VALUES ('drops', '/drops', '/d', '{}', 1, 1);
 INSERT INTO semel.source_partition (pipeline_id, path, generation, device, inode, head_length,
                                     head_hash, reached, content, closed_at)
 SELECT pipeline_id, 'a', n, 1, 7, 100, 'same', 100, 100, clock_timestamp()

@@ -78,8 +78,8 @@ def test_migrating_again_changes_nothing(empty: str) -> None:
     first = migrate(empty)
     with psycopg.connect(empty) as connection:
         connection.execute(
-            "INSERT INTO semel.pipeline (name, sink_path, identity, shards, bucket_seconds)"
-            " VALUES ('p', 's', '{}', 1, 60)"
+            "INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, "
+            "bucket_seconds) VALUES ('p', 's', 'a', '{}', 1, 60)"
         )
     assert migrate(empty) == first
     with psycopg.connect(empty) as connection:

@@ -10,13 +10,14 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sinks import archive
 
 
 def output(spec):
     """The rows of all files that markers list."""
     sink = spec.sink_path()
     found = []
-    for marker in sorted((sink / "_semel" / "markers").glob("*.json")):
+    for marker in sorted((archive.place(sink) / "markers").glob("*.json")):
         files = json.loads(marker.read_text())["files"]
         paths = [str(sink / f["path"]) for f in files if f["kind"] == "data"]
         found += ds.dataset(paths, format="parquet").to_table().to_pylist() if paths else []
@@ -54,7 +55,7 @@ def test_many_small_files_become_few(
     repeats = 29 if record_id else 0
     assert (counts.survivors, counts.quarantined) == (330 - repeats, 30)
     assert (counts.duplicates_batch, counts.rows_written) == (repeats, 330 - repeats)
-    [marker] = (spec.sink_path() / "_semel" / "markers").glob("*.json")
+    [marker] = (archive.of(spec) / "markers").glob("*.json")
     kinds = sorted(f["kind"] for f in json.loads(marker.read_text())["files"])
     assert kinds == ["claims", "data", "dead_letters", *(["decisions"] if repeats else [])]
     found = Counter(row["n"] for row in output(spec))

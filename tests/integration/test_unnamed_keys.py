@@ -12,6 +12,7 @@ from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import Staged, stage
 from test_bad_records import run
@@ -119,7 +120,7 @@ def test_the_audit_judges_by_what_was_declared(
     bench.write("in/a.jsonl", LINES)
     run(ledger, spec, "r1")
     settled(spec)
-    (marker,) = (spec.sink_path() / "_semel" / "markers").glob("*.json")
+    (marker,) = (archive.of(spec) / "markers").glob("*.json")
     content = json.loads(marker.read_text())
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))

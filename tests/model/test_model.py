@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 
 import pytest
+
 from explore import main, parser
 from model_guards import GUARDS, SCOPES, Guard
 from model_search import STUCK, Model, search

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tree
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
-from semel.finalize import State, judge
 from semel.formats.records import Reason
 from semel.manifest import Kind
+from semel.sinks import Presence, judge
 from semel.sources.recognise import Match, Own, Place, recognise
 from semel.steps import read, write
 
@@ -135,15 +135,16 @@ def test_the_queries_make_these_transitions_and_no_others() -> None:
 def test_the_decision_table_is_the_code() -> None:
     """F1: the nine cases of finalize in the document are those of semel.finalize.judge."""
     text = PROTOCOL.read_text(encoding="utf-8")
-    pattern = r"^\| staged name \\ final name \|.*?(?=\n\n)"
+    pattern = r"^\| staged \\ published \|.*?(?=\n\n)"
     table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
     head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found = {
-        (State(row[0]), State(final)): cell
+        (Presence(row[0]), Presence(final)): cell
         for row in rows
         for final, cell in zip(head[1:], row[1:], strict=True)
     }
-    wanted = {(staged, final): str(judge(staged, final)) for staged in State for final in State}
+    pairs = [(staged, final) for staged in Presence for final in Presence]
+    wanted = {pair: str(judge(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of finalize is not that of judge"
 
 

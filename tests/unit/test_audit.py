@@ -154,7 +154,7 @@ def test_doubled_file(sink):
     shutil.copy(data, data.with_name("clicks-b00000009-00000.parquet"))
     verdict = audit(sink.spec, sink.path)
     assert broken(verdict) == {"strays"}
-    assert offender(verdict, "strays").file == "clicks-b00000009-00000.parquet"
+    assert offender(verdict, "strays").file == str(sink.path / "clicks-b00000009-00000.parquet")
 
 
 def test_edited_file(sink):
@@ -170,10 +170,10 @@ def test_edited_file(sink):
 def test_missing_file(sink, kind):
     """A listed file that is gone is named, and so are the records that it held."""
     entry = next(file for file in sink.marker(1)["files"] if file["kind"] == kind)
-    (sink.path / entry["path"]).unlink()
+    (sink.root_of(entry["kind"]) / entry["path"]).unlink()
     verdict = audit(sink.spec, sink.path)
     assert {"files", "sums"} < broken(verdict)
-    assert offender(verdict, "files").file == entry["path"]
+    assert offender(verdict, "files").file == str(sink.root_of(entry["kind"]) / entry["path"])
 
 
 def test_missing_dead_letter(sink):
@@ -394,7 +394,7 @@ def test_only_files_are_read(sink, monkeypatch):
 
 def test_staging_is_promised_to_nobody(sink):
     """What lies in the folder of an attempt is no stray."""
-    folder = sink.path / "_semel" / "staging" / "b00000003" / "f0001" / "data"
+    folder = sink.archive / "staging" / "b00000003" / "f0001" / "data"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}), folder / "x")
     assert broken(audit(sink.spec, sink.path)) == set()

@@ -4,6 +4,7 @@ tests/format_1 is a source and a sink as semel 0.1.0 wrote them, before there wa
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from semel import settings
 from semel.audit import audit
 from semel.batch import Claim
 from semel.claims import pack_claims, read_claims
-from semel.errors import CorruptionError
+from semel.errors import CorruptionError, TerminalError
 from semel.find import find
 from semel.reader import dataset, markers
 
@@ -57,6 +58,21 @@ def test_format_1_stays_readable(sink: Path) -> None:
         assert (marker.generation, marker.code_digest, marker.parser_rules) == (1, None, 1)
 
 
+def test_an_archive_inside_of_the_sink_stays_readable(sink: Path) -> None:
+    """Where earlier versions made it, and nobody moved it."""
+    (sink.parent / "_semel" / "flights").rename(sink / "_semel")
+    assert dataset(sink).count_rows() == 6
+    assert audit(markers(sink)[0].spec, sink).ok
+
+
+def test_two_archives_are_refused(sink: Path) -> None:
+    """Which of them counts nobody can tell."""
+    shutil.copytree(sink.parent / "_semel" / "flights", sink / "_semel")
+    with pytest.raises(TerminalError, match="both hold markers.*declare sink.archive"):
+        dataset(sink)
+    assert dataset(sink, sink / "_semel").count_rows() == 6
+
+
 def test_both_formats_in_one_sink(sink: Path) -> None:
     """A sink goes on with format 2 where it had format 1; nobody needs to rewrite anything."""
     as_format_2(sink, code_digest="ab", parser_rules=3, generation=2)
@@ -70,7 +86,7 @@ def test_both_formats_in_one_sink(sink: Path) -> None:
     "more",
     [
         {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "topic"}},
-        {"format": 3}, {"format": "2"}, {"format": None}, {"files": []},
+        {"format": 4}, {"format": "2"}, {"format": None}, {"files": []},
     ],
 )  # fmt: skip
 def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:

@@ -71,13 +71,20 @@ def test_batch_without_rows(tmp_path):
     assert (table.num_rows, table.column_names) == (0, ["id", "n", "at"])
 
 
+FILE = {
+    "kind": "data", "root": "sink", "path": "x", "records": 1, "bytes": 1, "checksum": "",
+}  # fmt: skip
+
+
 # Attacks R3, R4.
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 3}, {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None},
+        {"format": 4}, {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None},
         {"spec": {}}, {"sink_schema": [["a", "int65"]]}, {"claims": [{"start": 0}]},
-        {"files": [{"kind": "data", "path": "../x", "records": 1, "bytes": 1, "checksum": ""}]},
+        {"sink": {"type": "topic"}}, {"sink": None},
+        {"files": [{**FILE, "path": "../x"}]}, {"files": [{**FILE, "root": "archive"}]},
+        {"files": [{**FILE, "kind": "decisions"}]},
     ],
 )  # fmt: skip
 def test_damaged_marker(tmp_path, change):
@@ -150,8 +157,10 @@ def test_find_of_several_columns_and_types(tmp_path):
 def test_readme_in_duckdb(tmp_path, monkeypatch):
     """The README's way in DuckDB reads what the dataset reads, also from folders."""
     made = two_batches(tmp_path, sink__partition_by=["n"])
-    (tmp_path / "data" / "out").mkdir(parents=True)
-    made.path.rename(tmp_path / "data" / "out" / "flights")
+    out = tmp_path / "data" / "out"
+    (out / "_semel").mkdir(parents=True)
+    made.path.rename(out / "flights")
+    made.archive.rename(out / "_semel" / "flights")
     monkeypatch.chdir(tmp_path)
     assert duckdb_count() == 3
 

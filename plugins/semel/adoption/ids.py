@@ -56,14 +56,14 @@ _Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 """h1, h2, shard and bucket of some ids."""
 
 
-def ids_of(sink: Path, marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
+def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
     """The ids of a batch, by shard. `claims` are the marker's, in the files as they lie now."""
     if not marker.counts.survivors:
         return []
     ways = {
-        "ids files": lambda: _kept(sink, marker),
-        "output": lambda: _proven(marker, _in_output(sink, marker)),
-        "source": lambda: _proven(marker, _in_source(sink, marker, tuple(claims))),
+        "ids files": lambda: _kept(marker),
+        "output": lambda: _proven(marker, _in_output(marker)),
+        "source": lambda: _proven(marker, _in_source(marker, tuple(claims))),
     }
     if not marker.of_kind(Kind.IDS):
         del ways["ids files"]
@@ -78,10 +78,10 @@ def ids_of(sink: Path, marker: Marker, claims: Iterable[Claim]) -> list[ShardIds
     raise GoneError("; ".join(whys))
 
 
-def _kept(sink: Path, marker: Marker) -> list[ShardIds]:
+def _kept(marker: Marker) -> list[ShardIds]:
     found = []
     for file in marker.of_kind(Kind.IDS):
-        of, h1, h2 = read_ids(_whole(sink, file))
+        of, h1, h2 = read_ids(_whole(marker, file))
         if of.shards != marker.spec.dedup.shards:
             raise ValueError(f"{file.path} has {of.shards} shards")
         found.append(
@@ -93,9 +93,9 @@ def _kept(sink: Path, marker: Marker) -> list[ShardIds]:
     return found
 
 
-def _whole(sink: Path, file: MarkedFile) -> Path:
+def _whole(marker: Marker, file: MarkedFile) -> Path:
     """A listed file that is what its marker says. OSError, ValueError."""
-    path = sink / file.path
+    path = marker.path_of(file)
     if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
         raise ValueError(f"{file.path} is not what its marker says")
     return path
@@ -137,14 +137,15 @@ def _check_count(marker: Marker, found: int) -> None:
         raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
 
 
-def _in_output(sink: Path, marker: Marker) -> Iterator[_Part]:
+def _in_output(marker: Marker) -> Iterator[_Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is Scope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
-        _whole(sink, file)
-        table = dataset_of(sink, spec, [file], columns_in_files(marker)).to_table(columns=names)
+        _whole(marker, file)
+        table = dataset_of(marker.sink, spec, [file], columns_in_files(marker))
+        table = table.to_table(columns=names)
         # JSON Lines holds dates as text.
         columns = [table.column(name).cast(declared.field(name).type) for name in names]
         table = pa.table(columns, names=names)
@@ -159,8 +160,8 @@ def _in_output(sink: Path, marker: Marker) -> Iterator[_Part]:
         yield ids.h1, ids.h2, ids.shard, buckets
 
 
-def _in_source(sink: Path, marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
-    skip = _dropped(sink, marker)
+def _in_source(marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
+    skip = _dropped(marker)
     root = Path(os.path.realpath(marker.spec.source_root()))
     files.check_claims(claims, root, marker.batch_id)
     whole = {c.ordinal for c in claims if is_whole(marker.spec) or is_gzip(c.path)}
@@ -174,10 +175,10 @@ def _in_source(sink: Path, marker: Marker, claims: tuple[Claim, ...]) -> Iterato
             yield ids.h1, ids.h2, np.full(len(ids.h1), shard, np.uint16), buckets
 
 
-def _dropped(sink: Path, marker: Marker) -> dict[int, np.ndarray]:
+def _dropped(marker: Marker) -> dict[int, np.ndarray]:
     """The offsets of a batch's duplicates and rejected records, by source partition."""
     tables = [
-        pq.read_table(_whole(sink, file), columns=list(_POSITION.names), partitioning=None)
+        pq.read_table(_whole(marker, file), columns=list(_POSITION.names), partitioning=None)
         for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS)
         for file in marker.of_kind(kind)
     ]

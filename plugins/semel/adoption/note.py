@@ -1,4 +1,4 @@
-"""A note in the sink of commits that were lost with a ledger: they never came to a marker.
+"""A note in the archive of commits that were lost with a ledger: they never came to a marker.
 
 The audit takes a gap in the order of commits for a marker that was removed, unless a note names it.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import xxhash
 
 from semel.errors import CorruptionError
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.storage import make_folder, write_new
 
 _FORMAT = 1
@@ -26,10 +26,10 @@ def gaps(seqs: list[int]) -> list[list[int]]:
 
 
 # Keeps D6.
-def write(sink: Path, lost: list[list[int]]) -> None:
+def write(kept: Path, lost: list[list[int]]) -> None:
     """Write the lost commits down, durably. The same note again changes nothing."""
     data = json.dumps({"format": _FORMAT, "commits_lost": lost}, sort_keys=True).encode() + b"\n"
-    path = layout.adoptions(sink) / f"{xxhash.xxh3_64_hexdigest(data)}.json"
+    path = archive.adoptions(kept) / f"{xxhash.xxh3_64_hexdigest(data)}.json"
     make_folder(path.parent)
     try:
         write_new(path, data)
@@ -40,10 +40,10 @@ def write(sink: Path, lost: list[list[int]]) -> None:
             ) from None
 
 
-def read(sink: Path) -> set[int]:
+def read(kept: Path) -> set[int]:
     """All commits that notes name. CorruptionError: one is no note."""
     found: set[int] = set()
-    for path in sorted(layout.adoptions(sink).glob("[!.]*")):
+    for path in sorted(archive.adoptions(kept).glob("[!.]*")):
         try:
             plain = json.loads(path.read_bytes())
             if plain["format"] != _FORMAT:

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -30,7 +29,7 @@ def write_partitions(
 
 
 def write_batches(
-    connection: sa.Connection, pipeline_id: int, sink: Path, markers: list[Marker]
+    connection: sa.Connection, pipeline_id: int, markers: list[Marker]
 ) -> None:
     """The batches with their attempts, claims and files. `markers` come in the order of commits."""
     ordinals: Counter[str] = Counter()
@@ -38,7 +37,7 @@ def write_batches(
         _insert_batches(connection, pipeline_id, some, ordinals)
         _insert_attempts(connection, some)
         _insert_claims(connection, some)
-        _insert_files(connection, sink, some)
+        _insert_files(connection, some)
 
 
 def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
@@ -90,10 +89,10 @@ def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
     change(connection, "adopt", "insert_claims", claims=json.dumps(claims))
 
 
-def _insert_files(connection: sa.Connection, sink: Path, some: list[Marker]) -> None:
+def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
     # A manifest has no files of claims: finalize writes them from the ledger.
     files = [
-        (m.batch_id, at, file)
+        (m.batch_id, at, file, str(m.path_of(file)))
         for m in some
         for at, file in enumerate(m.files)
         if file.kind is not Kind.CLAIMS
@@ -102,11 +101,11 @@ def _insert_files(connection: sa.Connection, sink: Path, some: list[Marker]) -> 
         connection,
         "adopt",
         "insert_files",
-        batches=[batch_id for batch_id, _, _ in files],
-        ordinals=[at for _, at, _ in files],
-        kinds=[file.kind for _, _, file in files],
-        final_paths=[str(sink / file.path) for _, _, file in files],
-        records=[file.records for _, _, file in files],
-        bytes=[file.bytes for _, _, file in files],
-        checksums=[file.checksum for _, _, file in files],
+        batches=[batch_id for batch_id, *_ in files],
+        ordinals=[at for _, at, *_ in files],
+        kinds=[file.kind for _, _, file, _ in files],
+        final_paths=[path for _, _, _, path in files],
+        records=[file.records for _, _, file, _ in files],
+        bytes=[file.bytes for _, _, file, _ in files],
+        checksums=[file.checksum for _, _, file, _ in files],
     )

@@ -30,6 +30,7 @@ from semel.batch import Counts
 from semel.errors import SourceError, TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
+from semel.sinks import archive
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -55,15 +56,16 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     an error.
     """
     sink = Path(sink_path) if sink_path is not None else spec.sink_path()
+    kept = archive.place(sink) if sink_path is not None else archive.of(spec)
     with Engine() as engine:
-        return _Audit(spec, sink, engine).run()
+        return _Audit(spec, sink, kept, engine).run()
 
 
 class _Audit:
     """One audit: the steps in their order."""
 
-    def __init__(self, spec: Spec, sink: Path, engine: Engine) -> None:
-        self._spec, self._sink, self._engine = spec, sink, engine
+    def __init__(self, spec: Spec, sink: Path, kept: Path, engine: Engine) -> None:
+        self._spec, self._sink, self._archive, self._engine = spec, sink, kept, engine
         self._findings = Findings()
         self._markers: list[Marker] = []
         self._letters: Letters = {}
@@ -72,9 +74,11 @@ class _Audit:
 
     def run(self) -> Verdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
-        there = files.below(self._sink)
-        self._markers = files.read_markers(self._sink, self._spec.name, self._findings)
-        files.check_files(self._sink, there, self._markers, self._findings)
+        there = files.below(self._sink, self._archive)
+        self._markers = files.read_markers(
+            self._sink, self._archive, self._spec.name, self._findings
+        )
+        files.check_files(there, self._markers, self._findings)
         files.check_claims(self._markers, self._findings)
         # 2. Read what semel says became of the records, then the records themselves.
         self._read_letters()
@@ -117,7 +121,7 @@ class _Audit:
             for file in marker.of_kind(kind):
                 try:
                     yield marker, pq.read_table(
-                        self._sink / file.path, columns=columns, partitioning=None
+                        marker.path_of(file), columns=columns, partitioning=None
                     )
                 except (pa.ArrowException, OSError):
                     continue

@@ -13,7 +13,7 @@ from semel.batch import Claim
 from semel.errors import CorruptionError
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, marker_paths, read_marker
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.storage import checksum
 
 _SCHEMAS = {
@@ -24,25 +24,26 @@ _SCHEMAS = {
 }
 
 
-def below(sink: Path) -> set[str]:
-    """All files below a sink, relative to it, but for staging (promised to nobody), markers and
+def below(sink: Path, kept: Path) -> set[Path]:
+    """All files below a sink and its archive, but for staging (promised to nobody), markers and
     notes of adopt."""
-    skipped = {layout.staging(sink), layout.markers(sink), layout.adoptions(sink)}
+    skipped = {archive.staging(kept), archive.markers(kept), archive.adoptions(kept)}
     found = set()
-    for folder, folders, names in os.walk(sink):
-        here = Path(folder)
-        folders[:] = [name for name in folders if here / name not in skipped]
-        found.update(os.path.relpath(here / name, sink) for name in names)
+    for root in {sink, kept}:
+        for folder, folders, names in os.walk(root):
+            here = Path(folder)
+            folders[:] = [name for name in folders if here / name not in skipped]
+            found.update(here / name for name in names)
     return found
 
 
-def read_markers(sink: Path, pipeline: str, findings: Findings) -> list[Marker]:
+def read_markers(sink: Path, kept: Path, pipeline: str, findings: Findings) -> list[Marker]:
     """The markers that are whole, in the order of commits; the others are blamed."""
     found: list[Marker] = []
-    for path in marker_paths(sink):
+    for path in marker_paths(kept):
         findings.examine("markers")
         try:
-            marker = read_marker(path)
+            marker = read_marker(path, sink)
             _ = marker.claims  # From here on they can be read.
         except CorruptionError as error:
             findings.blame("markers", Offender(what=str(error), file=str(path)))
@@ -52,14 +53,14 @@ def read_markers(sink: Path, pipeline: str, findings: Findings) -> list[Marker]:
             findings.blame("markers", Offender(what=what, batch=marker.batch_id, file=str(path)))
         found.append(marker)
     found.sort(key=lambda marker: marker.commit_seq)
-    _check_order(found, _lost(sink, findings), findings)
+    _check_order(found, _lost(kept, findings), findings)
     return found
 
 
-def _lost(sink: Path, findings: Findings) -> set[int]:
+def _lost(kept: Path, findings: Findings) -> set[int]:
     """The commits that were lost with a ledger, as adopt wrote down."""
     try:
-        return note.read(sink)
+        return note.read(kept)
     except CorruptionError as error:
         findings.blame("markers", Offender(what=str(error)))
         return set()
@@ -84,21 +85,22 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
         expected = max(expected, marker.commit_seq + 1)
 
 
-def check_files(sink: Path, there: set[str], markers: list[Marker], findings: Findings) -> None:
+def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> None:
     """Hold each listed file against the marker, and find those that none lists."""
-    owner: dict[str, int] = {}
+    owner: dict[Path, int] = {}
     for marker in markers:
         for file in marker.files:
             findings.examine("files")
-            first = owner.setdefault(os.path.normpath(file.path), marker.batch_id)
-            what = _trouble(sink / file.path, file)
+            path = Path(os.path.normpath(marker.path_of(file)))
+            first = owner.setdefault(path, marker.batch_id)
+            what = _trouble(path, file)
             if first != marker.batch_id:
                 what = f"batch {first} lists it too"
             elif sum(other.path == file.path for other in marker.files) > 1:
                 what = "its marker lists it twice"
             if what:
                 findings.blame(
-                    "files", Offender(what=what, batch=marker.batch_id, file=file.path)
+                    "files", Offender(what=what, batch=marker.batch_id, file=str(path))
                 )
         kept = [file.records for file in marker.of_kind(Kind.IDS)]
         if kept and sum(kept) != marker.counts.survivors:
@@ -107,7 +109,7 @@ def check_files(sink: Path, there: set[str], markers: list[Marker], findings: Fi
     findings.examine("strays", len(there))
     for path in sorted(there - set(owner)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"
-        findings.blame("strays", Offender(what=what, file=path))
+        findings.blame("strays", Offender(what=what, file=str(path)))
 
 
 def _trouble(path: Path, file: MarkedFile) -> str | None:

@@ -16,6 +16,7 @@ from semel.cli import output
 from semel.demo import flights
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
@@ -123,12 +124,13 @@ def _next_week(spec: Spec) -> int:
     flights.days_of(week)
     if known.week == 0:
         folder, sink = spec.source_root(), spec.sink_path()
-        left = [*folder.glob("*.jsonl"), *sink.glob("_semel/markers/*.json")]
+        kept = archive.of(spec)
+        left = [*folder.glob("*.jsonl"), *archive.markers(kept).glob("*.json")]
         if left:
             raise TerminalError(
                 f"{left[0]} is of an earlier demo, whose state is gone from "
                 f"{settings.state_dir()}; "
-                f"remove {folder} and {sink} (`make reset` does it), and run this again"
+                f"remove {folder}, {sink} and {kept} (`make reset` does it), and run this again"
             )
     return week
 
@@ -211,7 +213,6 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
 
     from semel import plan
     from semel.ledger import Ledger
-    from semel.sinks import layout
 
     with Ledger(ledger_dsn) as ledger:
         batch = plan.find_batch(ledger, spec, request_key)
@@ -220,12 +221,12 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
             f"{request_key} planned no batch: another run has taken the week's files; see "
             f"`semel batches {PIPELINE}`, and run this again for the next week"
         )
-    sink = spec.sink_path()
-    marker = json.loads(layout.marker(sink, batch.batch_id).read_bytes())
+    kept = archive.of(spec)
+    marker = json.loads(archive.marker(kept, batch.batch_id).read_bytes())
     reasons: Counter[str] = Counter()
     for file in marker["files"]:
         if file["kind"] == "dead_letters":
-            reasons.update(pq.read_table(sink / file["path"]).column("reason").to_pylist())
+            reasons.update(pq.read_table(kept / file["path"]).column("reason").to_pylist())
     data = [file for file in marker["files"] if file["kind"] == "data"]
     return Found(
         batch_id=batch.batch_id,

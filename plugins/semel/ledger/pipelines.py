@@ -18,10 +18,12 @@ def get(connection: sa.Connection, pipeline_id: int) -> Pipeline:
     return Pipeline.from_row(row(connection, "pipelines", "by_id", pipeline_id=pipeline_id))
 
 
-def owner(connection: sa.Connection, sink_path: str) -> str | None:
-    """The name of the pipeline whose sink this is."""
-    found = row(connection, "pipelines", "owner", sink_path=sink_path)
-    return found["name"] if found else None
+def owner(connection: sa.Connection, address: str, archive: str) -> Pipeline | None:
+    """The pipeline whose sink this is, else the one whose archive it is."""
+    found = row(
+        connection, "pipelines", "owner", sink_address=address, archive_path=archive
+    )
+    return Pipeline.from_row(found) if found else None
 
 
 # Keeps P15.
@@ -31,8 +33,9 @@ def lock(connection: sa.Connection, pipeline: Pipeline) -> None:
     RetryableError when its sink was moved since the row was read.
     """
     found = row(connection, "pipelines", "lock", pipeline_id=pipeline.pipeline_id)
-    if found["sink_path"] != pipeline.sink_path:
+    now = found["sink_address"], found["archive_path"]
+    if now != (pipeline.sink_address, pipeline.archive_path):
         raise RetryableError(
-            f"the sink of {pipeline.name} was moved from {pipeline.sink_path} to "
-            f"{found['sink_path']} meanwhile; run this again"
+            f"the sink of {pipeline.name} was moved from {pipeline.sink_address} to "
+            f"{found['sink_address']} meanwhile; run this again"
         )

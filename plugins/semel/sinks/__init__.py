@@ -1,0 +1,110 @@
+"""The seam to sinks: tasks write staged files, and a sink makes a sealed manifest visible.
+
+Stage and commit are the same for every sink. A sink is asked what of a committed batch is there
+already (`look`), and then for what is missing (`publish`). `judge` decides between the two, for
+all sinks by one table.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from semel.manifest import ManifestFile, StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from semel.reader import Marker
+
+
+class Presence(StrEnum):
+    """What is under a name, or under a batch's number: nothing, what the manifest says, another."""
+
+    ABSENT = "absent"
+    RIGHT = "right"
+    WRONG = "wrong"
+
+
+class Act(StrEnum):
+    """What finalize does about a file of the manifest."""
+
+    PUBLISH = "publish"
+    NOTHING = "nothing"
+    FAIL = "fail"
+
+
+# Keeps F1.
+def judge(staged: Presence, target: Presence) -> Act:
+    """The decision table: all nine cases."""
+    match staged, target:
+        case Presence.RIGHT, Presence.ABSENT:
+            return Act.PUBLISH
+        case ((Presence.ABSENT | Presence.RIGHT), Presence.RIGHT):
+            return Act.NOTHING
+        case _:
+            return Act.FAIL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Won:
+    """A committed batch: what a sink publishes.
+
+    `files` are the data files of the winner's manifest, in its order; `schema` are their columns,
+    those of folders included. `digest` is of the whole manifest: two that differ in a file, a row
+    or a byte differ in it.
+    """
+
+    pipeline: str
+    batch_id: int
+    fence: int
+    commit_seq: int
+    files: tuple[ManifestFile, ...]
+    schema: "pa.Schema"
+    digest: str
+
+
+class Sink(Protocol):
+    """Where the rows of a pipeline go.
+
+    Made from a pipeline's spec in whichever process needs it; it holds no connection between calls.
+    """
+
+    address: str
+    """Canonical, without secrets: two pipelines with one address write to one place."""
+
+    def check(self, schema: "pa.Schema | None", staged: Path) -> None:
+        """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.
+
+        `schema`: the columns of the output; None where only a transform's job will tell them.
+        `staged`: the folder of the attempt's data files, which is there.
+        TerminalError: the target does not fit. RetryableError: it does not answer.
+        """
+        ...
+
+    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
+        """The name that a data file will have, unique for (batch, part). Pure; by stage's seal."""
+        ...
+
+    def look(self, won: Won) -> Sequence[Presence]:
+        """What is there of each of `won.files`. By finalize, in the driver, before each publish.
+
+        Definitive: nothing that an earlier call began can land after this answer without the next
+        publish noticing. RetryableError: it does not answer.
+        """
+        ...
+
+    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+        """Make these files' rows visible. By finalize; it may run twice, also at once.
+
+        Idempotent by batch; it never replaces what another call has made, and what a faster twin
+        made shows at the next look. Called once more when nothing is missing: then all that is
+        there MUST be durable on return. RetryableError: look again. TerminalError: the target
+        refuses the rows, and none of them is visible.
+        """
+        ...
+
+    def rows(self, marker: "Marker") -> "Iterator[pa.Table]":
+        """What a finalized batch has published, by its receipt. For readers and the audit."""
+        ...

@@ -12,9 +12,9 @@ from semel.spec.pipeline import Spec
 
 
 # Keeps D1.
-def refuse_traces(spec: Spec, sink: Path) -> None:
+def refuse_traces(spec: Spec, sink: Path, kept: Path) -> None:
     """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
-    if found := traces.first(sink, spec):
+    if found := traces.first(sink, kept, spec):
         raise TerminalError(
             f"sink.path {sink} holds {found}, and this ledger knows no pipeline {spec.name!r}: its "
             f"records would be written there again. `semel adopt {spec.name}` takes over what is "
@@ -24,10 +24,10 @@ def refuse_traces(spec: Spec, sink: Path) -> None:
 
 # Keeps D1.
 def refuse_foreign_markers(
-    connection: sa.Connection, pipeline_id: int, name: str, sink: Path
+    connection: sa.Connection, pipeline_id: int, name: str, sink: Path, kept: Path
 ) -> None:
     """TerminalError when a sink that a pipeline moves to holds markers of other batches."""
-    foreign = not_of(connection, pipeline_id, name, markers(sink))
+    foreign = not_of(connection, pipeline_id, name, markers(sink, kept))
     if foreign:
         shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(

@@ -1,9 +1,10 @@
-"""What earlier batches left below a sink, by the names of files alone: no ledger is asked.
+"""What earlier batches left in a sink and its archive, by the names of files alone: no ledger is
+asked.
 
 A trace is
-- any file in `_semel/markers/`, also a hidden one, which a crash left;
+- any file in the archive's `markers/`, also a hidden one, which a crash left;
 - a decisions, dead letters or ids file by its name, `b<batch>-<part>.parquet`;
-- an attempt's folder in `_semel/staging/`;
+- an attempt's folder in `staging/`;
 - an output file: its name is what `sink.file_name` gives for some batch and part, in any folder.
 Empty folders and a user's own files are none.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from string import Formatter
 
 from semel.manifest import Kind
-from semel.sinks import layout
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 _NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is none of ours.
@@ -28,8 +29,8 @@ _STAGED = re.compile(rf"b({_NUMBER})")
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """What lies there. Paths are relative to the sink, staging folders to `_semel/staging/`; each
-    is given with the number of its batch."""
+    """What lies there. Paths of output are relative to the sink, staging folders to `staging/`, the
+    others to the archive; each is given with the number of its batch."""
 
     markers: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
@@ -43,41 +44,39 @@ class Traces:
         return max((number for part in every for number in part.values()), default=0)
 
 
-def look(sink: Path, specs: Iterable[Spec]) -> Traces:
-    """All traces below a sink. Output files are known by the templates of `specs`."""
+def look(sink: Path, kept: Path, specs: Iterable[Spec]) -> Traces:
+    """All traces of a sink. Output files are known by the templates of `specs`."""
     found = Traces()
-    for part, path, batch in _walk(sink, list(specs)):
+    for part, path, batch in _walk(sink, kept, list(specs)):
         getattr(found, part)[path] = batch
     return found
 
 
-def first(sink: Path, spec: Spec) -> str | None:
+def first(sink: Path, kept: Path, spec: Spec) -> str | None:
     """One trace, if there is any, with what it is. Stops there: a folder may be large."""
-    for part, path, _ in _walk(sink, [spec]):
+    for part, path, _ in _walk(sink, kept, [spec]):
         what = {"markers": "a marker", "staging": "staged files", "output": "an output file"}
         return f"{what.get(part, 'a file')} of semel ({path})"
     return None
 
 
-def _walk(sink: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
-    own = layout.own(sink)
-    for path in _names(layout.markers(sink)):
+def _walk(sink: Path, kept: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
+    for path in _names(archive.markers(kept)):
         name = os.path.basename(path)
         match = _MARKER.fullmatch(name) or _LEFT_MARKER.fullmatch(name)
-        yield "markers", os.path.relpath(path, sink), int(match[1]) if match else 0
+        yield "markers", os.path.relpath(path, kept), int(match[1]) if match else 0
     for kind in Kind:
-        for path in _names(own / kind):
+        for path in _names(kept / kind):
             if match := _KEPT.fullmatch(os.path.basename(path)):
-                yield "kept", os.path.relpath(path, sink), int(match[1])
-    staging = layout.staging(sink)
+                yield "kept", os.path.relpath(path, kept), int(match[1])
+    staging = archive.staging(kept)
     for path in _names(staging):
         if match := _STAGED.fullmatch(os.path.basename(path)):
             for attempt in _names(path):
                 yield "staging", os.path.relpath(attempt, staging), int(match[1])
     templates = [(spec, _pattern(spec)) for spec in specs]
     for folder, folders, names in os.walk(sink):
-        if folder == str(sink):
-            folders[:] = [name for name in folders if name != layout.OWN]
+        folders[:] = [name for name in folders if os.path.join(folder, name) != str(kept)]
         for name in sorted(names):
             if batch := next(filter(None, (_batch(name, *each) for each in templates)), None):
                 yield "output", os.path.relpath(os.path.join(folder, name), sink), batch

@@ -229,6 +229,8 @@ class FilesSink(Model):
     """The kind of sink."""
     path: Text
     """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/` beside the sink's folder."""
     format: Literal["parquet", "jsonl"]
     """The format of the files."""
     partition_by: tuple[Text, ...] = ()
@@ -245,13 +247,15 @@ class FilesSink(Model):
             raise ValueError(f"{template!r} {why}")
         return template
 
-    @field_validator("path")
+    @field_validator("path", "archive")
     @classmethod
-    def _path(cls, path: str) -> str:
+    def _path(cls, path: str | None) -> str | None:
+        if path is None:
+            return None
         if why := _path_problem(path):
             raise ValueError(f"{path!r} {why}")
         if GLOB.search(path):
-            raise ValueError(f"{path!r} holds *, ? or [: the sink is one folder")
+            raise ValueError(f"{path!r} holds *, ? or [: it is one folder")
         return path
 
     @field_validator("partition_by")

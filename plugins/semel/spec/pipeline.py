@@ -42,6 +42,9 @@ SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@ye
 """What a schedule may say in place of a cron expression."""
 
 _TRANSFORM = r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$"
+ARCHIVES = "_semel"
+"""The name of the folder of archives, beside a sink or inside of it."""
+
 _NOT_OF_THE_DATA = ("description", "schedule", "max_active_runs", "limits")
 
 
@@ -159,6 +162,7 @@ class Spec(Model):
         shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
         # They say what a plan does, and what is kept beside a batch, not what is in it.
         del shaping["source"]["on_refused"], shaping["dedup"]["keep_ids"]
+        del shaping["sink"]["archive"]
         if self.source.unknown is Unknown.IGNORE:
             del shaping["source"]["unknown"]  # As it was before there was a choice.
         text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -212,6 +216,11 @@ class Spec(Model):
     def sink_path(self) -> Path:
         """The absolute folder of the output. TerminalError when it lies outside the data roots."""
         return settings.allowed(self.sink.path, "sink.path")
+
+    def declared_archive(self) -> Path | None:
+        """The absolute `sink.archive`, if it is declared. TerminalError as for the sink."""
+        declared = self.sink.archive
+        return None if declared is None else settings.allowed(declared, "sink.archive")
 
     def file_stem(self, *, batch: int, part: int, fence: int) -> str:
         """The final name of a file, without extension; unique for (batch, part)."""
@@ -343,6 +352,7 @@ def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]
     except TerminalError as error:
         yield ("sink", "path"), str(error).removeprefix("sink.path: ")
         return
+    yield from _archive_problems(spec, sink, source)
     if source is None:
         return
     declared = spec.source.path
@@ -352,6 +362,27 @@ def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]
         yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
     elif source.is_relative_to(sink):
         yield ("sink", "path"), f"{sink} holds the source's folder {source}; keep them apart"
+
+
+def _archive_problems(
+    spec: Spec, sink: Path, source: Path | None
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if ARCHIVES in sink.parts:
+        yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
+    key = ("sink", "archive")
+    try:
+        archive = spec.declared_archive()
+    except TerminalError as error:
+        yield key, str(error).removeprefix("sink.archive: ")
+        return
+    if archive is None:
+        return
+    if sink.is_relative_to(archive):
+        yield key, f"{archive} holds the sink; keep them apart"
+    elif archive.is_relative_to(sink) and archive != sink / ARCHIVES:
+        yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
+    elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
+        yield key, f"{archive} and the source's folder {source} hold each other; keep them apart"
 
 
 def _split_glob(path: str) -> tuple[str, str]:
