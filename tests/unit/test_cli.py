@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import types
@@ -150,6 +151,22 @@ def test_help_imports_nothing_heavy():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     last = ended.stdout.splitlines()[-1]
     assert (ended.returncode, ended.stderr, last) == (0, "", "heavy:")
+
+
+@pytest.mark.parametrize("words", ["up", "down", "status", "demo"])
+def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path):
+    """Whoever installed semel without its extras is told which one a command needs."""
+    # What is None there cannot be imported: as if it were not installed.
+    code = (
+        "import sys; sys.modules['supervisor'] = None; from semel import cli;"
+        f"sys.exit(cli.main(['{words}']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env=os.environ | {"SEMEL_STATE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    said = "semel: the local stack is not installed; `pip install 'semel[local]'` installs it\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)
 
 
 def test_every_value_has_its_form_in_json():

