@@ -1,13 +1,12 @@
 """A small client of Airflow's REST API: trigger a run, follow its tasks, read a task's log."""
 
-import json
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
+
+import httpx
 
 from semel.errors import TerminalError, UnavailableError
 
@@ -54,11 +53,16 @@ class AirflowApi:
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
-        # A proxy named in the environment must not be asked for our own machine.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        self._client = httpx.Client(
+            timeout=CALL_SECONDS,
+            follow_redirects=True,
+            # A proxy named in the environment must not be asked for our own machine.
+            trust_env=False,
+            # The server may close a connection that it has kept just as a call is sent over it.
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
         login = self._call("POST", "/auth/token", {"username": user, "password": password})
-        self._headers["Authorization"] = f"Bearer {login['access_token']}"
+        self._client.headers["Authorization"] = f"Bearer {login['access_token']}"
 
     def wait_for_dag(self, dag_id: str) -> None:
         """Wait until Airflow has read the DAG's file; unpause it. TerminalError says why not."""
@@ -122,21 +126,17 @@ class AirflowApi:
         )
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(
-            self.url + path, data=data, headers=self._headers, method=method
-        )
         try:
-            with self._opener.open(request, timeout=CALL_SECONDS) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            kind = {404: _NoSuchThing, 409: _Conflict}.get(error.code, TerminalError)
-            said = error.read(500).decode(errors="replace")
-            raise kind(f"Airflow answered {error.code} to {method} {path}: {said}") from error
-        except (OSError, ValueError) as error:
+            reply = self._client.request(method, self.url + path, json=body)
+            if reply.is_success:
+                return reply.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise UnavailableError(
                 f"Airflow at {self.url} does not answer ({error}); see `semel status`"
             ) from error
+        kind = {404: _NoSuchThing, 409: _Conflict}.get(reply.status_code, TerminalError)
+        said = reply.text[:500]
+        raise kind(f"Airflow answered {reply.status_code} to {method} {path}: {said}")
 
 
 def _time(text: str | None) -> datetime | None:
