@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from semel.stack import process
@@ -148,5 +149,31 @@ def test_zombie_counts_as_ended():
     """A process that has ended and was not reaped does not keep `semel down` waiting."""
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process.look(child.pid) is None
+    assert process.identify(child.pid) is None
     child.wait()
+
+
+@pytest.mark.parametrize("clock", [1_700_000_000, 1_800_000_000])
+def test_a_process_stays_itself_when_the_clock_is_set(tmp_path, monkeypatch, clock):
+    """What tells a pid from its reuse is the start in ticks, which no clock moves."""
+    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {clock}\n")
+    (tmp_path / "4711").mkdir()
+    fields = " ".join(["1"] * 18 + ["1234567"] + ["0"] * 30)
+    (tmp_path / "4711" / "stat").write_text(f"4711 (a) Z 1 (b) S {fields}\n")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert process.identify(4711).started_ticks == 1234567
+
+
+def test_a_child_that_ends_as_its_leader_looks_hides_nobody():
+    """A leader goes on looking while it has a child: one look may miss what is below."""
+    code = """
+import subprocess, sys
+from semel.stack import leader, process
+child = subprocess.Popen(["sleep", "60"])
+seen = process.descendants
+blind = [[]]
+process.descendants = lambda pid: blind.pop() if blind else seen(pid)
+leader._end_orphans()
+sys.exit(child.poll() is None)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 0

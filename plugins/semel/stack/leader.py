@@ -195,12 +195,15 @@ def _wait_for(main: int) -> int:
 
 def _end_orphans() -> None:
     def left() -> list[int]:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return []
-        return process.descendants(os.getpid())
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return []
+            # A child that ends as we look hides those below it, until they come to us.
+            if below := process.descendants(os.getpid()):
+                return below
 
     if left():
         process.send(left(), signal.SIGTERM)

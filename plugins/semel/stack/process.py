@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: whole sessions and trees, and a pid told from its reuse."""
+"""Whole sessions and trees of processes, and a pid told from its reuse."""
 
 import os
 import time
@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from signal import SIGKILL
+
+import psutil
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 POLL_SECONDS = 0.1
 """How often a wait looks again."""
@@ -24,55 +28,28 @@ class Identity:
     boot: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One living process of /proc."""
-
-    pid: int
-    parent: int
-    session: int
-    started_ticks: int
-
-
 @cache
 def boot() -> str:
     """The running kernel's boot id: pids and start ticks mean nothing across a reboot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def look(pid: int) -> Entry | None:
-    """The process `pid`, or None when there is none. A zombie has ended, so it counts as none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name in parentheses may hold anything, also blanks and further parentheses.
-    fields = text[text.rindex(")") + 2 :].split()
-    if fields[0] in "ZX":
-        return None
-    return Entry(
-        pid=pid,
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        started_ticks=int(fields[19]),
-    )
-
-
 def identify(pid: int) -> Identity | None:
-    """The identity of a living process, or None."""
-    entry = look(pid)
-    return entry and Identity(pid=pid, started_ticks=entry.started_ticks, boot=boot())
+    """The identity of a living process, or None. A zombie has ended, so it counts as none."""
+    try:
+        found = psutil.Process(pid)
+        if found.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return None
+        # psutil says the time of day, which is another one once the clock is set; ticks stay.
+        seconds = found.create_time() - psutil.boot_time()
+    except psutil.NoSuchProcess:
+        return None
+    return Identity(pid=pid, started_ticks=round(seconds * TICKS_PER_SECOND), boot=boot())
 
 
 def alive(identity: Identity) -> bool:
     """Whether exactly this process lives, not another one with its pid."""
     return identify(identity.pid) == identity
-
-
-def everything() -> list[Entry]:
-    """All living processes."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [entry for entry in found if entry]
 
 
 def session_members(leader: Identity) -> list[int]:
@@ -84,15 +61,16 @@ def session_members(leader: Identity) -> list[int]:
     now = identify(leader.pid)
     if leader.boot != boot() or (now and now != leader):
         return []
-    return [entry.pid for entry in everything() if entry.session == leader.pid]
+    return [pid for pid in psutil.pids() if _session(pid) == leader.pid and identify(pid)]
 
 
 def descendants(pid: int) -> list[int]:
     """Pids of the children of `pid`, their children, and so on."""
-    entries, found = everything(), [pid]
-    for parent in found:
-        found += [entry.pid for entry in entries if entry.parent == parent]
-    return found[1:]
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [each.pid for each in below if identify(each.pid)]
 
 
 def send(pids: Iterable[int], signal: int) -> None:
@@ -124,3 +102,10 @@ def kill(pids: Callable[[], list[int]]) -> list[int]:
 
     wait_until(gone, KILL_WAIT_SECONDS)
     return pids()
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -13,6 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from signal import SIGTERM
 
+import psutil
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from semel import __version__
@@ -209,10 +210,10 @@ def _deaf() -> process.Identity | None:
     folder = layout.folder("supervisor")
     try:
         pid = int((folder / "supervisord.pid").read_text())
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, ValueError):
+        words = psutil.Process(pid).cmdline()
+    except (FileNotFoundError, psutil.NoSuchProcess, ValueError):
         return None
-    ours = os.fsencode(folder / "supervisord.conf") in words
+    ours = str(folder / "supervisord.conf") in words
     return process.identify(pid) if ours else None
 
 
