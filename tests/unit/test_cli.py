@@ -153,6 +153,19 @@ def test_help_imports_nothing_heavy():
     assert (ended.returncode, ended.stderr, last) == (0, "", "heavy:")
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["validate", FLIGHTS], 0), (["run"], 2)]
+)
+def test_python_m_semel_is_the_command_line(words, code):
+    """Where no script is on the path, the module does the same, with the same exit codes."""
+    outcomes = [
+        subprocess.run([*call, *words], capture_output=True, text=True, timeout=60)
+        for call in ([sys.executable, "-m", "semel"], [Path(sys.executable).with_name("semel")])
+    ]
+    module, script = [(end.returncode, end.stdout, end.stderr) for end in outcomes]
+    assert module == script and module[0] == code and module[1] + module[2]
+
+
 @pytest.mark.parametrize("words", ["up", "down", "status", "demo"])
 def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path):
     """Whoever installed semel without its extras is told which one a command needs."""
