@@ -4,6 +4,7 @@ import configparser
 import json
 import shlex
 import stat
+import tempfile
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_configuration_names_each_part_once_and_starts_none(state):
     """Supervisor reads the file as meant, whatever the folder's name, and starts no part itself."""
     parts = [spark_server.part(15002), *airflow_server.parts(environment())]
     read = configparser.RawConfigParser()
-    read.read_string(supervision.configuration(parts))
+    read.read_string(supervision.configuration(parts, state / "socket"))
     programs = [name for name in read.sections() if name.startswith("program:")]
     assert programs == [f"program:{part.name}" for part in parts]
     for part in parts:
@@ -42,23 +43,42 @@ def test_configuration_names_each_part_once_and_starts_none(state):
         assert float(section["stopwaitsecs"]) > part.stop_seconds
 
 
-def test_configuration_and_command_lines_hold_no_secret():
+def test_configuration_and_command_lines_hold_no_secret(state):
     """Command lines are shown to every user of the machine."""
     parts = [spark_server.part(15002), *airflow_server.parts(environment())]
-    shown = supervision.configuration(parts) + str([part.command for part in parts])
+    shown = supervision.configuration(parts, state / "socket")
+    shown += str([part.command for part in parts])
     assert not [name for name in layout.SECRETS if layout.secret(name) in shown]
 
 
 def test_long_state_folder_gets_a_short_socket(monkeypatch, tmp_path):
     """A socket's path stays below the system's bound, in a folder that only we can enter."""
     monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path / ("x" * 100)))
-    path = supervision.socket_path()
+    path = supervision.make_socket_path()
     try:
         assert len(str(path)) <= supervision.SOCKET_PATH_MAX
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert supervision.socket_path() == path
+        assert supervision.make_socket_path() == path
     finally:
         path.parent.rmdir()
+
+
+@pytest.mark.parametrize("recorded", ["", "gone"])
+def test_looking_leaves_nothing_behind(state, tmp_path, monkeypatch, recorded):
+    """Status makes no folder for a socket: not after `down`, nor where /tmp was emptied since."""
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a folder was made"))
+    socket = str(tmp_path / recorded / "supervisor.sock") if recorded else ""
+    layout.update(socket=socket)
+    assert {part.health for part in stack.status().parts} == {stack.Health.DOWN}
+    assert layout.load().socket == socket
+
+
+def test_a_socket_that_goes_as_one_looks_is_not_made_anew(tmp_path, monkeypatch):
+    """A `down` beside a `status` takes the socket from under it: no folder comes in its place."""
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a folder was made"))
+    looks = iter([str(tmp_path / "supervisor.sock")])
+    monkeypatch.setattr(layout, "load", lambda: layout.Saved(socket=next(looks, "")))
+    assert supervision.running() is None
 
 
 def test_digest_ignores_the_shell_and_sees_a_change():

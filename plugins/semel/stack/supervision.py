@@ -48,8 +48,11 @@ class Program:
     pid: int
 
 
-def socket_path() -> Path:
-    """Supervisor's socket: as recorded, else in the state folder or, for a long path, in /tmp."""
+def make_socket_path() -> Path:
+    """Supervisor's socket: as recorded, else in the state folder or, for a long path, in /tmp.
+
+    It makes that folder and records it: for a start alone.
+    """
     recorded = layout.load().socket
     if recorded and Path(recorded).parent.is_dir():
         return Path(recorded)
@@ -60,7 +63,7 @@ def socket_path() -> Path:
     return path
 
 
-def configuration(parts: Iterable[Part]) -> str:
+def configuration(parts: Iterable[Part], socket: Path) -> str:
     """supervisord.conf for these parts, which are started by name and never by themselves."""
     folder = layout.folder("supervisor")
     lines = [
@@ -74,7 +77,7 @@ def configuration(parts: Iterable[Part]) -> str:
         "nocleanup=true",
         *(["user=root"] if os.geteuid() == 0 else []),
         "[unix_http_server]",
-        f"file={_value(socket_path())}",
+        f"file={_value(socket)}",
         "chmod=0600",
         "[rpcinterface:supervisor]",
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
@@ -118,7 +121,7 @@ def digest(parts: Iterable[Part]) -> str:
 def start(parts: list[Part]) -> None:
     """Write the configuration and start supervisord as a daemon; it starts no part by itself."""
     configured = layout.folder("supervisor") / "supervisord.conf"
-    layout.write_private(configured, configuration(parts))
+    layout.write_private(configured, configuration(parts, make_socket_path()))
     for part in parts:
         layout.write_private(_part_file(part), part.to_json())
     command = [layout.python(), "-m", "supervisor.supervisord", "-c", str(configured)]
@@ -141,8 +144,6 @@ def start(parts: list[Part]) -> None:
 
 def running() -> process.Identity | None:
     """supervisord's process, or None when it does not answer."""
-    if not layout.load().socket:
-        return None
     try:
         return process.identify(int(str(_call("getPID"))))
     except (OSError, HTTPException):
@@ -152,7 +153,7 @@ def running() -> process.Identity | None:
 def programs() -> dict[str, Program]:
     """All parts that supervisord knows, by name; none when it does not answer."""
     try:
-        found = _call("getAllProcessInfo") if layout.load().socket else []
+        found = _call("getAllProcessInfo")
     except (OSError, HTTPException):
         return {}
     return {
@@ -250,7 +251,10 @@ def _umask() -> int:
 
 
 def _call(method: str, *arguments: object) -> object:
-    transport = SupervisorTransport(None, None, f"unix://{socket_path()}")
+    socket = layout.load().socket
+    if not socket:
+        raise ConnectionError("no supervisord was started")
+    transport = SupervisorTransport(None, None, f"unix://{socket}")
     with xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport) as server:
         return getattr(server.supervisor, method)(*arguments)
 
