@@ -2,14 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.constructor import SafeConstructor
 
 from semel import limits
 from semel.errors import SpecError
@@ -82,8 +81,8 @@ def read(path: Path) -> Document:
     """The document of one file. SpecError with file and line when it is not a mapping in YAML."""
     text = _text(path)
     try:
-        _refuse_bombs(path, yaml.SafeLoader(text))
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         why = error.problem or str(error)
@@ -94,12 +93,14 @@ def read(path: Path) -> Document:
         line = text.count("\n", 0, error.position) + 1
         why = f"the character U+{error.character:04X} is not allowed in YAML"
         raise SpecError(_placed(path, line, "(yaml)", why)) from error
+    except (ValueError, OverflowError) as error:
+        # PyYAML passes on what Python says of an escape or a version too large.
+        raise SpecError(_placed(path, loader.line + 1, "(yaml)", str(error))) from error
     if not isinstance(root, yaml.MappingNode):
         why = "is not a mapping; a pipeline begins with `name: ...`"
         raise SpecError(_placed(path, 1, "(file)", why))
-    builder = _Builder()
-    data = builder.build(root, ())
-    return Document(path=path, data=data, lines=builder.lines, problems=builder.problems)
+    data = loader.build(root, ())
+    return Document(path=path, data=data, lines=loader.lines, problems=loader.problems)
 
 
 def declared_name(path: Path) -> str:
@@ -169,42 +170,34 @@ def _text(path: Path) -> str:
         raise SpecError(_placed(path, line, "(yaml)", "is not valid UTF-8")) from error
 
 
-def _refuse_bombs(path: Path, loader: yaml.SafeLoader) -> None:
-    """Refuse what makes a small file a large document, before anything recurses into it."""
-    depth = 0
-    for event in _events(path, loader):
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
-            raise SpecError(_placed(path, line, "(yaml)", why))
-        if getattr(event, "tag", None):
-            why = f"the tag {event.tag} is not read; write the plain value, or quote it"
-            raise SpecError(_placed(path, line, "(yaml)", why))
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            depth += 1
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            depth -= 1
-        if depth > limits.SPEC_DEPTH_MAX:
-            why = f"nests deeper than {limits.SPEC_DEPTH_MAX}"
-            raise SpecError(_placed(path, line, "(yaml)", why))
+class _Loader(yaml.SafeLoader):
+    """Plain data: keys are text as written, none comes twice, and nothing is larger than its text.
 
+    `build` makes the data; PyYAML's own way to it knows neither the path of a key nor two problems.
+    """
 
-def _events(path: Path, loader: yaml.SafeLoader) -> Iterator[yaml.Event]:
-    """What the scanner finds. It passes on what Python says of an escape or a version too large."""
-    try:
-        while loader.check_event():
-            yield loader.get_event()
-    except (ValueError, OverflowError) as error:
-        raise SpecError(_placed(path, loader.line + 1, "(yaml)", str(error))) from error
-
-
-class _Builder:
-    """Plain data from YAML nodes: keys are text as written, and none comes twice."""
-
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
         self.lines: dict[Key, int] = {}
         self.problems: list[Problem] = []
-        self.scalars = SafeConstructor()
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        """Refuse what makes a small file a large document, before anything recurses into it."""
+        event, why = self.peek_event(), ""
+        nests = isinstance(event, yaml.CollectionStartEvent)
+        self.depth += nests
+        if event.anchor:  # also an alias's
+            why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
+        elif getattr(event, "tag", None):
+            why = f"the tag {event.tag} is not read; write the plain value, or quote it"
+        elif self.depth > limits.SPEC_DEPTH_MAX:
+            why = f"nests deeper than {limits.SPEC_DEPTH_MAX}"
+        if why:
+            raise yaml.composer.ComposerError(None, None, why, event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= nests
+        return node
 
     def build(self, node: yaml.Node, key: Key) -> Any:
         self.lines.setdefault(key, node.start_mark.line + 1)
@@ -213,7 +206,7 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return [self.build(child, (*key, at)) for at, child in enumerate(node.value)]
         try:
-            value = self.scalars.construct_object(node, deep=True)
+            value = self.construct_object(node, deep=True)
         except (yaml.constructor.ConstructorError, ValueError, OverflowError) as error:
             why = getattr(error, "problem", None) or str(error)
             self.problems.append(Problem(key, f"cannot be read: {why}"))
