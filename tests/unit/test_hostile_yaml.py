@@ -88,6 +88,12 @@ def test_the_base_is_right(file: Path) -> None:
     assert loaded(file, BASE.encode()).name == "clicks"
 
 
+def test_many_values_are_not_deep(file: Path) -> None:
+    """Only nesting is bounded: what was closed before does not count."""
+    file.write_text("a: [" + "[[1]], {b: {}}, " * 40 + "]\n")
+    assert len(spec_yaml.read(file).data["a"]) == 80
+
+
 @settings(OWN_CASE, max_examples=40)
 @given(raw=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
 def test_any_bytes(file: Path, raw: bytes) -> None:
