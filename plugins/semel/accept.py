@@ -158,7 +158,7 @@ class _Accepting:
         """Retire what the file was, and open what it is; what was unread of the first is lost."""
         superseded = {k.source_partition_id for k in partitions.superseded(self.found)}
         ends = {k: known.content for k, known in self.closed.items() if k not in superseded}
-        lost = partitions.free(connection, ends)
+        lost = partitions.free_ranges(connection, ends)
         partitions.lose(connection, lost, "replaced", _who())
         retired = list(self.closed)
         if self.same is None:  # It is no copy of these: nobody shall ask again.

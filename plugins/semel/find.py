@@ -1,4 +1,4 @@
-"""find: where a record id is, or why it is nowhere. Reads finalized files, never the catalog.
+"""find: where a record id is, or why it is nowhere. Reads finalized files alone.
 
 The catalog forgets which batch an id came from when it merges; the markers, the output and the
 decisions do not.
@@ -19,8 +19,6 @@ from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of, markers
 from semel.sinks import archive
-from semel.sources.content import is_gzip
-from semel.sources.files import list_files
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
 
@@ -45,13 +43,12 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The answer. `files_unclaimed`: source files with bytes that no finalized batch has."""
+    """The answer."""
 
     pipeline: str
     id: dict[str, str]
     places: tuple[Place, ...]
     batches: int
-    files_unclaimed: int
     in_output: bool
     """Whether the id columns reach the output at all."""
 
@@ -72,7 +69,6 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Found:
             *(p for m in found for p in _in_letters(m, wanted)),
         )[: limits.FIND_PLACES_MAX],
         batches=len(found),
-        files_unclaimed=_unclaimed(spec, found),
         in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
     )
 
@@ -195,18 +191,3 @@ def _condition(
 
 def _path(marker: Marker, part: int | None) -> str | None:
     return next((c.path for c in marker.claims if c.source_partition_id == part), None)
-
-
-def _unclaimed(spec: Spec, found: list[Marker]) -> int:
-    """Source files that hold bytes behind what finalized batches have claimed of them."""
-    claimed: dict[tuple[int, int], int] = {}
-    for claim in (c for marker in found for c in marker.claims):
-        key = (claim.device, claim.inode)
-        claimed[key] = claimed.get(key, 0) + claim.end - claim.start
-    listing = list_files(spec)
-    behind = 0
-    for file in listing.files:
-        done = claimed.get((file.device, file.inode), 0)
-        # How long the content of a gzip file is, only its end would tell.
-        behind += not done if is_gzip(file.path) else file.size > done
-    return behind + len(listing.refused)

@@ -8,9 +8,9 @@ from enum import StrEnum
 from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
-from semel.ledger import Ledger, partitions, pipelines, rows
+from semel.ledger import Ledger, pipelines, rows
 from semel.sources import files
-from semel.sources.cut import Wanted, want
+from semel.sources.cut import Spans, Wanted, unclaimed, want
 from semel.sources.facts import Knowledge
 from semel.sources.files import Refusal
 from semel.sources.gather import gather
@@ -78,6 +78,11 @@ class Gaps:
         """Whether a person or a run is needed: there are idle gaps or refused files."""
         return bool(self.refusals) or any(gap.idle for gap in self.gaps)
 
+    @property
+    def files(self) -> int:
+        """How many files hold what no finalized batch has."""
+        return len({item.path for item in (*self.gaps, *self.refusals)})
+
 
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     """List the gaps of a pipeline, in the order of paths and positions.
@@ -87,7 +92,7 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        wanted, refused = unplanned(spec)
+        wanted, refused = _unplanned(spec)
         found = [gap for item in wanted for gap in _of_file(item, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
     pipeline_id = pipeline.pipeline_id
@@ -128,7 +133,7 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
     )
 
 
-def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
+def _unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
     """What a first plan would see."""
     listing = files.list_files(spec)
     known = Knowledge(
@@ -143,14 +148,11 @@ def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
     return wanted, (*listing.refused, *refused)
 
 
-def _of_file(item: Wanted, free: partitions.Spans) -> Iterator[Gap]:
+def _of_file(item: Wanted, free: Spans) -> Iterator[Gap]:
     """What no batch has of one file."""
     path = item.file.path
-    spans = free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
-    spans = [(max(start, item.start), end) for start, end in spans]
-    for start, end in spans:
-        if start < end:
-            yield Gap(path=path, start=start, end=end, state=State.UNCLAIMED)
+    for start, end in unclaimed(item, free):
+        yield Gap(path=path, start=start, end=end, state=State.UNCLAIMED)
     reached = max(item.end, item.start, item.known.reached if item.known else 0)
     # Of a gzip file that is not complete yet, only its size is known.
     size = item.content.size if item.content else max(item.file.size, reached + 1)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from semel.batch import Batch, Pipeline
 from semel.ledger import Ledger, partitions, row
 from semel.sources import files
-from semel.sources.cut import Wanted, gone, still_a_copy, want
+from semel.sources.cut import Spans, Wanted, gone, still_a_copy, want
 from semel.sources.facts import Knowledge, Recognised, Window
 from semel.sources.files import Listing, Refusal
 from semel.sources.gather import gather
@@ -28,10 +28,10 @@ class Found:
     version: int
     orphans: list[int]
     wanted: list[Wanted]
-    free: partitions.Spans
-    holes: partitions.Spans
+    free: Spans
+    holes: Spans
     """What is free before the end of what was read: its batch was abandoned, or is an orphan."""
-    lost: partitions.Spans
+    lost: Spans
     recognised: Recognised
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
@@ -60,9 +60,9 @@ def survey(
     read = {w.known.source_partition_id: w.known.reached for w in wanted if w.known}
     with ledger.transaction() as connection:
         orphans = partitions.holders(connection, orphans, ends)
-        free = partitions.free(connection, ends, orphans)
-        holes = partitions.free(connection, read, orphans)
-        lost = partitions.free(connection, closing)
+        free = partitions.free_ranges(connection, ends, orphans)
+        holes = partitions.free_ranges(connection, read, orphans)
+        lost = partitions.free_ranges(connection, closing)
         before, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     refused += _gone(spec, known, recognised, lost)
     still_gone = [k for k in before if k.source_partition_id not in read]
@@ -86,7 +86,7 @@ def _gone(
     spec: Spec,
     known: Knowledge,
     recognised: Recognised,
-    lost: partitions.Spans,
+    lost: Spans,
 ) -> list[Refusal]:
     """Records that were seen, and whose file is found to be gone now."""
     open_before = {k.source_partition_id: k for k in known.partitions}

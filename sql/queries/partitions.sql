@@ -113,7 +113,7 @@ WHERE c.batch_id = ANY(CAST(:batches AS bigint[]))
   AND c.source_partition_id = ANY(CAST(:partitions AS bigint[]))
 ORDER BY c.batch_id;
 
--- name: free
+-- name: free_ranges
 -- Of each partition up to an end: what no batch but an orphan has claimed, and what is not lost.
 SELECT w.source_partition_id, lower(f.span) AS start, upper(f.span) AS "end"
 FROM unnest(CAST(:partitions AS bigint[]), CAST(:ends AS bigint[]))

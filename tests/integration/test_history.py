@@ -36,7 +36,7 @@ ASKED = {
     "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
     "look": ("open_claims", "batch", "attempts", "files"),
     "partitions": (
-        "unsettled", "by_id", "lengths", "like", "orphans", "holders", "free", "unaccounted",
+        "unsettled", "by_id", "lengths", "like", "orphans", "holders", "free_ranges", "unaccounted",
         "close", "account", "update", "insert", "restore",
     ),
     "pipelines": ("move_sink",),

@@ -6,6 +6,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.audit import audit
@@ -107,6 +108,35 @@ def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
         connection.exec_driver_sql("UPDATE semel.batch SET seen_at = now() - interval '61 minutes'")
     found = gaps(ledger, spec)
     assert found.gaps[0].silent and found.idle
+
+
+def test_find_says_how_many_files_hold_what_is_not_finalized(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+) -> None:
+    """They are those of gaps: a file with a new life counts, and one of which a part is lost does
+    not. Without its ledger it says so, and what is finalized is found all the same.
+    """
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    spec = bench.spec()
+
+    def said(identity: str) -> str:
+        assert main(["find", "events", identity]) == 0
+        return capsys.readouterr().out
+
+    bench.write("in/a.jsonl", events(0, 10))
+    bench.write("in/hole.jsonl", [b"\0" * 4096 + json.dumps(events(10, 11)[0]).encode()])
+    run_batch(ledger, spec, "r1", engine, say=quiet)
+    assert "0 source files hold what none of them has" in said("nope")
+    bench.write("in/a.jsonl", [])
+    run_batch(ledger, spec, "r2", engine, say=quiet)
+    path = bench.write("in/a.jsonl", events(20, 30))
+    assert "1 source file holds what none of them has" in said("nope")
+    plan(ledger, spec, "r3")
+    path.with_name("b.jsonl").symlink_to(path)
+    assert "2 source files hold what none of them has" in said("nope")
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://nobody@127.0.0.1:1/none")
+    assert said("e000005").startswith("output: batch 1")
+    assert "not in any of 1 finalized batches; what else the source holds" in said("nope")
 
 
 def test_commands(

@@ -1,12 +1,15 @@
 """`semel batches | show | find | gaps | audit`: what there is. Nothing here changes anything."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from semel import limits
 from semel.cli import output
+
+if TYPE_CHECKING:
+    from semel.spec.pipeline import Spec
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
 
@@ -18,6 +21,7 @@ _ACCOUNT = {
 }
 """The columns of a batch's account, each with the counts that it adds up."""
 _FOLDED_WIDTH_MIN = 12  # A column that is folded in a narrow terminal stays legible.
+
 
 def audit(
     pipeline: Pipeline,
@@ -79,7 +83,9 @@ def find(
     from semel.find import find as look_for
     from semel.spec import pipeline as pipelines
 
-    found = look_for(pipelines.find(pipeline), identity)
+    spec = pipelines.find(pipeline)
+    found = look_for(spec, identity)
+    behind = None if found.places else _files_not_finalized(spec)
 
     def render() -> None:
         for place in found.places:
@@ -90,11 +96,28 @@ def find(
         if not found.in_output:
             print("the id columns do not reach the output: survivors cannot be seen there")
         if not found.places:
-            behind = f"{found.files_unclaimed} source files hold bytes that none of them has"
-            print(f"not in any of {found.batches} finalized batches; {behind}")
+            more = "source file holds" if behind == 1 else "source files hold"
+            more = f"{behind} {more} what none of them has"
+            if behind is None:
+                more = "what else the source holds cannot be told, as the ledger does not answer"
+            print(f"not in any of {found.batches} finalized batches; {more}")
             print(f"next: semel gaps {pipeline}")
 
-    output.emit({"found": bool(found.places), "answer": found}, as_json=as_json, render=render)
+    answer = {"found": bool(found.places), "answer": found, "files_not_finalized": behind}
+    output.emit(answer, as_json=as_json, render=render)
+
+
+def _files_not_finalized(spec: "Spec") -> int | None:
+    """How many source files hold what no finalized batch has. None: the ledger does not answer."""
+    from semel.cli.connect import open_ledger
+    from semel.errors import UnavailableError
+    from semel.gaps import gaps as look_for
+
+    try:
+        with open_ledger() as ledger:
+            return look_for(ledger, spec).files
+    except UnavailableError:
+        return None
 
 
 def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:

@@ -14,15 +14,11 @@ import sqlalchemy as sa
 from semel import limits
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.sources.content import is_gzip
-from semel.sources.cut import NOTHING_READ, Evidence, Range, Wanted
+from semel.sources.cut import NOTHING_READ, Evidence, Range, Spans, Wanted
 from semel.sources.evidence import Partition
 from semel.sources.facts import Facts, Knowledge, Lost, Where
 from semel.sources.files import Listing, Refusal
 from semel.sources.recognise import Answer, Match, Own
-
-Spans = dict[int, list[tuple[int, int]]]
-"""By partition: ranges [start, end), ascending."""
-
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
     """Counts the changes of a pipeline's partitions, claims and losses."""
@@ -126,14 +122,14 @@ def holders(
     return [r["batch_id"] for r in found]
 
 
-def free(
+def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
     """Of partitions, up to an end each: what is neither claimed (but by `orphans`) nor lost."""
     found = rows(
         connection,
         "partitions",
-        "free",
+        "free_ranges",
         partitions=list(ends),
         ends=list(ends.values()),
         orphans=list(orphans),
@@ -151,7 +147,7 @@ def unaccounted(
     found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
     closed = [Partition(**r) for r in found]
     ends = {k.source_partition_id: k.content for k in closed}
-    spans = free(connection, ends) if ends else {}
+    spans = free_ranges(connection, ends) if ends else {}
     return [k for k in closed if k.source_partition_id in spans], spans
 
 
@@ -357,4 +353,4 @@ def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
     restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
     ends = {r["source_partition_id"]: r["content"] for r in restored if r["retired"]}
     if ends:
-        lose(connection, free(connection, ends), "replaced", "abandon")
+        lose(connection, free_ranges(connection, ends), "replaced", "abandon")

@@ -17,6 +17,10 @@ from semel.sources.recognise import REFUSED, Answer, Match
 from semel.spec.pipeline import Spec
 
 
+Spans = dict[int, list[tuple[int, int]]]
+"""By source partition: ranges [start, end), ascending."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """A file that is read on in `known`, or as a new partition; its bytes [start, end) may be.
@@ -294,9 +298,14 @@ def _when(spec: Spec, known: Partition) -> datetime | None:
     return None if isinstance(when, Refusal) else when
 
 
-def cut(
-    spec: Spec, wanted: list[Wanted], free: dict[int, list[tuple[int, int]]]
-) -> tuple[list[Range], int]:
+def unclaimed(item: Wanted, free: Spans) -> list[tuple[int, int]]:
+    """The ranges of a file that may be taken. `free`: those of each known partition."""
+    spans = free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
+    spans = [(max(start, item.start), end) for start, end in spans]
+    return [(start, end) for start, end in spans if start < end]
+
+
+def cut(spec: Spec, wanted: list[Wanted], free: Spans) -> tuple[list[Range], int]:
     """The ranges to claim, oldest file first, and how many bytes are left for a later plan.
 
     `free` holds the unclaimed ranges of each known partition up to its wanted end.
@@ -304,14 +313,7 @@ def cut(
     LimitError.
     """
     room = spec.limits.bytes_per_batch_max
-    spans = [
-        (item, max(start, item.start), end)
-        for item in wanted
-        for start, end in (
-            free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
-        )
-        if max(start, item.start) < end
-    ]
+    spans = [(item, *span) for item in wanted for span in unclaimed(item, free)]
     total = sum(end - start for _, start, end in spans)
     # Keeps P10.
     if spec.source.select == "interval" and total > room:
