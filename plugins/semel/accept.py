@@ -18,12 +18,13 @@ from semel.errors import RetryableError, SourceError, StateError
 from semel.formats.declared import is_whole
 from semel.ledger import Ledger, change, partitions, pipelines, rows
 from semel.sources import files
-from semel.sources.cut import NOTHING_READ, Wanted, show, unsure
+from semel.sources.cut import show, unsure
 from semel.sources.evidence import Partition
 from semel.sources.facts import Facts, Recognised
 from semel.sources.files import Listing, quoted
 from semel.sources.gather import gather
 from semel.sources.recognise import REFUSED, Answer, Own
+from semel.sources.wanted import NOTHING_READ, Wanted, as_read
 from semel.spec.pipeline import Spec
 
 _ROUNDS_MAX = 20
@@ -156,7 +157,7 @@ class _Accepting:
 
     def write(self, connection: sa.Connection, pipeline_id: int) -> Accepted:
         """Retire what the file was, and open what it is; what was unread of the first is lost."""
-        superseded = {k.source_partition_id for k in partitions.superseded(self.found)}
+        superseded = {k.source_partition_id for k in self.found.superseded}
         ends = {k: known.content for k, known in self.closed.items() if k not in superseded}
         lost = partitions.free_ranges(connection, ends)
         partitions.lose(connection, lost, "replaced", _who())
@@ -170,7 +171,7 @@ class _Accepting:
                 passed = {new["source_partition_id"]: [(0, self.wanted.start)]}
                 partitions.lose(connection, passed, "repeated", _who())
         else:
-            partitions.update(connection, [partitions.as_read(self.wanted, None, settled=False)])
+            partitions.update(connection, [as_read(self.wanted, None, settled=False)])
             new = {
                 "path": self.wanted.file.path,
                 "source_partition_id": self.same.source_partition_id,

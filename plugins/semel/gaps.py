@@ -10,12 +10,13 @@ from semel.batch import Pipeline
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, rows
 from semel.sources import files
-from semel.sources.cut import Spans, Wanted, unclaimed, want
+from semel.sources.cut import want
 from semel.sources.facts import Knowledge
 from semel.sources.files import Refusal
 from semel.sources.gather import gather
+from semel.sources.wanted import Spans, Wanted, unclaimed
 from semel.spec.pipeline import Spec
-from semel.survey import Found, survey
+from semel.survey import Found, Request, look
 
 _ROUNDS_MAX = 20
 
@@ -123,8 +124,7 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
 def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
     for _ in range(_ROUNDS_MAX):
         try:
-            # No request is called so: what orphans hold is shown as theirs, not as free.
-            return survey(ledger, spec, pipeline, request_key=None, window=None)
+            return look(ledger, pipeline, Request(spec=spec))
         except FileNotFoundError:
             continue
     raise RetryableError(

@@ -1,10 +1,10 @@
 """plan: fix a batch before any work, as offset ranges that end at a record's end.
 
 How it works:
-1. look at source and ledger (`survey`);
-2. cut the ranges that are free;
-3. lock the pipeline; when its claims or partitions changed since they were read, start over;
-4. write source partitions, batch and claims in that transaction; nothing, where nothing changed.
+1. look at source and ledger, without any lock (`survey`);
+2. cut the ranges that are free, and see what changes of source partitions (`draft`);
+3. write it in one transaction under the pipeline's lock; nothing, where nothing changed; and when
+   what it was made of changed since the look, start over.
 """
 
 import json
@@ -16,16 +16,16 @@ import sqlalchemy as sa
 from semel import faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
+from semel.draft import Draft, cut
 from semel.errors import RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
-from semel.sources.cut import Range, cut
-from semel.sources.facts import Recognised, Window, in_window
+from semel.sources.facts import Recognised
 from semel.sources.files import Refusal
 from semel.sources.recognise import Answer
-from semel.spec.parts import OnRefused
+from semel.sources.wanted import Range
 from semel.spec.pipeline import Spec
-from semel.survey import Found, latest_batch, same_refusals, survey
+from semel.survey import Found, Request, look
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
 
@@ -48,6 +48,10 @@ class Plan:
     matched: tuple[tuple[str, str], ...] = ()
 
 
+class _Changed(Exception):
+    """What a plan is made of changed between the look at it and the lock."""
+
+
 def plan(
     ledger: Ledger,
     spec: Spec,
@@ -61,42 +65,32 @@ def plan(
     files were refused, and `source.on_refused` is `fail`.
     """
     interval = _interval(spec, interval)
-    window = (interval[0] - spec.source.lateness, interval[1]) if interval else None
     pipeline = register(ledger, spec)
     for _ in range(_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            latest = latest_batch(connection, pipeline, request_key)
-        if latest is not None and latest.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
-            return Plan(pipeline=pipeline, batch=latest, created=False)  # Keeps P5.
+            before = _latest(connection, pipeline, request_key)
+        if before is not None and before.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
+            return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
+        request = Request(spec=spec, key=request_key, before=before, interval=interval)
         try:
-            found = survey(ledger, spec, pipeline, request_key, window)
-            refused = _counted(spec, found.refusals, window)
-            ranges, left = ([], 0) if refused else cut(spec, found.wanted, found.free)
+            found = look(ledger, pipeline, request)
+            draft = cut(request, found)
         except FileNotFoundError:  # It was moved under our eyes: look again.
             continue
         faults.point("plan.before_lock")
-        recognised = found.recognised
-        made = partitions.changes(
-            found.wanted, ranges, recognised.facts.values(), recognised.lost, found.holes
-        )
-        batch = None
-        if made or ranges or not same_refusals(found):
-            with ledger.transaction() as connection:
-                if not _unchanged(connection, pipeline, spec, request_key, found):
-                    continue
-                ordinal = found.latest.ordinal + 1 if found.latest else 1
-                write = _Writing(connection, pipeline, spec, request_key, ordinal, interval)
-                batch = write.all(found, made, ranges)
-            faults.point("plan.after_write")
-        if refused:
-            raise SourceError(_failed(spec, refused))
+        try:
+            batch = _write(ledger, pipeline, request, found, draft)
+        except _Changed:
+            continue
+        if draft.failing:
+            raise SourceError(_failed(spec, draft.failing))
         return Plan(
             pipeline=pipeline,
             batch=batch,
             created=batch is not None,
-            files=len({r.wanted.file.path for r in ranges}),
-            bytes=sum(r.end - r.start for r in ranges),
-            bytes_left=left,
+            files=len({r.wanted.file.path for r in draft.ranges}),
+            bytes=sum(r.end - r.start for r in draft.ranges),
+            bytes_left=draft.bytes_left,
             refusals=found.refusals,
             taken_over=tuple(found.orphans) if batch else (),
             matched=_matched(found.recognised),
@@ -107,12 +101,30 @@ def plan(
     )
 
 
-def _counted(spec: Spec, refusals: tuple[Refusal, ...], window: Window) -> list[Refusal]:
-    """The refusals for which the plan fails: those of its interval, or of an unknown time."""
-    # Keeps P10.
-    if spec.source.on_refused_or_default is OnRefused.WARN:
-        return []
-    return [r for r in refusals if r.when is None or in_window(r.when, window)]
+def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
+    """The newest batch that a request planned, or None."""
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        return _latest(connection, pipeline, request_key) if pipeline else None
+
+
+def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:
+    values = {"pipeline_id": pipeline.pipeline_id, "request_key": request_key}
+    found = row(connection, "plan", "latest_batch", **values)
+    return Batch.from_row(found) if found else None
+
+
+def _interval(
+    spec: Spec, interval: tuple[datetime, datetime] | None
+) -> tuple[datetime, datetime] | None:
+    if spec.source.select == "arrival":
+        return None
+    if interval is None or interval[0] >= interval[1]:
+        raise TerminalError(
+            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
+            "data interval, or give --interval START END"
+        )
+    return interval
 
 
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
@@ -138,125 +150,107 @@ def _matched(recognised: Recognised) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _unchanged(
-    connection: sa.Connection, pipeline: Pipeline, spec: Spec, request_key: str, found: Found
-) -> bool:
-    """Take the pipeline's lock. Whether what a plan is made of is still so."""
-    # Keeps P1, P2.
-    pipelines.lock(connection, pipeline)
-    silent = spec.limits.orphan_after.total_seconds()
-    orphans = partitions.orphans(connection, pipeline.pipeline_id, request_key, silent)
-    return (
-        partitions.version(connection, pipeline.pipeline_id) == found.version
-        and latest_batch(connection, pipeline, request_key) == found.latest
-        and set(found.orphans) <= set(orphans)
-    )
+def _write(
+    ledger: Ledger, pipeline: Pipeline, request: Request, found: Found, draft: Draft
+) -> Batch | None:
+    """Write what a plan came to, the batch only where there is something to take.
 
-
-class _Writing:
-    """What a plan writes, in one transaction under the pipeline's lock."""
-
-    def __init__(
-        self,
-        connection: sa.Connection,
-        pipeline: Pipeline,
-        spec: Spec,
-        request_key: str,
-        ordinal: int,
-        interval: tuple[datetime, datetime] | None,
-    ) -> None:
-        self.connection, self.pipeline, self.spec = connection, pipeline, spec
-        self.request_key, self.ordinal, self.interval = request_key, ordinal, interval
-
-    def all(
-        self, found: Found, made: partitions.Changes, ranges: list[Range]
-    ) -> Batch | None:
-        """Refusals and partitions; the batch, where there is something to take."""
-        connection, pipeline_id = self.connection, self.pipeline.pipeline_id
-        if not same_refusals(found):
-            self._refusals(found.refusals)
+    _Changed: it is made of what is not so any more, and nothing was written.
+    """
+    changed = draft.ranges or draft.updates or draft.made or found.closed or found.retired
+    if found.same_refusals and not changed:
+        return None
+    pipeline_id = pipeline.pipeline_id
+    with ledger.transaction() as connection:
+        _lock(connection, pipeline, request, found)
+        if not found.same_refusals:
+            _write_refusals(connection, pipeline_id, found.refusals)
         released: set[int] = set()
-        if ranges:
+        if draft.ranges:
             # Keeps P7, P11.
             for orphan in found.orphans:
-                released |= release(connection, orphan, f"taken over by {self.request_key}")
-        new = partitions.write(connection, pipeline_id, made)
-        accounted = [partition for partition in made.closed if not found.lost.get(partition)]
-        if accounted:
-            partitions.account(connection, accounted)
-        known = {r.wanted.file.path: r.wanted.known for r in ranges if r.wanted.known}
-        new |= {path: known[path].source_partition_id for path in known}
-        holes = {
-            new[r.wanted.file.path]: [(0, r.wanted.start)] for r in ranges if r.wanted.start
-        }
-        partitions.lose(connection, holes, "hole", "plan")
+                released |= release(connection, orphan, f"taken over by {request.key}")
+        partitions.retire(connection, found.retired)
+        partitions.close(connection, found.closed, found.lost)
+        partitions.update(connection, draft.updates)
+        new = partitions.insert(connection, pipeline_id, draft.made)
         batch = None
-        if ranges:
-            batch = self._batch()
-            _write_claims(connection, batch, ranges, new)
+        if draft.ranges:
+            batch = _write_batch(connection, pipeline_id, request)
+            made = {r["path"]: r["source_partition_id"] for r in new}
+            _write_claims(connection, batch, draft.ranges, made)
         if released:
             partitions.restore(connection, released)
         partitions.touch(connection, pipeline_id)
         faults.point("plan.before_write")
-        return batch
-
-    def _refusals(self, refusals: tuple[Refusal, ...]) -> None:
-        pipeline_id = self.pipeline.pipeline_id
-        change(self.connection, "plan", "clear_refusals", pipeline_id=pipeline_id)
-        change(
-            self.connection,
-            "plan",
-            "insert_refusals",
-            pipeline_id=pipeline_id,
-            refusals=json.dumps([asdict(replace(r, when=None)) for r in refusals]),
-        )
-
-    def _batch(self) -> Batch:
-        interval = self.interval
-        made = row(
-            self.connection,
-            "plan",
-            "insert_batch",
-            pipeline_id=self.pipeline.pipeline_id,
-            request_key=self.request_key,
-            ordinal=self.ordinal,
-            spec=json.dumps(self.spec.to_json()),
-            spec_digest=self.spec.digest(),
-            split_bytes=limits.SPLIT_BYTES,
-            interval_start=interval[0] if interval else None,
-            interval_end=interval[1] if interval else None,
-        )
-        return Batch.from_row(made)
+    faults.point("plan.after_write")
+    return batch
 
 
-def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
-    """The newest batch that a request planned, or None."""
-    with ledger.transaction() as connection:
-        pipeline = pipelines.find(connection, spec.name)
-        return latest_batch(connection, pipeline, request_key) if pipeline else None
+def _lock(
+    connection: sa.Connection, pipeline: Pipeline, request: Request, found: Found
+) -> None:
+    """Take the pipeline's lock. _Changed when what a plan is made of is not so any more."""
+    # Keeps P1, P2.
+    pipelines.lock(connection, pipeline)
+    silent = request.spec.limits.orphan_after.total_seconds()
+    orphans = partitions.orphans(connection, pipeline.pipeline_id, request.key, silent)
+    same = (
+        partitions.version(connection, pipeline.pipeline_id) == found.version
+        and _latest(connection, pipeline, request.key) == request.before
+        and set(found.orphans) <= set(orphans)
+    )
+    if not same:
+        raise _Changed
 
 
-def _interval(
-    spec: Spec, interval: tuple[datetime, datetime] | None
-) -> tuple[datetime, datetime] | None:
-    if spec.source.select == "arrival":
-        return None
-    if interval is None or interval[0] >= interval[1]:
-        raise TerminalError(
-            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
-            "data interval, or give --interval START END"
-        )
-    return interval
+def _write_refusals(
+    connection: sa.Connection, pipeline_id: int, refusals: tuple[Refusal, ...]
+) -> None:
+    change(connection, "plan", "clear_refusals", pipeline_id=pipeline_id)
+    change(
+        connection,
+        "plan",
+        "insert_refusals",
+        pipeline_id=pipeline_id,
+        refusals=json.dumps([asdict(replace(r, when=None)) for r in refusals]),
+    )
+
+
+def _write_batch(connection: sa.Connection, pipeline_id: int, request: Request) -> Batch:
+    start, end = request.interval or (None, None)
+    made = row(
+        connection,
+        "plan",
+        "insert_batch",
+        pipeline_id=pipeline_id,
+        request_key=request.key,
+        ordinal=request.before.ordinal + 1 if request.before else 1,
+        spec=json.dumps(request.spec.to_json()),
+        spec_digest=request.spec.digest(),
+        split_bytes=limits.SPLIT_BYTES,
+        interval_start=start,
+        interval_end=end,
+    )
+    return Batch.from_row(made)
 
 
 def _write_claims(
-    connection: sa.Connection, batch: Batch, ranges: list[Range], partitions: dict[str, int]
+    connection: sa.Connection, batch: Batch, ranges: list[Range], made: dict[str, int]
 ) -> None:
+    """The ranges of a batch; what a hole before the first of a file holds is lost."""
+
+    def partition(r: Range) -> int:
+        known = r.wanted.known
+        return known.source_partition_id if known else made[r.wanted.file.path]
+
+    holes = {partition(r): [(0, r.wanted.start)] for r in ranges if r.wanted.start}
+    partitions.lose(connection, holes, "hole", "plan")
     claims = [
         {
             **vars(r.evidence),
             "ordinal": ordinal,
-            "source_partition_id": partitions[r.wanted.file.path],
+            "source_partition_id": partition(r),
             "start": r.start,
             "end": r.end,
         }

@@ -16,6 +16,8 @@ from semel.catalog import merge
 from semel.errors import AttemptLostError, SemelError, StateError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.sources import files
+from semel.spec.pipeline import Spec
 from semel.stage import stage
 from semel.storage import remove_folder
 from steps import committed, finalized, staged
@@ -53,6 +55,28 @@ def test_plan_twice_at_once(scene: Scene, point: str, other: str) -> None:
         answers.append(plan(scene.ledger, scene.spec, "r1"))
     batches = {answer.batch.batch_id for answer in answers}
     assert len(batches) == (1 if other == "r1" else 2)
+    scene.finish("r1", "r2")
+
+
+# Attacks P2, P5.
+def test_a_twin_plans_before_the_source_is_listed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that found no batch of its request, and then sees the claims of its twin's, takes that
+    one, though the source holds more.
+    """
+    answers = []
+    list_files = files.list_files
+
+    def listed(spec: Spec) -> files.Listing:
+        monkeypatch.setattr(files, "list_files", list_files)
+        answers.append(plan(scene.ledger, scene.spec, "r1"))
+        return list_files(spec)
+
+    monkeypatch.setattr(files, "list_files", listed)
+    answers.append(plan(scene.ledger, scene.spec, "r1"))
+    twin, own = answers
+    assert twin.bytes_left and (own.batch, own.created) == (twin.batch, False)
     scene.finish("r1", "r2")
 
 

@@ -52,10 +52,10 @@ def no_reread() -> None:
     """Plan trusts what it read before it had the lock."""
     again = (
         "partitions.version(connection, pipeline.pipeline_id) == found.version",
-        "latest_batch(connection, pipeline, request_key) == found.latest",
+        "_latest(connection, pipeline, request.key) == request.before",
         "set(found.orphans) <= set(orphans)",
     )
-    source("plan", "_unchanged", dict.fromkeys(again, "True"))
+    source("plan", "_lock", dict.fromkeys(again, "True"))
 
 
 def no_pinned_list() -> None:

@@ -7,18 +7,15 @@ that a plan sees with one comparison whether what it was made from is still true
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields
 
 import sqlalchemy as sa
 
 from semel import limits
 from semel.ledger import Ledger, Row, change, row, rows
-from semel.sources.content import is_gzip
-from semel.sources.cut import NOTHING_READ, Evidence, Range, Spans, Wanted
 from semel.sources.evidence import Partition
-from semel.sources.facts import Facts, Knowledge, Lost, Where
+from semel.sources.facts import Knowledge
 from semel.sources.files import Listing, Refusal
-from semel.sources.recognise import Answer, Match, Own
+from semel.sources.wanted import Evidence, Spans, Wanted
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
     """Counts the changes of a pipeline's partitions, claims and losses."""
@@ -151,157 +148,21 @@ def unaccounted(
     return [k for k in closed if k.source_partition_id in spans], spans
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What a plan changes of partitions. Ids of what is closed come with what was seen of it.
-
-    `made` are files with what is taken of them; nothing, of one that was cut and is empty yet.
-    """
-
-    updates: list[dict[str, object]]
-    made: list[tuple[Wanted, Evidence]]
-    closed: dict[int, int]
-    retired: list[int]
-
-    def __bool__(self) -> bool:
-        return bool(self.updates or self.made or self.closed or self.retired)
-
-
-def changes(
-    wanted: list[Wanted],
-    ranges: list[Range],
-    facts: Collection[Facts],
-    lost: Iterable[Lost],
-    holes: Collection[int],
-) -> Changes:
-    """What follows for partitions from what was recognised and what is taken.
-
-    `holes` are those of which something is free before the end of what was read: a later plan has
-    to look at them again, whatever their file's stat says.
-    """
-    reached = {item.wanted.file.path: item for item in ranges}  # The last range of each file.
-    updates = []
-    for item in wanted:
-        if item.known is None:
-            continue
-        whole = item.known.source_partition_id not in holes
-        new = as_read(item, reached.get(item.file.path), settled=whole)
-        if item.known.closed or any(new[name] != getattr(item.known, name) for name in new):
-            updates.append(new)
-    going_on = _going_on(wanted)
-    for found in facts:
-        known = found.known
-        if known is None or known.source_partition_id in going_on or _was_cut(found):
-            continue
-        if found.answer is Answer.UNSURE:  # The path is not free yet.
-            continue
-        if found.seen.file.path != known.path:  # Renamed, and refused for something else.
-            updates.append({**asdict(known), "path": found.seen.file.path})
-    closed, retired = closing(wanted, facts, lost)
-    new = {r.wanted.file.path: (r.wanted, r.evidence) for r in ranges if r.wanted.known is None}
-    new |= {f.seen.file.path: (begun(f), NOTHING_READ) for f in facts if _cut(f, new)}
-    return Changes(
-        updates=updates,
-        made=list(new.values()),
-        closed=closed,
-        retired=retired,
-    )
-
-
-def closing(
-    wanted: list[Wanted], facts: Collection[Facts], lost: Iterable[Lost]
-) -> tuple[dict[int, int], list[int]]:
-    """The partitions that are closed now, each with what was seen of it; and those that are
-    retired, for a new one holds all of them.
-    """
-    going_on = _going_on(wanted)
-    closed = {f.known.source_partition_id: f.known.content for f in facts if _was_cut(f)}
-    for item in lost:
-        if item.where in (Where.GONE, Where.ELSEWHERE):
-            known = item.partition
-            # How long the content of a gzip file is, only a plan that reads it would know.
-            unread = item.size is None or is_gzip(item.path)
-            seen = known.content if unread else item.size
-            closed[known.source_partition_id] = max(known.reached, seen)
-    found = [f for f in facts if f.answer is Answer.NEW and f.match is Match.WEAK]
-    retired = [k.source_partition_id for f in found for k in superseded(f)]
-    retired = [k for k in dict.fromkeys(retired) if k not in going_on]
-    gone = {k: seen for k, seen in closed.items() if k not in going_on and k not in retired}
-    return gone, retired
-
-
-def _going_on(wanted: list[Wanted]) -> set[int]:
-    return {item.known.source_partition_id for item in wanted if item.known}
-
-
-def _was_cut(found: Facts) -> bool:
-    """Whether a file's own partition is not its own any more: it has a new life."""
-    goes = found.answer in (Answer.NEW, Answer.TAKE_UP)
-    return found.known is not None and found.own is Own.CUT and goes
-
-
-def _cut(found: Facts, taken: Collection[str]) -> bool:
-    """Whether a file was cut, and nothing is taken of it now: its inode has a new life."""
-    new = found.own is Own.CUT and found.answer is Answer.NEW and found.seen.content is not None
-    return new and found.seen.file.path not in taken
-
-
-def begun(found: Facts) -> Wanted:
-    """A file as a new partition of which nothing is read yet."""
-    seen = found.seen
-    return Wanted(
-        file=seen.file, birth_ns=seen.birth_ns, content=seen.content, known=None, end=0
-    )
-
-
-def superseded(found: Facts) -> list[Partition]:
-    """Partitions whose content a file holds that is read as new: nothing of them is lost."""
-    content = found.seen.content
-    return [k for k in found.alike if content is not None and content.size >= k.content]
-
-
-def as_read(item: Wanted, last: Range | None, *, settled: bool) -> dict[str, object]:
-    """The row of a known partition as it is once the plan is written. Not `settled`: a plan looks
-    at its file again, also when that did not change.
-    """
-    known = item.known
-    read = {name: getattr(known, name) for name in _EVIDENCE}
-    if last is not None and last.evidence.reached > known.reached:
-        read = vars(last.evidence)
-    place = _place(item) if settled else {**_place(item), "size": -1}
-    return {"source_partition_id": known.source_partition_id, **place, **read}
-
-
-_EVIDENCE = [field.name for field in fields(Evidence)]
-
-
-def _place(item: Wanted) -> dict[str, object]:
-    """Where a file is, and how it looks. Not settled while its content cannot be had."""
-    file, known = item.file, item.known
-    size = file.size if item.content is not None else -1
-    content = item.content.size if item.content is not None else known.content
-    return {
-        "path": file.path, "device": file.device, "inode": file.inode, "size": size,
-        "birth_ns": item.birth_ns, "mtime_ns": file.mtime_ns, "ctime_ns": file.ctime_ns,
-        "content": content,
-    }  # fmt: skip
-
-
-def write(connection: sa.Connection, pipeline_id: int, made: Changes) -> dict[str, int]:
-    """Write what changes. Returns the partition of each new path."""
-    retire(connection, made.retired)
-    if made.closed:
-        values = {"partitions": list(made.closed), "contents": list(made.closed.values())}
+def close(connection: sa.Connection, closed: dict[int, int], unread: Collection[int]) -> None:
+    """Close partitions, each with what was seen of it. `unread`: some of it was never read."""
+    if closed:
+        values = {"partitions": list(closed), "contents": list(closed.values())}
         change(connection, "partitions", "close", **values)
-    update(connection, made.updates)
-    new = insert(connection, pipeline_id, made.made)
-    return {r["path"]: r["source_partition_id"] for r in new}
+    accounted = [partition for partition in closed if partition not in unread]
+    if accounted:
+        account(connection, accounted)
 
 
-def update(connection: sa.Connection, updates: list[dict[str, object]]) -> None:
+def update(connection: sa.Connection, updates: list[Partition]) -> None:
     """Bring the rows of known partitions up to date; a closed one is open again."""
     if updates:
-        change(connection, "partitions", "update", partitions=json.dumps(updates))
+        new = json.dumps([vars(partition) for partition in updates])
+        change(connection, "partitions", "update", partitions=new)
 
 
 def retire(connection: sa.Connection, partitions: list[int]) -> None:
@@ -316,7 +177,7 @@ def insert(
     """Open the next generation of each file's path: (source_partition_id, path, generation)."""
     if not files:
         return []
-    new = [{**_place(item), **vars(evidence)} for item, evidence in files]
+    new = [{**item.place, **vars(evidence)} for item, evidence in files]
     return rows(
         connection, "partitions", "insert", pipeline_id=pipeline_id, partitions=json.dumps(new)
     )

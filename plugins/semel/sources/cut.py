@@ -1,7 +1,7 @@
-"""Cutting a plan: which ranges of the files a batch takes, by what is recognised and unclaimed."""
+"""Which ranges of the files a batch takes, by what is recognised and unclaimed."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import xxhash
@@ -14,55 +14,8 @@ from semel.sources.evidence import Partition, last_record
 from semel.sources.facts import Facts, Recognised, Window, in_window
 from semel.sources.files import ListedFile, Refusal, file_time, quoted, refusal
 from semel.sources.recognise import REFUSED, Answer, Match
+from semel.sources.wanted import Evidence, Range, Spans, Wanted, unclaimed
 from semel.spec.pipeline import Spec
-
-
-Spans = dict[int, list[tuple[int, int]]]
-"""By source partition: ranges [start, end), ascending."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A file that is read on in `known`, or as a new partition; its bytes [start, end) may be.
-
-    `whole`: as one range or not at all. `start` is behind a hole of NULs that a truncation left.
-    """
-
-    file: ListedFile
-    birth_ns: int | None
-    content: Content | None
-    known: Partition | None
-    end: int
-    whole: bool = False
-    start: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What was read of a file up to `reached`: it recognises the file later."""
-
-    reached: int
-    head_length: int
-    head_hash: str
-    first_hash: str
-    last_length: int
-    last_hash: str
-    tail_hash: str
-
-
-NOTHING_READ = Evidence(
-    reached=0, head_length=0, head_hash="", first_hash="", last_length=0, last_hash="", tail_hash=""
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Range:
-    """What a plan takes of one file: bytes [start, end)."""
-
-    wanted: Wanted
-    start: int
-    end: int
-    evidence: Evidence
 
 
 def want(
@@ -298,14 +251,7 @@ def _when(spec: Spec, known: Partition) -> datetime | None:
     return None if isinstance(when, Refusal) else when
 
 
-def unclaimed(item: Wanted, free: Spans) -> list[tuple[int, int]]:
-    """The ranges of a file that may be taken. `free`: those of each known partition."""
-    spans = free.get(item.known.source_partition_id, []) if item.known else [(0, item.end)]
-    spans = [(max(start, item.start), end) for start, end in spans]
-    return [(start, end) for start, end in spans if start < end]
-
-
-def cut(spec: Spec, wanted: list[Wanted], free: Spans) -> tuple[list[Range], int]:
+def cut_ranges(spec: Spec, wanted: list[Wanted], free: Spans) -> tuple[list[Range], int]:
     """The ranges to claim, oldest file first, and how many bytes are left for a later plan.
 
     `free` holds the unclaimed ranges of each known partition up to its wanted end.

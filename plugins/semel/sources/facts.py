@@ -48,6 +48,18 @@ class Facts:
         """The partition that the file is read on in; None: it is new, or not read."""
         return {Answer.GO_ON: self.known, Answer.TAKE_UP: self.matched}.get(self.answer)
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether the partition of its inode is not its own any more: it has a new life."""
+        goes = self.answer in (Answer.NEW, Answer.TAKE_UP)
+        return self.known is not None and self.own is Own.CUT and goes
+
+    @property
+    def superseded(self) -> list[Partition]:
+        """Partitions whose content a file holds that is read as new: nothing of them is lost."""
+        content = self.seen.content
+        return [k for k in self.alike if content is not None and content.size >= k.content]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
