@@ -191,6 +191,9 @@ class HonestSink:
             rows = [{k: v.isoformat() if k == "at" and v else v for k, v in row.items()}
                     for row in table.to_pylist()]
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif name.endswith(".csv"):
+            rows = [table.column_names, *(row.values() for row in table.to_pylist())]
+            path.write_text("".join(",".join(map(_field, row)) + "\n" for row in rows))
         else:
             pq.write_table(table, path)
         root = "sink" if kind == "data" else "archive"
@@ -237,6 +240,14 @@ class HonestSink:
         entry.update(records=table.num_rows, **_seal(path))
         self.rewrite_marker(number, content)
         return path
+
+
+def _field(value: object) -> str:
+    """A field of CSV: all that is not null is quoted."""
+    if value is None:
+        return ""
+    text = value.isoformat() if isinstance(value, datetime) else str(value)
+    return '"' + text.replace('"', '""') + '"'
 
 
 def _folder(key: str, value: object) -> str:

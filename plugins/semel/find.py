@@ -22,8 +22,6 @@ from semel.sinks import archive
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
 
-_FILE = "__filename"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -124,17 +122,20 @@ def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
-    table = dataset_of(marker.sink, marker.spec, files, schema).to_table(
-        columns=[_FILE, *position], filter=condition
-    )
-    for row in table.to_pylist():
-        yield Place(
-            what="output",
-            batch_id=marker.batch_id,
-            file=str(Path(row[_FILE]).relative_to(marker.sink)),
-            source=_path(marker, row.get("_semel_source")),
-            offset=row.get("_semel_offset"),
+    # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
+    for file in files:
+        table = dataset_of(marker.sink, marker.spec, [file], schema).to_table(
+            columns=position, filter=condition
         )
+        rows = table.to_pylist() if position else [{}] * table.num_rows
+        for row in rows:
+            yield Place(
+                what="output",
+                batch_id=marker.batch_id,
+                file=file.path,
+                source=_path(marker, row.get("_semel_source")),
+                offset=row.get("_semel_offset"),
+            )
 
 
 def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:

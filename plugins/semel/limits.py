@@ -57,6 +57,12 @@ BLOCK_BYTES = 4 << 20
 RECORD_BYTES_MAX = 64 << 20
 """Longest record. A longer line is quarantined without being held in memory as a row."""
 
+JSON_BLOCK_BYTES = 1 << 20
+"""Bytes that pyarrow parses of a JSON Lines file at once, unless a record is longer."""
+
+BLOCK_BYTES_MAX = (1 << 31) - 1
+"""The largest block that pyarrow's readers take."""
+
 LINE_STEP_BYTES = 64 << 10
 """Bytes read at once where only a line's end is looked for: at a split's two borders."""
 

@@ -14,10 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as fs
 
 from semel.batch import Claim, Counts
 from semel.claims import read_claims, typed
 from semel.errors import CorruptionError, SpecError, TerminalError
+from semel.formats.table import sink_format
 from semel.manifest import MARKER_FORMAT, Kind
 from semel.sinks import archive
 from semel.spec.pipeline import ARCHIVES, Spec
@@ -137,14 +139,17 @@ def dataset_of(
     keys = pa.schema([schema.field(name) for name in declared.partition_by])
     if not files:
         return ds.dataset(schema.empty_table())
-    paths = [str(sink / file.path) for file in files]
-    return ds.dataset(
-        paths,
-        schema=schema,
-        format="json" if declared.format == "jsonl" else declared.format,
-        partitioning=ds.partitioning(keys, flavor="hive") if len(keys) else None,
-        partition_base_dir=str(sink),
-    )
+    code, disk = sink_format(declared.format).code(), fs.LocalFileSystem()
+    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
+    fragments = [
+        code.reading(sink / file.path, file.bytes).make_fragment(
+            str(sink / file.path),
+            disk,
+            partition_expression=folders.parse(file.path) if folders else None,
+        )
+        for file in files
+    ]
+    return ds.FileSystemDataset(fragments, schema, fragments[0].format, disk)
 
 
 def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
@@ -246,33 +251,15 @@ def _claim(plain: dict[str, Any]) -> Claim:
 def columns_in_files(marker: Marker) -> pa.Schema:
     """The columns of a batch's output as its format holds them, and as pyarrow reads them.
 
-    JSON has no dates and no bytes. Maps are objects in it, which pyarrow reads only when it knows
-    their keys: a column that holds any is left out.
+    A column that pyarrow cannot read is left out. Those that are folders have their own type.
     """
-    schema = marker.sink_schema
-    if marker.spec.sink.format != "jsonl":
-        return schema
-    keys = marker.spec.sink.partition_by
-    return pa.schema(
-        f if f.name in keys else f.with_type(_in_json(f.type))
-        for f in schema
-        if not _holds_map(f.type)
-    )
-
-
-def _holds_map(kind: pa.DataType) -> bool:
-    inner = (kind.field(at).type for at in range(kind.num_fields))
-    return pa.types.is_map(kind) or any(map(_holds_map, inner))
-
-
-def _in_json(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind) or pa.types.is_binary(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_json(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_in_json(kind.value_type))
-    return kind
+    declared = marker.spec.sink
+    held_as = sink_format(declared.format).code().held_as
+    columns = [
+        (f, f.type if f.name in declared.partition_by else held_as(f.type))
+        for f in marker.sink_schema
+    ]
+    return pa.schema(f.with_type(kind) for f, kind in columns if kind is not None)
 
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]")

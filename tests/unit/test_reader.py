@@ -16,6 +16,7 @@ from fix_sink import HonestSink
 from semel import settings
 from semel.errors import CorruptionError, TerminalError
 from semel.find import find
+from semel.formats.table import SINKS
 from semel.reader import arrow_type, dataset, markers
 
 
@@ -35,10 +36,14 @@ def two_batches(folder: Path, **changes) -> HonestSink:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"sink__partition_by": ["n"]}, {"sink__partition_by": ["id"]}, {"sink__format": "jsonl"}],
+    [
+        {**change, "sink__format": form}
+        for form in SINKS
+        for change in ({}, {"sink__partition_by": ["n"]}, {"sink__partition_by": ["id"]})
+    ],
 )
 def test_dataset_is_the_output(tmp_path, changes):
-    """The rows and types of all batches, with columns that are folders, in both formats."""
+    """The rows and types of all batches, with columns that are folders, in all formats."""
     made = two_batches(tmp_path, **changes)
     table = dataset(made.path).to_table().sort_by("id")
     assert table.column("id").to_pylist() == ["1", "2", "3/x"]
@@ -137,6 +142,15 @@ def test_find(tmp_path):
     assert (letter.what, letter.source) == ("dead_letter", str(made.source / "a.jsonl"))
     found = find(made.spec, ['{"id": "nope"}'], made.path)
     assert (found.places, found.batches) == ((), 2)
+
+
+@pytest.mark.parametrize("form", SINKS)
+def test_find_in_every_format(tmp_path, form):
+    """Again and again: pyarrow ends the process, mostly, when asked for a JSON file's name."""
+    made = two_batches(tmp_path, sink__format=form, sink__partition_by=["n"])
+    for _ in range(20):
+        (place, *_) = find(made.spec, ["3/x"], made.path).places
+        assert (place.what, place.file) == ("output", f"n=3/clicks-b00000002-00000.{form}")
 
 
 def test_find_of_several_columns_and_types(tmp_path):

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from semel import limits
 from semel.audit import fast, files
 from semel.audit.engine import Engine, Letters, SourceReader, letters_table
-from semel.audit.source import Finder, header_of, lines
+from semel.audit.source import Finder, csv_of, header_of, lines
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
 from semel.errors import SourceError, TerminalError
@@ -133,7 +133,7 @@ class _Audit:
         finder = Finder(roots)
         reader = SourceReader(self._engine, self._letters)
         for marker in self._markers:
-            csv = marker.spec.source.csv if marker.spec.source.format == "csv" else None
+            csv = csv_of(marker.spec)
             for claim in sorted(marker.claims, key=lambda claim: claim.ordinal):
                 self._findings.examine("source")
                 try:

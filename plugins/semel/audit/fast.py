@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.audit.exact import Rules
+from semel.audit.source import csv_of
+from semel.formats.table import sink_format
 from semel.spec.ddl import ColumnType
 from semel.spec.parts import Csv, Unknown
 from semel.spec.pipeline import Scope, Spec
@@ -41,7 +43,7 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     return Dialect(
         columns=tuple(columns.items()),
-        csv=spec.source.csv if spec.source.format == "csv" else None,
+        csv=csv_of(spec),
         header=header,
         rules=Rules(number=rules, id=spec.record_id, unknown=spec.source.unknown),
         id=identity(spec, place.__getitem__),
@@ -81,10 +83,12 @@ def compared(kind: ColumnType) -> bool:
 
 
 def in_output(spec: Spec, name: str) -> str:
-    """A column of the output as SQL has it: JSON Lines hold bytes as base64."""
+    """A column of the output as SQL has it: a format that has no bytes holds them as base64."""
     kind = spec.column_types().get(name)
-    coded = kind is not None and kind.word == "binary" and spec.sink.format == "jsonl"
-    return f"from_base64({column(name)})" if coded else column(name)
+    if kind is None or kind.word != "binary":
+        return column(name)
+    held = sink_format(spec.sink.format).code().held_as(kind.arrow())
+    return f"from_base64({column(name)})" if held != kind.arrow() else column(name)
 
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:

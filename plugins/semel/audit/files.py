@@ -11,6 +11,7 @@ from semel.adoption import note
 from semel.audit.verdict import Findings, Offender
 from semel.batch import Claim
 from semel.errors import CorruptionError
+from semel.formats.table import sink_format
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, marker_paths, read_marker
 from semel.sinks import archive
@@ -93,7 +94,7 @@ def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> 
             findings.examine("files")
             path = Path(os.path.normpath(marker.path_of(file)))
             first = owner.setdefault(path, marker.batch_id)
-            what = _trouble(path, file)
+            what = _trouble(path, file, marker.spec.sink.format)
             if first != marker.batch_id:
                 what = f"batch {first} lists it too"
             elif sum(other.path == file.path for other in marker.files) > 1:
@@ -112,8 +113,8 @@ def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> 
         findings.blame("strays", Offender(what=what, file=str(path)))
 
 
-def _trouble(path: Path, file: MarkedFile) -> str | None:
-    """What is wrong with a listed file."""
+def _trouble(path: Path, file: MarkedFile, form: str) -> str | None:
+    """What is wrong with a listed file; `form` is the format of the output."""
     try:
         size = path.lstat().st_size
     except OSError as error:
@@ -123,20 +124,14 @@ def _trouble(path: Path, file: MarkedFile) -> str | None:
     if (found := checksum(path)) != file.checksum:
         return f"its bytes were changed: checksum {found}, not {file.checksum}"
     try:
-        rows = _rows(path)
+        held = form if file.kind is Kind.DATA else "parquet"
+        rows = sink_format(held).code().rows(path)
         missing = set(_SCHEMAS.get(file.kind, ())) - set(_columns(path, file))
     except (pa.ArrowException, OSError) as error:
         return f"it cannot be read ({error})"
     if rows != file.records:
         return f"it has {rows} rows, not {file.records}"
     return f"it lacks the columns {sorted(missing)}" if missing else None
-
-
-def _rows(path: Path) -> int:
-    if path.suffix == ".parquet":
-        return pq.read_metadata(path).num_rows
-    with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def _columns(path: Path, file: MarkedFile) -> list[str]:

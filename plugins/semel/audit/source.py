@@ -16,8 +16,9 @@ import xxhash
 from semel import limits
 from semel.audit.fields import record_end, split_fields
 from semel.batch import Claim
-from semel.errors import SourceError
+from semel.errors import SourceError, TerminalError
 from semel.spec.parts import Csv
+from semel.spec.pipeline import Spec
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -108,6 +109,23 @@ def _content(path: str, claim: Claim) -> Iterator[BinaryIO]:
                 yield content  # type: ignore
         else:
             yield file
+
+
+def csv_of(spec: Spec) -> Csv | None:
+    """How a batch's CSV files are written; None: they are JSON Lines.
+
+    TerminalError: the audit reads none of the format by itself, and proves nothing.
+    """
+    match spec.source.format:
+        case "jsonl":
+            return None
+        case "csv":
+            return spec.source.csv
+        case other:
+            raise TerminalError(
+                f"source.format {other!r} has no reader in the audit, which shares none with "
+                "semel's stage; audit with the semel that read it"
+            )
 
 
 def header_of(path: str, csv: Csv) -> tuple[str, ...]:

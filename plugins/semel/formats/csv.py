@@ -23,6 +23,7 @@ from semel.errors import SourceError, SpecError
 from semel.formats.blocks import line_ends
 from semel.formats.decimals import decimal_fault
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
+from semel.spec.pipeline import Spec
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13
@@ -45,6 +46,12 @@ class Csv:
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_CsvParser":
         """See lines.Format."""
         return _CsvParser(self, schema, columns or schema.names)
+
+
+def declared(spec: Spec) -> Csv:
+    """See table.SourceCode."""
+    csv = spec.source.csv
+    return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
 
 
 def read_header(

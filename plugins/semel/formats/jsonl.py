@@ -25,6 +25,7 @@ from semel.formats.jsontext import Texts
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.formats.records import OFFSET, judge_lines
 from semel.spec.parts import REST_COLUMN, Unknown
+from semel.spec.pipeline import Spec
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")
@@ -47,6 +48,13 @@ class JsonLines:
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_JsonParser":
         """See lines.Format. `columns` has no meaning here."""
         return _JsonParser(schema, self.json, self.unknown)
+
+
+def declared(spec: Spec) -> JsonLines:
+    """See table.SourceCode."""
+    kinds = spec.column_types()
+    texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)
+    return JsonLines(json=tuple(texts), unknown=spec.source.unknown)
 
 
 class _JsonParser:

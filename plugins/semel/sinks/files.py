@@ -1,4 +1,4 @@
-"""Files as a sink: Arrow tables become Parquet or JSON Lines files, in Hive-style folders if asked.
+"""Files as a sink: Arrow tables become files of its format, in Hive-style folders if asked.
 
 Called in a write task. A file is closed and fsynced before it is named in a report; nothing here
 gives a file its final name (finalize does).
@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from semel import limits
-from semel.errors import LimitError, TerminalError
+from semel.errors import LimitError
+from semel.formats.table import sink_format
 from semel.manifest import Kind, StagedFile
 from semel.storage import Sealed
 
@@ -27,9 +25,8 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 class PartWriter:
     """Collects the rows of one task and writes one file per folder, several when they grow large.
 
-    `folder` is the attempt's data folder; more than `held_bytes_max` is never held for one of its
-    own. ValueErrors of pyarrow pass through: a column that cannot
-    be written is the transform's defect.
+    `folder` is the attempt's data folder; more than `held_bytes_max` (the format's, unless given)
+    is never held for one of its own. TerminalError: a value that the format does not hold.
     """
 
     def __init__(
@@ -40,14 +37,14 @@ class PartWriter:
         kind: Kind = Kind.DATA,
         format: str = "parquet",
         partition_by: tuple[str, ...] = (),
-        held_bytes_max: int = limits.OUTPUT_FILE_BYTES,
+        held_bytes_max: int | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._tag = tag
         self._kind = kind
         self._format = format
         self._keys = list(partition_by)
-        self._held_bytes_max = held_bytes_max
+        self._held_bytes_max = held_bytes_max or sink_format(format).held_bytes_max
         self._held: dict[str, list[pa.Table]] = defaultdict(list)
         self._bytes: Counter[str] = Counter()
         self._of_split: set[str] = set()
@@ -117,69 +114,18 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 
     TerminalError: it holds a number that the format does not.
     """
+    form = sink_format(format)
     with Sealed(path) as file:
-        if format == "parquet":
-            pq.write_table(
-                table,
-                file,
-                compression="zstd",
-                compression_level=1,
-                dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
-            )
-        else:
-            names = table.column_names
-            ready = [_in_json(name, table.column(name).combine_chunks()) for name in names]
-            pl.from_arrow(pa.table(ready, names=names)).write_ndjson(file)
+        form.code().write(table, file)
     return StagedFile(
         kind=kind,
         path=str(path),
         folder=folder,
-        suffix=f".{format}",
+        suffix=form.suffix,
         records=table.num_rows,
         bytes=file.size,
         checksum=file.checksum,
     )
-
-
-# Keeps S22.
-def _in_json(name: str, array: pa.Array) -> pa.Array:
-    """A column as JSON can hold it: bytes as base64.
-
-    JSON has no NaN and no infinity; what writes it makes them null without a word.
-    """
-    kind = array.type
-    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
-        raise TerminalError(
-            f"the output's column {name!r} holds NaN or an infinity, which JSON Lines does not "
-            "have; make it null in the last transform's select (nanvl), or write Parquet"
-        )
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pl.from_arrow(array).bin.encode("base64").to_arrow().cast(pa.string())
-    if pa.types.is_struct(kind):
-        inner = [_in_json(name, part) for part in array.flatten()]
-        return pa.StructArray.from_arrays(inner, kind.names, mask=array.is_null())
-    if pa.types.is_map(kind):
-        if not pa.types.is_string(kind.key_type):
-            raise TerminalError(
-                f"the output's column {name!r} holds maps whose keys are {kind.key_type}, and JSON "
-                "has text alone; cast them in the last transform's select, or write Parquet"
-            )
-        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-        pairs, sizes = pc.list_flatten(entries), _sizes(entries)
-        values = _in_json(name, pairs.field(1))
-        bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
-        return pa.MapArray.from_arrays(bounds, pairs.field(0), values, mask=array.is_null())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lists = array.cast(pa.large_list(kind.value_type))
-        # Only what no null hides: so offsets are made anew.
-        values = _in_json(name, pc.list_flatten(lists))
-        bounds = pa.array(np.concatenate(([0], np.cumsum(_sizes(lists)))), pa.int64())
-        return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
-    return array
-
-
-def _sizes(lists: pa.Array) -> np.ndarray:
-    return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:

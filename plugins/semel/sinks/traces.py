@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
 
+from semel.formats.table import SINKS
 from semel.manifest import Kind
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
@@ -98,7 +99,8 @@ def _pattern(spec: Spec) -> re.Pattern:
             found += re.escape(spec.name)
         elif name is not None:
             found += f"(?P={name})" if f"(?P<{name}>" in found else f"(?P<{name}>{_NUMBER})"
-    return re.compile(rf"({found})\.(parquet|jsonl)")
+    suffixes = "|".join(re.escape(form.suffix) for form in SINKS.values())
+    return re.compile(rf"({found})({suffixes})")
 
 
 def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:

@@ -8,7 +8,7 @@ import xxhash
 
 from semel import limits
 from semel.errors import LimitError, SourceError
-from semel.formats.declared import header_of, is_whole
+from semel.formats.declared import has_header, header_of, is_whole
 from semel.sources.content import Content
 from semel.sources.evidence import Partition, last_record
 from semel.sources.facts import Facts, Recognised, Window, in_window
@@ -71,7 +71,7 @@ def _end(spec: Spec, found: Facts, item: Wanted) -> Wanted | Refusal:
         return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
     if known and known.packed:
         return replace(item, end=reached)
-    start = 0 if reached or spec.source.format == "csv" else content.nuls()
+    start = 0 if reached or has_header(spec) else content.nuls()
     if is_whole(spec):
         if known and reached not in (0, content.size):
             detail = (
@@ -282,13 +282,13 @@ def cut_ranges(spec: Spec, wanted: list[Wanted], free: Spans) -> tuple[list[Rang
 def evidence(spec: Spec, content: Content, reached: int) -> Evidence:
     """What recognises a file of which `reached` bytes are read."""
     length = min(reached, limits.HEAD_BYTES)
-    csv = spec.source.format == "csv"
+    header_end = content.head.find(b"\n") + 1 if has_header(spec) else 0
     last_length, last_hash = content.last_record(reached)
     return Evidence(
         reached=reached,
         head_length=length,
         head_hash=xxhash.xxh3_128_hexdigest(content.head[:length]),
-        first_hash=content.first_record(content.head.find(b"\n") + 1 if csv else 0, reached),
+        first_hash=content.first_record(header_end, reached),
         last_length=last_length,
         last_hash=last_hash,
         tail_hash=content.tail_hash(reached),

@@ -14,6 +14,7 @@ import xxhash
 
 from semel import limits
 from semel.errors import SourceError
+from semel.formats.declared import has_header
 from semel.sources.content import (
     Content,
     GzipContent,
@@ -132,7 +133,7 @@ def look(spec: Spec, file: ListedFile) -> Seen:
                 trouble, unfinished = str(error), True
             except SourceError as error:
                 trouble = str(error)
-        header_end = content.head.find(b"\n") + 1 if content and spec.source.format == "csv" else 0
+        header_end = content.head.find(b"\n") + 1 if content and has_header(spec) else 0
         return Seen(
             file=seen_now(file, status),
             birth_ns=birth_ns(handle.fileno()),

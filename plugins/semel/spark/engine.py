@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semel import errors
 from semel.errors import RetryableError, SemelError, TerminalError
+from semel.formats.table import sink_format
 from semel.manifest import SplitReport, StagedFile, pack_files, unpack_files
 from semel.spark.transforms import load_transforms, module_path
 from semel.spec.parts import twice
@@ -199,6 +200,7 @@ def _output_schema(
             f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to "
             "the last transform's select, or change partition_by"
         )
+    sink_format(job.spec.sink.format).check(schema, job.spec.sink.partition_by)
     return schema
 
 

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from semel import limits
+from semel.formats.table import SINKS, SOURCES, source_format
 from semel.spec import ddl
 from semel.spec.durations import format_duration, parse_duration, parse_size
 from semel.spec.yaml import Problem, Problems
@@ -123,7 +124,7 @@ class FilesSource(Model):
     """The kind of source."""
     path: Text
     """The files: relative to the first data root, or absolute. May hold *, ?, [...] and **."""
-    format: Literal["jsonl", "csv"]
+    format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line."""
     columns: dict[str, str] = Field(alias="schema", min_length=1)
     """The columns in their order, each with its type in the words of Spark's DDL."""
@@ -206,19 +207,16 @@ class FilesSource(Model):
             word = ddl.parse(text).word
             if word in ("json", "map") and any(char in '\\"' for char in name):
                 yield ("schema", name), f"a {word} column's name holds no quote and no backslash"
-        if self.format == "csv":
-            for name, text in self.columns.items():
-                if (kind := ddl.parse(text)).nested:
-                    why = f"{text}: a CSV field cannot hold an array, a map or a struct"
-                    yield ("schema", name), why
-                elif kind.word == "json":
-                    yield ("schema", name), "json: a CSV field is text; declare it as string"
-            if self.unknown is not Unknown.IGNORE:
-                yield ("unknown",), (
-                    f"{self.unknown} has no meaning with format: csv: a file whose header does not "
-                    "name exactly the schema's columns is refused; leave it out"
-                )
-        elif self.csv != Csv():
+        form = source_format(self.format)
+        for name, text in self.columns.items():
+            if why := form.refuses.get(ddl.parse(text).word):
+                yield ("schema", name), f"{text}: {why}"
+        if form.header and self.unknown is not Unknown.IGNORE:
+            yield ("unknown",), (
+                f"{self.unknown} has no meaning with format: {self.format}: a file whose header "
+                "does not name exactly the schema's columns is refused; leave it out"
+            )
+        if self.format != "csv" and self.csv != Csv():
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
 
 
@@ -231,7 +229,7 @@ class FilesSink(Model):
     """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
     archive: Text | None = None
     """The folder of markers and all else that is kept; null: `_semel/` beside the sink's folder."""
-    format: Literal["parquet", "jsonl"]
+    format: Literal[tuple(SINKS)]  # type: ignore[valid-type]
     """The format of the files."""
     partition_by: tuple[Text, ...] = ()
     """Columns that become folders (column=value), outermost first."""

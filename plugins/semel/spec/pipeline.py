@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from semel import limits, settings
 from semel.errors import SpecError, TerminalError
+from semel.formats.table import sink_format
 from semel.spec import ddl
 from semel.spec import yaml as spec_yaml
 from semel.spec.parts import (
@@ -128,6 +129,10 @@ class Spec(Model):
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
         if not self.transforms:  # A transform may make columns that only the run can know.
             yield from self._partition_problems(columns, there)
+            refuses = sink_format(self.sink.format).refuses
+            for name, kind in columns.items():
+                if kind.word in refuses:
+                    yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
 
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str

@@ -48,7 +48,8 @@ def _may_join(spec: Spec, split: Split) -> bool:
     """Whether a split is a whole claim of few bytes, of a format whose lines stand alone."""
     claim = split.claim
     return (
-        spec.source.format == "jsonl"
+        not formats.has_header(spec)
+        and not formats.is_whole(spec)
         and spec.dedup.scope is Scope.HORIZON
         and not claim.path.endswith(".gz")
         and (split.start, split.end) == (claim.start, claim.end)

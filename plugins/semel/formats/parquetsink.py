@@ -1,0 +1,44 @@
+"""Parquet as a sink's format: the code of the table's entry, see table.SinkCode."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from semel import limits
+
+
+def refusal(kind: pa.DataType) -> str | None:
+    """See table.SinkCode."""
+    if pa.types.is_interval(kind):
+        return f"{kind}, which Parquet does not have"
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return next(filter(None, map(refusal, inner)), None)
+
+
+def held_as(kind: pa.DataType) -> pa.DataType:
+    """See table.SinkCode."""
+    return kind
+
+
+def write(table: pa.Table, file: Any) -> None:
+    """See table.SinkCode."""
+    pq.write_table(
+        table,
+        file,
+        compression="zstd",
+        compression_level=1,
+        dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
+    )
+
+
+def reading(path: Path, size: int) -> ds.FileFormat:
+    """See table.SinkCode."""
+    return ds.ParquetFileFormat()
+
+
+def rows(path: Path) -> int:
+    """See table.SinkCode."""
+    return pq.read_metadata(path).num_rows

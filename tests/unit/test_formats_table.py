@@ -1,0 +1,146 @@
+"""The one table of formats: what is not in it, or not all there, is an error everywhere."""
+
+import inspect
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from fix_sink import HonestSink, spec_of
+from semel.audit import audit, fast
+from semel.audit.source import csv_of
+from semel.errors import CorruptionError, TerminalError
+from semel.find import find
+from semel.formats import table
+from semel.formats.declared import format_of, has_header, header_of, is_whole
+from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
+from semel.manifest import Kind
+from semel.reader import columns_in_files, dataset, markers
+from semel.sinks.files import PartWriter, write_table
+from semel.spec import ddl
+from semel.spec.pipeline import Spec, json_schema
+from semel.steps.together import small_groups
+
+ROWS = pa.table({"id": ["1"], "n": [1]})
+
+
+def with_format(spec: Spec, part: str, name: str) -> Spec:
+    """A spec that says a format which no declaration could."""
+    changed = getattr(spec, part).model_copy(update={"format": name})
+    return spec.model_copy(update={part: changed})
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_an_entry_is_whole(name: str) -> None:
+    """Each sink format has all functions of SinkCode; `validate` takes what the table has."""
+    functions = {n: f for n, f in vars(SinkCode).items() if inspect.isfunction(f) and n[0] != "_"}
+    for function, wanted in functions.items():
+        found = inspect.signature(getattr(SINKS[name].code(), function))
+        assert list(found.parameters) == list(inspect.signature(wanted).parameters)[1:]
+    properties = json_schema()["$defs"]
+    assert properties["FilesSink"]["properties"]["format"]["enum"] == list(SINKS)
+    assert properties["FilesSource"]["properties"]["format"]["enum"] == list(SOURCES)
+
+
+def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
+    """Whoever writes or reads the output, or looks for it, stops at a format without an entry."""
+    made = HonestSink(tmp_path)
+    made.land("a.jsonl", {"id": "1", "n": 1})
+    made.batch()
+    (marker,) = markers(made.path)
+    spec = with_format(made.spec, "sink", "avro")
+    object.__setattr__(marker, "spec", spec)
+    attempts = {
+        "write": lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
+        "part": lambda: PartWriter(str(tmp_path), tag="t", format="avro"),
+        "columns": lambda: columns_in_files(marker),
+        "audit": lambda: fast.in_output(with_format(binary(tmp_path), "sink", "avro"), "b"),
+    }
+    for what, attempt in attempts.items():
+        with pytest.raises(TerminalError, match="sink.format 'avro' is not one of"):
+            attempt()
+            pytest.fail(what)
+    content = made.marker(1)
+    content["spec"]["sink"]["format"] = "avro"
+    made.rewrite_marker(1, content)
+    for read in (dataset, markers):
+        with pytest.raises(CorruptionError, match="'avro'"):
+            read(made.path)
+    assert not audit(made.spec, made.path).ok
+
+
+def binary(folder: Path) -> Spec:
+    return spec_of(folder, source__schema={"id": "string", "b": "binary"})
+
+
+def test_an_entry_without_code_is_never_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A format that was added to the table alone stops at the first use, in each place."""
+    monkeypatch.setitem(table.SINKS, "avro", SinkFormat(name="avro", module="semel.formats.avro"))
+    made = HonestSink(tmp_path)
+    made.land("a.jsonl", {"id": "1", "n": 1})
+    made.batch()
+    made.spec = with_format(made.spec, "sink", "avro")
+    (marker,) = markers(made.path)
+    object.__setattr__(marker, "spec", made.spec)
+    monkeypatch.setattr("semel.reader.read_marker", lambda path: marker)
+    monkeypatch.setattr("semel.audit.files.read_marker", lambda path: marker)
+    for attempt in (
+        lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
+        lambda: columns_in_files(marker),
+        lambda: dataset(made.path),
+        lambda: find(made.spec, ["1"], made.path),
+        lambda: audit(made.spec, made.path),
+        lambda: SINKS["avro"].check(ROWS.schema),
+    ):
+        with pytest.raises(ModuleNotFoundError, match="semel.formats.avro"):
+            attempt()
+
+
+def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
+    """Who reads records, and the audit that reads them by itself, stop at one without an entry."""
+    spec = with_format(spec_of(tmp_path), "source", "avro")
+    for ask in (format_of, is_whole, has_header, lambda s: header_of(s, "x")):
+        with pytest.raises(TerminalError, match="source.format 'avro' is not one of"):
+            ask(spec)
+    with pytest.raises(TerminalError, match="'avro' has no reader in the audit"):
+        csv_of(spec)
+    made = HonestSink(tmp_path)
+    made.land("a.jsonl", {"id": "1"})
+    made.batch()
+    (marker,) = markers(made.path)
+    with pytest.raises(TerminalError, match="'avro' is not one of"):
+        list(small_groups(spec, [type("S", (), {"claim": marker.claims[0], "start": 0, "end": 1})]))
+
+
+TYPES = [*ddl.SCALARS, "json", "decimal(6,2)", "array<binary>", "map<string, date>",
+         "struct<a: array<int>>"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SINKS)
+@pytest.mark.parametrize("text", TYPES)
+def test_validate_says_what_the_writer_says(name: str, text: str) -> None:
+    """A declared type is refused by its word exactly when its Arrow type is."""
+    kind, form = ddl.parse(text), SINKS[name]
+    refused = form.code().refusal(kind.arrow()) is not None
+    assert (kind.word in form.refuses) == refused
+
+
+@pytest.mark.parametrize("name", SINKS)
+@pytest.mark.parametrize("kind", [pa.month_day_nano_interval()])
+def test_columns_are_refused_before_they_are_written(name: str, kind: pa.DataType) -> None:
+    """A column that no file can hold is named with its type; one of folders is not asked."""
+    schema = pa.schema([("a", pa.int64()), ("when", kind)])
+    with pytest.raises(TerminalError, match="column 'when' holds month_day_nano_interval"):
+        SINKS[name].check(schema)
+    SINKS[name].check(schema, ("when",))
+
+
+@pytest.mark.parametrize("name", [name for name in SINKS if name != "parquet"])
+@pytest.mark.parametrize("kind", [pa.duration("us"), pa.time64("us"), pa.list_(pa.duration("us"))])
+def test_text_formats_hold_no_durations(name: str, kind: pa.DataType) -> None:
+    """Nothing reads them back, so none is written; Parquet has them."""
+    with pytest.raises(TerminalError, match="column 'x' holds"):
+        SINKS[name].check(pa.schema([("x", kind)]))
+    SINKS["parquet"].check(pa.schema([("x", kind)]))
