@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset as ds
 
 from fix_pipelines import events
@@ -105,7 +107,8 @@ def _take(found: Account, kind: str, rows: list[dict], names: dict[int, str]) ->
 
 
 def _rows(path: Path, kind: str) -> list[dict]:
-    form = "json" if path.suffix == ".jsonl" and kind == "data" else "parquet"
+    quoted = ds.CsvFileFormat(parse_options=pa.csv.ParseOptions(newlines_in_values=True))
+    form = {".jsonl": "json", ".csv": quoted, ".parquet": "parquet"}[path.suffix]
     return ds.dataset(path, format=form).to_table().to_pylist()
 
 

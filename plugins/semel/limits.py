@@ -60,6 +60,13 @@ RECORD_BYTES_MAX = 64 << 20
 JSON_BLOCK_BYTES = 1 << 20
 """Bytes that pyarrow parses of a JSON Lines file at once, unless a record is longer."""
 
+CSV_FILE_BYTES = 64 << 20
+"""Bytes of rows in memory (Arrow) that one CSV file is made of at most: a reader parses it at once,
+which takes some four times its size."""
+
+CSV_BLOCK_BYTES_MIN = 64 << 10
+"""The smallest block by which CSV is read; pyarrow takes the memory of a block for each file."""
+
 BLOCK_BYTES_MAX = (1 << 31) - 1
 """The largest block that pyarrow's readers take."""
 

@@ -1,6 +1,7 @@
 """The one table of formats: what is not in it, or not all there, is an error everywhere."""
 
 import inspect
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from semel.spec import ddl
 from semel.spec.pipeline import Spec, json_schema
 from semel.steps.together import small_groups
 
+DOCS = Path(__file__).parents[2] / "docs"
 ROWS = pa.table({"id": ["1"], "n": [1]})
 
 
@@ -40,6 +42,18 @@ def test_an_entry_is_whole(name: str) -> None:
     properties = json_schema()["$defs"]
     assert properties["FilesSink"]["properties"]["format"]["enum"] == list(SINKS)
     assert properties["FilesSource"]["properties"]["format"]["enum"] == list(SOURCES)
+
+
+def test_the_documents_name_them() -> None:
+    """The page of keys names each format; the protocol gives each file's suffix."""
+    pages = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("pipelines", "protocol")}
+    source, sink = re.findall(r"^\| `format` \| ([^|]*) \|", pages["pipelines"], re.MULTILINE)
+    assert re.findall("`(.*?)`", source) == list(SOURCES)
+    assert re.findall("`(.*?)`", sink) == list(SINKS)
+    (header,) = re.findall(r"^\| a column of \|(.*)\|$", pages["pipelines"], re.MULTILINE)
+    assert re.findall("`(.*?)`", header) == list(SINKS)
+    (suffixes,) = re.findall(r"the suffix is ([^.]*`\..*?)\. ", pages["protocol"], re.DOTALL)
+    assert re.findall("`(.*?)`", suffixes) == [form.suffix for form in SINKS.values()]
 
 
 def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ BROKEN = [
     ("  format: jsonl\n", "  format: json\n",
      "5: source.format: must be 'jsonl' or 'csv', not 'json'"),
     ("  format: jsonl\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV field"),
+    ("  format: parquet\n", "  format: csv\n", "10: source.schema.tags: array<string>: a CSV fiel"),
     ("  format: jsonl\n", "  format: jsonl\n  csv: {multiline: true}\n",
      "6: source.csv: has no mean"),
     ("  format: jsonl\n", "  format: jsonl\n  csv: {delimiter: ab}\n", "6: source.csv.delimiter: "),

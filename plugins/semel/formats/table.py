@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from semel.spec.pipeline import Spec
 
 _NESTED = "a CSV field cannot hold an array, a map or a struct"
+_WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in a transform"
 
 
 class SourceCode(Protocol):
@@ -126,6 +127,12 @@ SINKS: dict[str, SinkFormat] = {
     for form in (
         SinkFormat(name="parquet", module="semel.formats.parquetsink"),
         SinkFormat(name="jsonl", module="semel.formats.jsonlsink"),
+        SinkFormat(
+            name="csv",
+            module="semel.formats.csvsink",
+            refuses=dict.fromkeys(("array", "map", "struct"), _NESTED + _WRITE_OTHERS),
+            held_bytes_max=limits.CSV_FILE_BYTES,
+        ),
     )
 }
 """The formats of sinks, by what `sink.format` says."""

@@ -1,0 +1,99 @@
+"""CSV as a sink's format: the code of the table's entry, see table.SinkCode.
+
+RFC 4180 with LF as the end of a line: a header, then a record for each row, quoted where needed. A
+field that is empty is null, one that is quoted and empty the empty text. Text stands as it is, also
+with line ends, NULs, or a `=` that a spreadsheet would take for a formula.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset as ds
+
+from semel import limits
+from semel.formats.sinkvalues import as_base64, check_years, is_binary, is_plain
+
+_QUOTE, _LINE_END = b'"', b"\n"
+
+
+def refusal(kind: pa.DataType) -> str | None:
+    """See table.SinkCode."""
+    return None if is_plain(kind) else f"{kind}, which a CSV field cannot hold"
+
+
+def held_as(kind: pa.DataType) -> pa.DataType:
+    """See table.SinkCode."""
+    return pa.string() if is_binary(kind) else kind
+
+
+def write(table: pa.Table, file: Any) -> None:
+    """See table.SinkCode."""
+    names = table.column_names
+    # Always quoted: a name that began with a byte order mark would lose it.
+    header = (_QUOTE + name.encode().replace(_QUOTE, 2 * _QUOTE) + _QUOTE for name in names)
+    file.write(b",".join(header) + _LINE_END)
+    ready = [_in_csv(name, table.column(name).combine_chunks()) for name in names]
+    # Names of its own: polars ends a name at a NUL.
+    pl.from_arrow(pa.table(ready, names=list(map(str, range(len(names)))))).write_csv(
+        file, include_header=False, quote_style="necessary", line_terminator="\n"
+    )
+
+
+def _in_csv(name: str, array: pa.Array) -> pa.Array:
+    """A column as a field of it reads: bytes as base64, times with their zone."""
+    kind = array.type
+    if is_binary(kind):
+        return as_base64(array)
+    if pa.types.is_temporal(kind):
+        check_years(name, array)
+    if pa.types.is_timestamp(kind):
+        form = "%Y-%m-%dT%H:%M:%S%.6f" + ("Z" if kind.tz else "")
+        moments = array.cast(pa.timestamp("us", "UTC" if kind.tz else None))
+        return pl.from_arrow(moments).dt.to_string(form).to_arrow().cast(pa.string())
+    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
+        texts = array.cast(pa.string())
+        for found, written in (("nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
+            texts = pc.if_else(pc.equal(texts, found), written, texts)
+        return texts
+    return array
+
+
+def reading(path: Path, size: int) -> ds.FileFormat:
+    """See table.SinkCode. The file is one block: pyarrow 26 cuts between blocks where a field
+    holds line ends, and loses or mixes fields then."""
+    block = max(limits.CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
+    return _by_blocks(min(block, limits.BLOCK_BYTES_MAX))
+
+
+@cache
+def _by_blocks(size: int) -> ds.FileFormat:
+    return ds.CsvFileFormat(
+        # One column that is null is an empty line.
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        default_fragment_scan_options=ds.CsvFragmentScanOptions(
+            pa.csv.ConvertOptions(
+                null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+            pa.csv.ReadOptions(block_size=size),
+        ),
+    )
+
+
+def rows(path: Path) -> int:
+    """See table.SinkCode. A line ends a record unless it is within quotes."""
+    records = quotes = 0
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            found = np.frombuffer(data, np.uint8)
+            marks = np.flatnonzero(found == _QUOTE[0])
+            ends = np.flatnonzero(found == _LINE_END[0])
+            before = quotes + np.searchsorted(marks, ends)
+            records += int(np.count_nonzero(before % 2 == 0))
+            quotes += len(marks)
+    return records - 1  # Without the header.

@@ -1,0 +1,204 @@
+"""The CSV sink through all verbs: types, hostile text, folders, transforms; the audit proves it."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench
+from semel.audit import audit
+from semel.errors import TerminalError
+from semel.find import find
+from semel.ledger import Ledger
+from semel.reader import dataset
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
+
+SCHEMA = {
+    "id": "string", "text": "string", "p": "json", "i": "bigint", "f": "double", "g": "float",
+    "b": "boolean", "at": "timestamp", "day": "date", "money": "decimal(6,2)", "raw": "binary",
+}  # fmt: skip
+FULL = {
+    "id": "full", "text": 'a "b", \n\r\nc', "p": {"x": ["\n", 1.50]}, "i": -(2**63), "f": 1e300,
+    "g": 0.1, "b": True, "at": "2024-01-01T00:00:00.123456Z", "day": "0001-01-01", "money": 1.5,
+    "raw": "AAH/",
+}  # fmt: skip
+BARE = {"id": "bare"}
+EMPTY = {"id": "", "text": "", "p": "", "raw": ""}
+READ = {
+    "full": {
+        "id": "full", "text": 'a "b", \n\r\nc', "p": '{"x": ["\\n", 1.5]}', "i": -(2**63),
+        "f": 1e300, "b": True, "at": datetime(2024, 1, 1, 0, 0, 0, 123456, UTC),
+        "day": date(1, 1, 1), "money": Decimal("1.50"), "raw": "AAH/",
+    },
+    "bare": dict.fromkeys(SCHEMA) | {"id": "bare"},
+    "": dict.fromkeys(SCHEMA) | {"id": "", "text": "", "p": '""', "raw": ""},
+}  # fmt: skip
+
+
+def csv_spec(bench: Workbench, **changes: object) -> Spec:
+    changes = {"source": {"schema": SCHEMA}, **changes}
+    changes["sink"] = {"format": "csv", **changes.get("sink", {})}
+    return bench.spec(**changes)
+
+
+@pytest.mark.parametrize("keys", [[], ["text"], ["day", "i"]])
+@pytest.mark.parametrize("record_id", [["id"], None, ["day", "money", "at"]])
+def test_every_type(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, keys: list[str], record_id: list
+) -> None:
+    """What goes in comes out with its type and its nulls, in folders too, and no repeat of it."""
+    spec = csv_spec(bench, record_id=record_id, sink={"partition_by": keys})
+    records = [FULL, EMPTY, BARE] if record_id != ["day", "money", "at"] else [FULL]
+    bench.write("in/a.jsonl", records)
+    run_batch(ledger, spec, "r1", engine, say=quiet)
+    if record_id:
+        bench.write("in/a.jsonl", records, mode="ab")
+    run_batch(ledger, spec, "r2", engine, say=quiet)
+    rows = {row["id"]: row for row in dataset(spec.sink_path()).to_table().to_pylist()}
+    for record in records:
+        found = rows.pop(record["id"])
+        assert found.pop("g") == pytest.approx(record["g"]) if "g" in record else not found.pop("g")
+        assert found == {k: v for k, v in READ[record["id"]].items() if k != "g"}
+    assert not rows
+    verdict = audit(spec)
+    assert verdict.ok, [c.offenders for c in verdict.checks if not c.ok]
+    if record_id:
+        values = {"id": "full", "day": "0001-01-01", "money": "1.5", "at": FULL["at"]}
+        places = find(spec, [values[name] for name in record_id]).places
+        assert [p.what for p in places] == ["output", "duplicate_in_catalog"]
+
+
+def test_one_column_of_nulls(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+    """A row that is an empty line is a row for the audit and for semel's reader."""
+    spec = csv_spec(bench, source={"schema": {"t": "string"}}, record_id=None)
+    bench.write("in/a.jsonl", [{"t": None}, {"t": ""}, {"t": "a\n\nb"}, {"t": None}])
+    run_batch(ledger, spec, "r1", engine, say=quiet)
+    table = dataset(spec.sink_path()).to_table()
+    assert table.column("t").to_pylist() == [None, "", "a\n\nb", None]
+    assert audit(spec).ok
+
+
+def test_the_audit_sees_a_changed_field(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """Another value, and one null that became the empty text, in a file that its marker seals."""
+    for at, (old, new) in enumerate([(b"full", b"fill"), (b"\nbare,,", b'\nbare,"",')]):
+        spec = csv_spec(bench, name=f"p{at}", record_id=None, sink={"path": f"out/p{at}"})
+        bench.write("in/a.jsonl", [FULL, EMPTY, BARE])
+        run_batch(ledger, spec, "r1", engine, say=quiet)
+        assert audit(spec).ok
+        (marker,) = (spec.sink_path() / "_semel" / "markers").iterdir()
+        content = json.loads(marker.read_text())
+        (entry,) = [file for file in content["files"] if file["kind"] == "data"]
+        reseal(spec.sink_path() / entry["path"], entry, old, new)
+        marker.write_text(json.dumps(content))
+        broken = {check.name for check in audit(spec).checks if not check.ok}
+        assert broken and broken <= {"output", "content"}
+
+
+def reseal(path: Path, entry: dict, old: bytes, new: bytes) -> None:
+    """Change a file's bytes, and its marker's word about them."""
+    from semel.storage import checksum
+
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+    entry.update(bytes=path.stat().st_size, checksum=checksum(path))
+
+
+CODE = """from pyspark.sql import functions as F
+
+def same(frame):
+    return frame.select(*frame.columns)
+
+def odd(frame):
+    n = F.col("n")
+    x = F.when(n == 0, float("nan")).when(n == 1, float("inf")).when(n == 2, float("-inf"))
+    return frame.withColumn("x", x.otherwise(0.5)).withColumn("t", F.expr("string(n)"))
+
+def nested(frame):
+    return frame.withColumn("l", F.array("n"))
+
+def years(frame):
+    return frame.withColumn("y", F.expr("timestamp '9999-12-31' + interval '2' day"))
+
+def spans(frame):
+    return frame.withColumn("d", F.expr("interval '1' day"))
+"""
+
+
+def transformed(bench: Workbench, name: str, form: str = "csv") -> Spec:
+    (bench.transforms / "shapes.py").write_text(CODE)
+    sink = {"format": form, "path": f"out/{name}"}
+    return bench.spec(name, transforms=[f"shapes:{name}"], sink=sink)
+
+
+def test_what_spark_makes(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, spark: SparkSession
+) -> None:
+    """NaN and infinities are held, for semel's reader and for Spark's with the page's options."""
+    bench.write("in/a.jsonl", [{"id": f"{n}", "n": n, "at": f"2024-01-0{n + 1}"} for n in range(4)])
+    spec = transformed(bench, "odd")
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    settled(spec)
+    rows = dataset(spec.sink_path()).to_table().sort_by("id").to_pylist()
+    assert [repr(row["x"]) for row in rows] == ["nan", "inf", "-inf", "0.5"]
+    reader = spark.read.schema("id string, n bigint, at timestamp, x double, t string")
+    options = {"header": True, "multiLine": True, "quote": '"', "escape": '"', "lineSep": "\n"}
+    frame = reader.options(**options).csv(str(spec.sink_path() / "*.csv"))
+    found = frame.orderBy("id").selectExpr("id", "x", "unix_micros(at) AS at").collect()
+    assert [repr(row["x"]) for row in found] == ["nan", "inf", "-inf", "0.5"]
+    assert [row["at"] for row in found] == [int(row["at"].timestamp() * 1e6) for row in rows]
+
+
+def test_every_type_passes_through_a_transform(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """What a transform leaves alone comes out as without one."""
+    (bench.transforms / "shapes.py").write_text(CODE)
+    bench.write("in/a.jsonl", [FULL, BARE])
+    spec = csv_spec(bench, transforms=["shapes:same"])
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    assert audit(spec).ok
+    for row in dataset(spec.sink_path()).to_table().drop_columns(["g"]).to_pylist():
+        assert row == {k: v for k, v in READ[row["id"]].items() if k != "g"}
+
+
+# Attacks S22.
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_years_that_nobody_reads(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
+) -> None:
+    """A transform's year 10000 stops a batch whose format has dates as text."""
+    bench.write("in/a.jsonl", [{"id": "a", "n": 1}])
+    spec = transformed(bench, "years", form)
+    with pytest.raises(TerminalError, match="column 'y' holds dates of years 10000 to 10000"):
+        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+
+
+# Attacks S22.
+@pytest.mark.parametrize(
+    ("name", "form", "why"),
+    [
+        ("nested", "csv", "'l' holds list<.*a CSV field cannot"),
+        ("spans", "csv", "'d' holds duration"),
+        ("spans", "jsonl", "'d' holds duration"),
+    ],
+)
+def test_a_column_that_no_field_holds(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, name: str, form: str, why: str
+) -> None:
+    """A transform that makes one is refused at stage, by name, before a row is written."""
+    bench.write("in/a.jsonl", [{"id": "a", "n": 1}])
+    spec = transformed(bench, name, form)
+    with pytest.raises(TerminalError, match=f"column {why}"):
+        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    # Ids are written before the transforms' job; of its tasks' files there is none.
+    assert not list(spec.sink_path().rglob("data/t*"))
