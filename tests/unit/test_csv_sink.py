@@ -1,5 +1,6 @@
 """The CSV sink's files: what goes in comes out, for semel's reader and for others."""
 
+import dataclasses
 import math
 import tempfile
 from base64 import b64decode
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.formats.table import sink_format
+from semel import limits
+from semel.formats.table import SINKS, sink_format
 from semel.manifest import Kind
-from semel.sinks.files import write_table
+from semel.sinks.files import PartWriter, write_table
 from semel.spec import ddl
 
 CSV = sink_format("csv").code()
@@ -73,6 +75,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 @settings(max_examples=400)
 @given(table=tables())
 @example(table=pa.table({"a": pa.array([None, "", None])}))
+@example(table=pa.table({"a\0b": ["x"], "a\0c": ["y"]}))
 @example(table=pa.table({"\ufeffa": ["\r\n", "=1+1"], "b\n": [None, '"']}))
 def test_what_goes_in_comes_out(table: pa.Table) -> None:
     """Each value of each type, null apart from the empty text; and as many rows are counted."""
@@ -121,13 +124,28 @@ def test_the_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r", '"', '""\r\n,'])
 def test_long_files_of_hostile_text(tmp_path: Path, ending: str) -> None:
-    """pyarrow cuts a file into blocks of 1 MiB, and loses a CR or LF there: so it is one block."""
+    """In blocks of 1 MiB, as is its default, pyarrow loses a CR or LF: so a file is one."""
     texts = [ending * (n % 7) + f"{n}" + ending * (n % 5) for n in range(200_000)]
     table = pa.table({"t": texts, "n": range(len(texts))})
     path = written(tmp_path, table)
     assert path.stat().st_size > 2 << 20
     assert CSV.rows(path) == len(texts)
     assert read(path, table.schema).equals(table)
+
+
+def test_files_are_as_large_as_a_reader_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task ends a CSV file at CSV_FILE_BYTES of rows, for who reads it has it whole."""
+    assert sink_format("csv").held_bytes_max == limits.CSV_FILE_BYTES
+    small = dataclasses.replace(sink_format("csv"), held_bytes_max=1_000)
+    monkeypatch.setitem(SINKS, "csv", small)
+    writer = PartWriter(str(tmp_path), tag="t", format="csv")
+    for start in range(0, 1_000, 100):
+        writer.write(pa.table({"n": range(start, start + 100)}))
+    files = writer.close()
+    assert [file.records for file in files] == 5 * [200]
+    assert {file.suffix for file in files} == {".csv"}
 
 
 def test_duckdb_reads_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from semel.formats.declared import format_of, has_header, header_of, is_whole
 from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
 from semel.manifest import Kind
 from semel.reader import columns_in_files, dataset, markers
+from semel.sinks import traces
 from semel.sinks.files import PartWriter, write_table
 from semel.spec import ddl
 from semel.spec.pipeline import Spec, json_schema
@@ -54,6 +55,18 @@ def test_the_documents_name_them() -> None:
     assert re.findall("`(.*?)`", header) == list(SINKS)
     (suffixes,) = re.findall(r"the suffix is ([^.]*`\..*?)\. ", pages["protocol"], re.DOTALL)
     assert re.findall("`(.*?)`", suffixes) == [form.suffix for form in SINKS.values()]
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_output_of_each_format_is_a_trace(tmp_path: Path, name: str) -> None:
+    """A ledger that knows nothing of a sink sees what lies there, whatever its format was."""
+    made = HonestSink(tmp_path, sink__format=name)
+    made.path.mkdir()
+    assert traces.first(made.path, made.spec) is None
+    (made.path / f"clicks-b00000001-00000.{name}x").touch()
+    assert traces.first(made.path, made.spec) is None
+    (made.path / f"clicks-b00000001-00000.{name}").touch()
+    assert "an output file" in traces.first(made.path, made.spec)
 
 
 def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
