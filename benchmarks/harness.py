@@ -90,6 +90,12 @@ class Place:
         return pipeline.load(file)
 
 
+def tasks_use(dsn: str) -> None:
+    """Tasks have the ledger from their environment: this process's, or that of a Spark it starts.
+    """
+    os.environ["SEMEL_LEDGER_DSN"] = dsn
+
+
 @contextmanager
 def open_place() -> Iterator[Place]:
     """A place with a real Postgres (fsync on, default settings), gone after the block."""
@@ -103,6 +109,7 @@ def open_place() -> Iterator[Place]:
         os.environ["SEMEL_DATA_ROOTS"] = str(folder / "data")
         with server() as dsn:
             migrate(dsn)
+            tasks_use(dsn)
             place = Place(folder=folder, dsn=dsn)
             place.data.mkdir()
             place.fresh_cache()

@@ -181,6 +181,7 @@ class _Side:
         self.quiet = place.spec(f"{name}_quiet", path=f"{name}/*.jsonl", record_id=["id"])
         self._landed = 0
         self.land(100)
+        harness.tasks_use(ledger.dsn)
         run_batch(ledger, self.quiet, "once", LocalEngine(), say=quiet)
         for number in range(limits.BATCHES_SHOWN):
             self.land(100)
@@ -198,6 +199,7 @@ class _Side:
     def run(self, number: int, records: int) -> dict[str, float]:
         """The seconds of each step."""
         ledger, spec, key, shown = self.ledger, self.spec, f"r{number}", limits.BATCHES_SHOWN
+        harness.tasks_use(ledger.dsn)
         seconds = {"idle": _timed(lambda: _nothing(plan(ledger, spec, f"idle-{key}")))}
         self.land(records)
         seconds["plan"] = _timed(lambda: plan(ledger, spec, key))
@@ -257,6 +259,7 @@ def _there(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[str,
 def _small(place: Place, options: Namespace) -> dict[str, float]:
     """The seconds of a run of many files of one record on Spark, and of each verb."""
     found = []
+    harness.tasks_use(place.dsn)
     with Ledger(place.dsn) as ledger, harness.open_spark(place) as session:
         from semel.spark.engine import SparkEngine
 

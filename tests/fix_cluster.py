@@ -252,15 +252,21 @@ def _drive(
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
-    """Master, two workers and a Connect server. Yields the server's address and the processes."""
+def standalone(
+    folder: Path, executors_state: Path
+) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """Master, two workers and a Connect server. Yields the server's address and the processes.
+
+    Nothing of the drivers' environment that is semel's reaches them.
+    """
     started: list[subprocess.Popen] = []
     master_port, connect_port = free_port(), free_port()
     master = f"spark://{HOSTS[0]}:{master_port}"
 
     def start(host: str, program: str, *arguments: str) -> None:
         name = f"{len(started)}-{arguments[0].rpartition('.')[2]}"
-        environment = os.environ | {
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")} | {
+            "SEMEL_STATE_DIR": str(executors_state),
             "SPARK_HOME": str(spark_server.installed()),
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(folder / "local"),
@@ -341,14 +347,16 @@ def wait_for(happened: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def _cluster(
+    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
+) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         multiprocessing.forkserver.ensure_running()
-    with standalone(folder) as (remote, processes):
+    with standalone(folder, executors_state) as (remote, processes):
         yield Cluster(folder=folder, remote=remote, processes=processes, context=context)
 
 

@@ -6,6 +6,7 @@ it runs under the account `nobody`, because Postgres refuses to run as root.
 """
 
 import importlib.util
+import json
 import os
 import pwd
 import secrets
@@ -72,17 +73,39 @@ def template(postgres: str) -> Iterator[str]:
 @pytest.fixture
 def ledger_dsn(postgres: str, template: str) -> Iterator[str]:
     """The DSN of an empty ledger of this test's own."""
+    with database(postgres, template) as dsn:
+        yield dsn
+
+
+@contextmanager
+def database(postgres: str, template: str) -> Iterator[str]:
+    """The DSN of a database for the length of a block."""
     name = f"semel_test_{secrets.token_hex(6)}"
     _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield _dsn(postgres, name)
     _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture(scope="session")
+def executors_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SEMEL_STATE_DIR of Spark's workers, which outlive a test: there they find its ledger."""
+    return tmp_path_factory.mktemp("executors")
+
+
 @pytest.fixture
-def ledger(ledger_dsn: str) -> Iterator[Ledger]:
-    """An empty ledger of this test's own."""
+def ledger(
+    ledger_dsn: str, executors_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ledger]:
+    """An empty ledger of this test's own, which tasks find in this process and in Spark's."""
+    monkeypatch.setenv(settings.LEDGER_VARIABLE, ledger_dsn)
+    point_executors(executors_state, ledger_dsn)
     with Ledger(ledger_dsn) as ledger:
         yield ledger
+
+
+def point_executors(state: Path, dsn: str) -> None:
+    """Write a ledger's address where Spark's workers look for it; an empty one is none."""
+    (state / "addresses.json").write_text(json.dumps({settings.LEDGER_VARIABLE: dsn}))
 
 
 def lose(ledger: Ledger) -> None:

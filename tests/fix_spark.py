@@ -13,7 +13,9 @@ from semel.spark.settings import settings_for
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
+) -> Iterator[object]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -24,6 +26,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config(map=settings_for("local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
+        .config("spark.executorEnv.SEMEL_STATE_DIR", str(executors_state))
+        .config("spark.executorEnv.SEMEL_LEDGER_DSN", "")
         .getOrCreate()
     )
     # It still speaks when the interpreter ends, and pytest's streams are closed by then.

@@ -107,9 +107,7 @@ def _adopt(
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
     partitions = partitions_of(spec, found, list_files(spec).files)
     lost = note.gaps([marker.commit_seq for marker in found])
-    folder = settings.cache_dir()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="adopt-", dir=folder) as spills:
+    with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
         catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
         if lost:
             note.write(kept, lost)

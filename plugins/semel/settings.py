@@ -6,12 +6,15 @@ state folder. Nothing here starts or imports it.
 
 import json
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 from semel.errors import TerminalError, UnavailableError
 
 LEDGER_VARIABLE = "SEMEL_LEDGER_DSN"
 SPARK_VARIABLE = "SEMEL_SPARK_REMOTE"
+CACHE_VARIABLE = "SEMEL_CACHE_DIR"
 
 
 def ledger_dsn() -> str:
@@ -103,5 +106,31 @@ def allowed(path: str | os.PathLike, key: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Where executors keep filters of id runs: SEMEL_CACHE_DIR, else cache/ in the state folder."""
-    return Path(os.environ.get("SEMEL_CACHE_DIR") or state_dir() / "cache")
+    """Where this process keeps filters of id runs. It is made when it is not there, mode 0700.
+
+    SEMEL_CACHE_DIR, else cache/ in a state folder of this user's, else one below the system's
+    temporary folder. TerminalError when it cannot be made, or others could write to it.
+    """
+    user = os.geteuid()
+    if named := os.environ.get(CACHE_VARIABLE):
+        path = Path(os.path.realpath(named))
+    elif os.path.isdir(state_dir()) and os.stat(state_dir()).st_uid == user:
+        path = state_dir().resolve() / "cache"
+    else:
+        path = Path(tempfile.gettempdir()).resolve() / f"semel-{user}"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise TerminalError(
+            f"the cache folder {path} cannot be made ({error}); name one of this user's in "
+            f"{CACHE_VARIABLE}"
+        ) from error
+    # Others could plant a link in a folder that all may write to, or a filter that knows no id.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        raise TerminalError(
+            f"the cache folder {path} is not this user's alone (owner {found.st_uid}, mode "
+            f"{stat.S_IMODE(found.st_mode):o}; this user is {user}); remove it, or name another in "
+            f"{CACHE_VARIABLE}"
+        )
+    return path

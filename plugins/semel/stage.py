@@ -21,7 +21,7 @@ from typing import Protocol
 
 import xxhash
 
-from semel import faults, settings
+from semel import faults
 from semel.batch import (
     Attempt,
     AttemptStatus,
@@ -55,7 +55,7 @@ from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import CLOCK_REASONS
 from semel.steps.sample import check_sample
-from semel.storage import make_folder, sync_folder
+from semel.storage import check_links_of, make_folder, sync_folder
 
 Say = Callable[[str], None]
 
@@ -210,10 +210,10 @@ def _begin(
     whole = {c.ordinal for c in claims if is_whole(spec) or is_gzip(c.path)}
     return attempt, StageJob(
         spec=spec,
-        dsn=ledger.dsn,
         pipeline_id=pipeline.pipeline_id,
         batch_id=batch.batch_id,
         attempt_id=attempt.attempt_id,
+        began_at=begun["started_at"],
         fence=attempt.fence,
         folder=folder,
         source_root=root,
@@ -224,7 +224,6 @@ def _begin(
         now_seconds=begun["now_seconds"],
         segment_id=segment,
         runs=pinned.runs,
-        cache_dir=settings.cache_dir(),
     )
 
 
@@ -258,6 +257,7 @@ def _seal(
         )
     digest = _input_digest(job, outcome.reports)
     manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
+    check_links_of((f.path for f in staged), Path(pipeline.archive_path))
     # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)

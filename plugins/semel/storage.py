@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -117,21 +118,50 @@ def link_new(source: Path, target: Path) -> None:
 def check_links(source: Path, target: Path) -> None:
     """Prove that files of one folder can be given names in another. TerminalError otherwise."""
     probe = source / f".link-{os.urandom(4).hex()}"
-    other = target / probe.name
     try:
         with Sealed(probe):
             pass
-        os.link(probe, other)
+        _try_link(probe, target)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+# Keeps S24.
+def check_links_of(files: Iterable[str | os.PathLike], target: Path) -> None:
+    """Prove it of files that tasks made, maybe as other users: one of each owner and mode is tried.
+
+    TerminalError says whose files cannot be given a name in `target`.
+    """
+    tried = set()
+    for path in map(Path, files):
+        found = path.stat()
+        kind = (found.st_dev, found.st_uid, found.st_gid, found.st_mode)
+        if kind not in tried:
+            tried.add(kind)
+            _try_link(path, target)
+
+
+def _try_link(path: Path, target: Path) -> None:
+    """Give a file a second name in a folder, and take it away again."""
+    other = target / f".link-{os.urandom(4).hex()}"
+    try:
+        os.link(path, other)
         other.unlink()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise  # The folder cannot be written at all, which is another story.
+        owner, user = path.stat().st_uid, os.geteuid()
+        if error.errno == errno.EPERM and owner != user:
+            # The kernel's fs.protected_hardlinks lets one link what one owns, or reads and writes.
+            raise TerminalError(
+                f"user {user} cannot name files that user {owner} made ({error}): "
+                "fs.protected_hardlinks is on. Run executors and driver as one user, or give both "
+                "a common group and the executors umask 002; nothing was committed"
+            ) from error
         raise TerminalError(
-            f"{target} does not take hard links of files in {source} ({error}); give the sink one "
-            "local file system that has them"
+            f"{target} does not take hard links of files in {path.parent} ({error}); give the "
+            "sink one local file system that has them"
         ) from error
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 # Keeps F6.

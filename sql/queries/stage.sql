@@ -19,11 +19,15 @@ SELECT b.batch_id,
 FROM semel.batch AS b
 WHERE b.batch_id = :batch_id AND b.status = 'planned'
 RETURNING attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
-          CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
+          started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
 
 -- name: sign_of_life
 UPDATE semel.batch SET seen_at = clock_timestamp()
 WHERE batch_id = :batch_id AND status = 'planned';
+
+-- name: began
+-- Keeps S23.
+SELECT started_at FROM semel.attempt WHERE attempt_id = :attempt_id;
 
 -- name: attempt_status
 SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;

@@ -198,6 +198,21 @@ _ALL = (
         tests=(f"{INTEGRATION}/test_catalog.py::test_a_lost_attempt_stores_nothing",),
     ),
     Guard(
+        name="a task's ledger has its attempt",
+        rules="S23",
+        remove=without.any_ledger,
+        tests=(
+            f"{INTEGRATION}/test_executors.py"
+            "::test_an_executor_that_is_pointed_to_another_ledger[steps]",
+        ),
+    ),
+    Guard(
+        name="what tasks made is linked before it is staged",
+        rules="S24",
+        remove=without.no_links_tried,
+        tests=(f"{INTEGRATION}/test_executors.py::test_executors_of_another_user[None]",),
+    ),
+    Guard(
         name="a sink with traces is refused",
         rules="D1",
         remove=without.no_look_for_traces,

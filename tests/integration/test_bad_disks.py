@@ -25,19 +25,24 @@ from test_bad_records import run
 
 
 @contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Root reads and writes all: what happens here happens as the user `nobody`."""
-    if os.geteuid() != 0:
+def ordinary_user(name: str = "nobody") -> Iterator[None]:
+    """Root reads and writes all: what happens here happens as another user."""
+    before = os.geteuid(), os.getegid()
+    if os.getuid() != 0:
         yield
         return
-    nobody = pwd.getpwnam("nobody")
-    os.setegid(nobody.pw_gid)
-    os.seteuid(nobody.pw_uid)
+    user = pwd.getpwnam(name)
+    _become(user.pw_uid, user.pw_gid)
     try:
         yield
     finally:
-        os.seteuid(0)
-        os.setegid(0)
+        _become(*before)
+
+
+def _become(user: int, group: int) -> None:
+    os.seteuid(0)
+    os.setegid(group)
+    os.seteuid(user)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Attacks on the stop before the job: it comes only where the full count would refuse as well."""
 
 import gzip
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,11 @@ def job_of(
     )
     whole = {claim.ordinal for claim in claims} if gzipped else set()
     return StageJob(
-        spec=spec, dsn="", pipeline_id=1, batch_id=1, attempt_id=1, fence=1, folder=folder,
+        spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
+        folder=folder,
         splits=splits_of(claims, 200, whole=whole), shards=1, bucket_seconds=3600,
         gc_floor=1_262_304_000 // 3600, now_seconds=1_800_000_000, segment_id=1, runs=(),
-        cache_dir=folder, source_root=folder,
+        source_root=folder,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -62,9 +63,10 @@ def job_of(folder: Path, files: list[tuple[bytes, bytes]], **changes: object) ->
             )
         )  # fmt: skip
     return StageJob(
-        spec=spec, dsn="", pipeline_id=1, batch_id=1, attempt_id=1, fence=1, folder=folder,
+        spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
+        folder=folder,
         splits=splits_of(claims, 1 << 20, whole=set()), shards=2, bucket_seconds=60, gc_floor=0,
-        now_seconds=0, segment_id=None, runs=(), cache_dir=folder, source_root=folder,
+        now_seconds=0, segment_id=None, runs=(), source_root=folder,
     )  # fmt: skip
 
 

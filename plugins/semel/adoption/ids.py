@@ -10,6 +10,7 @@ error.
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -193,10 +194,10 @@ def _job(
     """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
     return StageJob(
         spec=marker.spec,
-        dsn="",
         pipeline_id=0,
         batch_id=marker.batch_id,
         attempt_id=0,
+        began_at=datetime.min,
         fence=marker.fence,
         folder=Path(),
         source_root=root,
@@ -207,5 +208,4 @@ def _job(
         now_seconds=_EVER,
         segment_id=None,
         runs=(),
-        cache_dir=Path(),
     )

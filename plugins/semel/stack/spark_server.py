@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from semel.errors import TerminalError
+from semel.settings import LEDGER_VARIABLE
 from semel.spark.settings import LOOPBACK, SETTINGS
 from semel.stack import layout
 from semel.stack.leader import Part
@@ -27,7 +28,7 @@ CONF = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     # All sessions share one Python daemon, see connect_server.py and semel.spark.daemon.
     "spark.sql.artifact.isolation.enabled": "false",
-    # At INFO it logs whole plans, and a plan holds the ledger's password.
+    # At INFO it logs whole plans.
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -105,6 +106,9 @@ def part(port: int) -> Part:
             "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS")
             or str(layout.folder("spark", "local")),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or layout.python(),
+            # Tasks find the ledger in the stack's addresses file, which a later `up` may change.
+            "SEMEL_STATE_DIR": str(layout.top()),
+            LEDGER_VARIABLE: "",
             # In the environment, for command lines are shown to everybody.
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": layout.secret("spark_token"),
         },

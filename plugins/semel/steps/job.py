@@ -3,7 +3,8 @@
 import pickle
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -80,13 +81,18 @@ class Splits(Sequence[Split]):
 
 @dataclass(frozen=True, kw_only=True)
 class StageJob:
-    """One attempt's work. `runs` is the pinned list: all that classification may consult."""
+    """One attempt's work. `runs` is the pinned list: all that classification may consult.
+
+    It is shown wherever Spark shows a plan, so it holds no secret: an executor has the ledger's
+    address from its own environment. `began_at` is the ledger's time, by which a task knows the
+    attempt, and so the ledger.
+    """
 
     spec: Spec
-    dsn: str = field(repr=False)
     pipeline_id: int
     batch_id: int
     attempt_id: int
+    began_at: datetime
     fence: int
     folder: Path
     source_root: Path
@@ -97,7 +103,6 @@ class StageJob:
     now_seconds: int
     segment_id: int | None
     runs: tuple[Run, ...]
-    cache_dir: Path
 
     @property
     def tasks(self) -> int:

@@ -1,20 +1,51 @@
 """classify, as a task: one shard of all splits against the pinned runs, and its new id run."""
 
+import socket
 import uuid
 from functools import cache
 from pathlib import Path
 
+from semel import settings
 from semel.catalog.payload import FilterCache, known, store_run
+from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.manifest import SplitReport, StagedFile
 from semel.sinks.idsfile import Shard, write_ids
 from semel.steps.classify import Dropped, SplitIds, classify
 from semel.steps.job import StageJob
 
+LEDGER_REMEDY = (
+    f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each executor "
+    "(docs/operations.md), then run stage again; `semel check` tells what each executor has"
+)
+
+
+def ledger_of(job: StageJob) -> Ledger:
+    """The ledger that this executor's environment names.
+
+    TerminalError: it names none, or another one than the driver's.
+    """
+    try:
+        ledger = _ledger(settings.ledger_dsn())
+    except UnavailableError as error:
+        raise TerminalError(
+            f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
+            f"{LEDGER_REMEDY}"
+        ) from error
+    found = ledger.rows("stage", "began", attempt_id=job.attempt_id)
+    # Keeps S23.
+    if [row["started_at"] for row in found] != [job.began_at]:
+        raise TerminalError(
+            f"an executor on {socket.gethostname()} was pointed to {ledger!r}, which has no "
+            f"attempt {job.attempt_id} that began at {job.began_at}: it is not the driver's "
+            f"ledger. {LEDGER_REMEDY}"
+        )
+    return ledger
+
 
 @cache
-def ledger_of(dsn: str) -> Ledger:
-    """The ledger of this worker process: tasks that follow each other keep its connection."""
+def _ledger(dsn: str) -> Ledger:
+    """Tasks of this process that follow each other keep the ledger's connection."""
     return Ledger(dsn)
 
 
@@ -42,7 +73,7 @@ def classify_shard(
         if run.shard == shard
         and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
     ]
-    ledger, filters = ledger_of(job.dsn), filters_in(job.cache_dir)
+    ledger, filters = ledger_of(job), filters_in(settings.cache_dir())
     verdict = classify(parts, lambda h1, h2: known(ledger, filters, runs, h1, h2))
     if len(verdict.h1):
         store_run(

@@ -1,0 +1,191 @@
+"""What a task has from its own process: the ledger's address and the cache, never from the job."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import sqlalchemy as sa
+from pyspark import cloudpickle
+
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_postgres import database, point_executors
+from semel import settings
+from semel.errors import RetryableError, TerminalError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spark.engine import Outcome, SparkEngine
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+from semel.steps.job import StageJob
+from test_bad_disks import first_run, ordinary_user, shared  # noqa: F401
+
+REMEDY = f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each"
+
+Point = Callable[[str], None]
+
+
+@pytest.fixture
+def point(monkeypatch: pytest.MonkeyPatch, executors_state: Path, tmp_path: Path) -> Point:
+    """Point tasks to a ledger, in this process and in Spark's; to none with an empty address."""
+
+    def to(dsn: str) -> None:
+        monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path / "no-stack"))
+        monkeypatch.setenv(settings.LEDGER_VARIABLE, dsn)
+        point_executors(executors_state, dsn)
+
+    return to
+
+
+@pytest.fixture
+def other(postgres: str, template: str) -> Iterator[Ledger]:
+    """Another ledger on the same server."""
+    with database(postgres, template) as dsn, Ledger(dsn) as made:
+        yield made
+
+
+@pytest.fixture(params=["steps", "spark"])
+def any_engine(request: pytest.FixtureRequest) -> LocalEngine | SparkEngine:
+    return LocalEngine() if request.param == "steps" else request.getfixturevalue("spark_engine")
+
+
+def stored(ledger: Ledger) -> list[tuple]:
+    """Each id run that a ledger has, and each attempt's state."""
+    text = """
+        SELECT 'run', id_run_id, attempt_id::text FROM semel.id_run
+        UNION ALL SELECT 'attempt', attempt_id, status FROM semel.attempt ORDER BY 1, 2
+    """
+    with ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(text)]
+
+
+def filled(bench: Workbench, ledger: Ledger, name: str = "events") -> Spec:
+    """A pipeline with one planned batch, that of e0 to e4."""
+    spec = bench.spec(name)
+    bench.write("in/a.jsonl", events(0, 5))
+    plan(ledger, spec, "r1")
+    return spec
+
+
+# Attacks S23.
+def test_a_job_holds_no_secret(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+    """What Spark ships, shows and logs as a plan has neither the ledger's password nor its place.
+    """
+    run_batch(ledger, filled(bench, ledger), "r1", engine, say=quiet)
+    (job,) = engine.jobs
+    shipped = cloudpickle.dumps(job)
+    url = sa.make_url(ledger.dsn)
+    for secret in (url.password, url.database, f"{url.host}:{url.port}"):
+        assert secret.encode() not in shipped
+        assert secret not in repr(job)
+    assert settings.cache_dir().name.encode() not in shipped
+
+
+# Attacks S23.
+def test_an_executor_that_knows_no_ledger(
+    bench: Workbench, ledger: Ledger, point: Point, any_engine: LocalEngine | SparkEngine
+) -> None:
+    """The attempt is lost with a message that says what to set; set, the same batch goes on."""
+    spec = filled(bench, ledger)
+    point("")
+    with pytest.raises(TerminalError, match=f"does not know the ledger: .*{REMEDY}"):
+        run_batch(ledger, spec, "r1", any_engine, say=quiet)
+    point(ledger.dsn)
+    run_batch(ledger, spec, "r1", any_engine, say=quiet)
+    assert settled(spec).ids == ids(0, 5)
+
+
+# Attacks S23.
+def test_an_executor_that_is_pointed_to_another_ledger(
+    bench: Workbench, ledger: Ledger, other: Ledger, point: Point,
+    any_engine: LocalEngine | SparkEngine,
+) -> None:  # fmt: skip
+    """Although that one has a running attempt of the same numbers, nothing is read or stored there.
+    """
+    twin, spec = filled(bench, other, "twin"), filled(bench, ledger)
+    point(other.dsn)
+
+    class Meanwhile:
+        def run(self, job: StageJob) -> NoReturn:
+            before = stored(other)
+            assert before == [("attempt", job.attempt_id, "running")]
+            with pytest.raises(TerminalError, match=f"is not the driver's ledger. {REMEDY}"):
+                stage(ledger, spec, job.batch_id, any_engine, quiet)
+            assert stored(ledger) == [("attempt", job.attempt_id, "lost")]
+            assert stored(other) == before
+            raise RetryableError("this was all that the twin is for")
+
+    with pytest.raises(RetryableError, match="all that the twin is for"):
+        stage(other, twin, 1, Meanwhile(), quiet)
+    point(ledger.dsn)
+    run_batch(ledger, spec, "r1", any_engine, say=quiet)
+    assert settled(spec).ids == ids(0, 5)
+
+
+def test_no_executor_needs_the_ledger_by_position(
+    bench: Workbench, ledger: Ledger, point: Point, engine: LocalEngine
+) -> None:
+    """Without record ids tasks read and write files alone, so they may know no ledger at all."""
+    spec = bench.spec(record_id=None)
+    bench.write("in/a.jsonl", events(0, 5))
+    point("")
+    run_batch(ledger, spec, "r1", engine, say=quiet)
+    assert settled(spec).ids == ids(0, 5)
+
+
+class OtherUser(LocalEngine):
+    """An engine whose tasks run as another user than the driver, with a umask of their own."""
+
+    def __init__(self, umask: int) -> None:
+        super().__init__()
+        self.umask = umask
+
+    def run(self, job: StageJob) -> Outcome:
+        before = os.umask(self.umask)
+        try:
+            with ordinary_user("daemon"):
+                return super().run(job)
+        finally:
+            os.umask(before)
+
+
+# Attacks S24.
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become two other users")
+@pytest.mark.parametrize("record_id", [["id"], None])
+def test_executors_of_another_user(
+    shared: Workbench,  # noqa: F811
+    ledger: Ledger,
+    record_id: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With fs.protected_hardlinks the driver cannot name their files: said before commit, with a
+    way out; with that, the same batch goes on.
+    """
+    if Path("/proc/sys/fs/protected_hardlinks").read_text().strip() != "1":
+        pytest.skip("this machine lets everybody link everything")
+    shared.folder.parent.chmod(0o755)
+    temporary = shared.folder.parent / "tmp"
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.delenv(settings.CACHE_VARIABLE)
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(shared.folder / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = os.umask(0)  # So that executors may write into the folders that the driver makes.
+    try:
+        spec = first_run(shared, ledger, record_id=record_id)
+        with ordinary_user():
+            shared.write("in/b.jsonl", events(5, 10))
+            with pytest.raises(TerminalError, match="user 1 made .*umask 002") as raised:
+                run_batch(ledger, spec, "r2", OtherUser(0o022), say=quiet)
+            assert "protected_hardlinks" in str(raised.value)
+            assert ("attempt", 2, "lost") in stored(ledger)
+            assert not list(spec.sink_path().rglob(".link-*"))
+            assert run_batch(ledger, spec, "r2", OtherUser(0), say=quiet).committed.fence == 2
+            assert settled(spec).ids == ids(0, 10)
+    finally:
+        os.umask(before)
