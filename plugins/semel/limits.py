@@ -210,6 +210,18 @@ SPARK_ANSWER_SECONDS = 10.0
 PROGRESS_SECONDS = 3.0
 """Spark's progress is said at most this often, so that a long stage does not fill a log."""
 
+CHECK_TASK_SECONDS = 0.5
+"""A task of `semel check` takes this long at least, so that the next ones go to other executors."""
+
+CHECK_SLOTS_MAX = 4_096
+"""Tasks at once that `semel check` looks for."""
+
+CLOCKS_APART_SECONDS_MAX = 1.0
+"""How far clocks may be from the ledger's: record times and files' times are held against it."""
+
+POSTGRES_VERSION_MIN = 14
+"""The oldest PostgreSQL that a ledger may be on."""
+
 AUDIT_CHUNK_BYTES = 32 << 20
 """Bytes of source that the audit reads at once."""
 

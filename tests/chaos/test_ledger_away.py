@@ -135,10 +135,13 @@ RESTARTS = ("plan.before_write", "stage.before_store", "commit.before_win", "fin
         for point in (*IN_TRANSACTION, *BETWEEN, "finalize.after_mark")
     ],
 )
-def test_postgres_crashes_in_the_middle(crashing: str, bench: Workbench, point: str) -> None:
+def test_postgres_crashes_in_the_middle(
+    crashing: str, bench: Workbench, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server dies and comes back: a RetryableError or none, and the same request is exact."""
     with psycopg.connect(crashing, autocommit=True) as connection:
         connection.execute(EMPTY)
+    monkeypatch.setenv(settings.LEDGER_VARIABLE, crashing)
     with Ledger(crashing) as ledger:
         scene = Scene(bench, ledger)
         with faults.armed(point, lambda: restart(crashing)) as fault:

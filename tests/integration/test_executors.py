@@ -138,6 +138,20 @@ def test_no_executor_needs_the_ledger_by_position(
     assert settled(spec).ids == ids(0, 5)
 
 
+def test_executors_without_python(
+    bench: Workbench, ledger: Ledger, spark: object, spark_engine: SparkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What no task could raise, because none began, is Spark's failure too, which is retried."""
+    spec = filled(bench, ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
+        with pytest.raises(RetryableError, match="the Spark job failed: .*No such file"):
+            run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    assert settled(spec).ids == ids(0, 5)
+
+
 class OtherUser(LocalEngine):
     """An engine whose tasks run as another user than the driver, with a umask of their own."""
 

@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from psycopg import errors as pg
 
@@ -41,3 +43,12 @@ def migrate(dsn: str) -> str:
             ) from error
         with ledger.engine.connect() as connection:
             return connection.exec_driver_sql("SELECT version_num FROM semel_alembic").scalar_one()
+
+
+def revisions(ledger: Ledger) -> tuple[str | None, list[str]]:
+    """The revision that a ledger is at, None without any; and those known here, newest first."""
+    scripts = ScriptDirectory(str(settings.sql_dir() / "migrations"))
+    with ledger.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": "semel_alembic"})
+        found = context.get_current_revision()
+    return found, [script.revision for script in scripts.walk_revisions()]

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -57,6 +58,9 @@ _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts
 # Keeps S15.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _BATCH_BYTES = 1 << 20
+JOB_FAILURES = (PySparkException, Py4JJavaError)
+"""What Spark raises when a job failed; the second one in a driver's own JVM, for what no task's
+Python raised: an executor that died, a Python that does not start."""
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
@@ -97,7 +101,7 @@ class SparkEngine:
                     reports=reports, files=(), sink_schema=schema_of(job.output_schema())
                 )
             return self._transform(job, reports, transforms)
-        except PySparkException as error:
+        except JOB_FAILURES as error:
             raise translated(error, samples=samples) from (error if samples else None)
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
@@ -128,7 +132,7 @@ class SparkEngine:
         schema = _output_schema(job, transforms, frame)
         try:
             written = frame.mapInArrow(_write_rows(job, schema), _WRITTEN).collect()
-        except PySparkException as error:
+        except JOB_FAILURES as error:
             samples = job.spec.limits.log_samples
             blamed = _blamed(error, transforms, samples=samples)
             raise blamed from (error if samples else None)
@@ -141,7 +145,7 @@ def schema_of(schema: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in schema]
 
 
-def translated(error: PySparkException, *, samples: bool = True) -> SemelError:
+def translated(error: Exception, *, samples: bool = True) -> SemelError:
     """The error that a task raised, or that Spark has, in semel's words.
 
     Without `samples` nothing of Spark's own message is shown, which may hold values of records.
@@ -162,7 +166,10 @@ def _cause(text: str, *, samples: bool) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"^\(?[\w.]*(Error|Exception)\b", line)]
     causes = (
-        causes or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)] or lines
+        causes
+        or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)]
+        or [rest for line in lines if (rest := line.removeprefix("Caused by: ")) != line]
+        or lines
     )
     cause = causes[-1][:500] if causes else ""
     return cause if samples else " ".join(_FAULT_NAME.findall(cause)[:1])
@@ -205,7 +212,7 @@ def _output_schema(
 
 
 def _blamed(
-    error: PySparkException, transforms: list[tuple[str, Callable]], *, samples: bool
+    error: Exception, transforms: list[tuple[str, Callable]], *, samples: bool
 ) -> SemelError:
     """The error of the transforms' job: of the user's code, when the trace shows it, or Spark's."""
     text = str(error)

@@ -1,0 +1,69 @@
+"""`semel check`: whether ledger, Spark, executors and folders are as semel needs them."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from semel.cli import output
+
+
+def check(
+    pipeline: Annotated[
+        str | None, typer.Argument(help="The pipeline's name; all when left out.")
+    ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            help="sc://host:port, or a master such as spark://host:7077; else SEMEL_SPARK_REMOTE, "
+            "else the local stack's."
+        ),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Check the ledger, Spark, its executors and the folders. Exit 1 when something is wrong.
+
+    Runs a small Spark job that looks at each executor: semel, ledger, folders, cache, clock.
+
+    Example: semel check flights
+    """
+    from semel.errors import SpecError
+    from semel.spark.check import check as look
+    from semel.spec import pipeline as pipelines
+
+    broken = ""
+    if pipeline:
+        specs = [pipelines.find(pipeline)]
+    else:
+        specs = pipelines.loadable()
+        try:
+            pipelines.load_all()
+        except SpecError as error:
+            broken = str(error).splitlines()[0]
+
+    def say(line: str) -> None:
+        output.progress.print(line, markup=False)
+
+    found = look(specs, spark, say)
+    if broken:
+        found.add("pipelines", broken, "semel validate")
+
+    def render() -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, padding=(0, 1, 0, 0))
+        for name in ("", "checked", "found"):
+            table.add_column(name, overflow="fold", no_wrap=name != "found")
+        for one in found.checks:
+            detail = Text(one.detail + (f"\n-> {one.remedy}" if one.remedy else ""))
+            table.add_row("[green]ok[/]" if one.ok else "[red]WRONG[/]", one.name, detail)
+        output.result.print(table)
+        wrong = sum(not one.ok for one in found.checks)
+        print(f"{wrong} of {len(found.checks)} checks say what to do" if wrong else "all is right")
+
+    checks = [{"ok": one.ok, **asdict(one)} for one in found.checks]
+    payload = {"ok": found.ok, "checks": checks, "executors": found.answers}
+    output.emit(payload, as_json=as_json, render=render)
+    if not found.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,318 @@
+"""check: whether ledger, Spark, its executors and the folders are as semel needs them.
+
+How it works: the driver takes a lock in the ledger and writes a file beside each sink; a Spark job
+of more tasks than there are slots looks for both, from each executor, and writes files that the
+driver then gives second names (semel.spark.probe). Nothing of it stays.
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from semel import __version__, limits, settings
+from semel.errors import SemelError, TerminalError, UnavailableError
+from semel.ledger import Ledger, row
+from semel.ledger.migrate import revisions
+from semel.sources.files import list_files
+from semel.spark import probe
+from semel.spark.engine import JOB_FAILURES, translated
+from semel.spark.session import open_engine
+from semel.spark.settings import SETTINGS
+from semel.spec.pipeline import Spec
+from semel.stage import Say
+from semel.storage import check_links, check_links_of
+
+_REMEDIES = {
+    "semel": f"install semel {__version__} into the Python that PYSPARK_PYTHON names there",
+    "ledger": f"set {settings.LEDGER_VARIABLE} to the driver's ledger in that executor's "
+    "environment, and let it reach that address",
+    "folders": "mount the data folder there, under the driver's path, and let that user write to "
+    "it: one user for driver and executors, or a common group and umask 002",
+    "source": "mount the source's folder there, under the driver's path, and let that user read it",
+    "links": "run executors and driver as one user, or give both a common group and the executors "
+    "umask 002",
+    "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
+    "clocks": "set the clocks of these machines by NTP (chrony, systemd-timesyncd)",
+}
+_EXECUTORS = {
+    "semel": "semel on executors",
+    "ledger": "ledger from executors",
+    "folders": "sink from executors",
+    "source": "source from executors",
+    "cache": "cache of executors",
+}
+"""What a task looks at, as it is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at. `remedy`: what to do, empty when it is right."""
+
+    name: str
+    detail: str
+    remedy: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.remedy
+
+
+@dataclass(kw_only=True)
+class Found:
+    """All that was looked at, and what each task answered."""
+
+    checks: list[Check] = field(default_factory=list)
+    answers: list[probe.Answer] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def add(self, name: str, detail: str, remedy: str = "") -> None:
+        self.checks.append(Check(name=name, detail=detail, remedy=remedy))
+
+
+def check(specs: list[Spec], spark: str | None, say: Say) -> Found:
+    """Look at everything for these pipelines. `spark`: a master or a Connect server's address.
+
+    None: the one that is declared. What is wrong is an answer, and no error.
+    """
+    found = Found()
+    with ExitStack() as stack:
+        say("the ledger")
+        ahead, key = _ledger(found, stack)
+        say("the folders")
+        folders, samples = _folders(found, stack, specs), _sources(found, specs)
+        needed = not specs or any(not spec.by_position for spec in specs)
+        asked = probe.Asked(
+            key=key if needed else None,
+            token=secrets.token_hex(16),
+            folders=tuple(map(str, folders)),
+            sources=tuple({str(spec.source_root()) for spec in specs}),
+            samples=tuple(samples),
+            seconds=limits.CHECK_TASK_SECONDS,
+        )
+        for folder in folders:
+            (folder / "driver").write_text(asked.token, encoding="utf-8")
+        say("Spark")
+        began = time.time()
+        if _spark(found, spark, asked, say):
+            _executors(found, asked, needed=needed)
+            _links(found, folders)
+            _clocks(found, ahead, began, time.time())
+    return found
+
+
+def _ledger(found: Found, stack: ExitStack) -> tuple[float | None, int | None]:
+    """How much the driver's clock is surely ahead of the ledger's (seconds), and the lock that is
+    held; None of both when it is not reached.
+    """
+    try:
+        ledger = stack.enter_context(Ledger(settings.ledger_dsn()))
+        connection = stack.enter_context(ledger.transaction())
+    except (SemelError, sa.exc.ArgumentError) as error:
+        found.add(
+            "ledger", str(error),
+            f"start that PostgreSQL, or name another in {settings.LEDGER_VARIABLE}; "
+            "`semel up` starts a local one",
+        )  # fmt: skip
+        return None, None
+    row(connection, "ledger", "settings", lock_timeout="0", idle_timeout="0")
+    server = row(connection, "check", "server")
+    shown = f"{ledger!r}, PostgreSQL {server['version']}"
+    if server["standby"]:
+        found.add("ledger", f"{shown}: a standby", "name its primary, or promote it")
+    elif server["version_num"] < limits.POSTGRES_VERSION_MIN * 10_000:
+        found.add("ledger", shown, f"take PostgreSQL {limits.POSTGRES_VERSION_MIN} or newer")
+    else:
+        found.add("ledger", shown)
+    _schema(found, ledger)
+    key = secrets.randbits(62)
+    row(connection, "check", "hold", key=key)
+    before = time.time()
+    seen = row(connection, "check", "look", key=key)
+    return probe.surely_ahead(before, float(seen["now_seconds"]), time.time()), key
+
+
+def _schema(found: Found, ledger: Ledger) -> None:
+    is_at, known = revisions(ledger)
+    detail = f"at revision {is_at or 'none'}, semel {__version__} needs {known[0]}"
+    remedy = "" if is_at == known[0] else "semel migrate"
+    if is_at and is_at not in known:
+        remedy = "install the version of semel that made it, or a newer one"
+    found.add("schema", detail, remedy)
+
+
+def _folders(found: Found, stack: ExitStack, specs: list[Spec]) -> list[Path]:
+    """A folder of the check's own for each sink, gone after it; where files are linked, links."""
+    user, made = os.geteuid(), []
+    wanted = {spec.sink_path() for spec in specs} or set(settings.data_roots())
+    for base in sorted({_there(path) for path in wanted}):
+        try:
+            folder = stack.enter_context(_own_folder(base))
+            check_links(folder, folder / "links")
+            made.append(folder)
+            found.add("sink", f"user {user} writes and links below {base}")
+        except (OSError, TerminalError) as error:
+            found.add(
+                "sink", f"user {user}, below {base}: {error}",
+                "let that user write to it, on a file system of this machine that has hard links",
+            )  # fmt: skip
+    return made
+
+
+def _sources(found: Found, specs: list[Spec]) -> list[probe.Sample]:
+    """The beginning of each source's newest file."""
+    samples = []
+    for spec in specs:
+        try:
+            listing = list_files(spec)
+            samples += [_sample(listing.root / file.path) for file in listing.files[-1:]]
+            closed = [f"{each.path}: {each.reason}" for each in listing.refused]
+            trouble = "" if listing.complete else "; ".join(closed[: limits.FILES_NAMED_MAX])
+        except OSError as error:
+            trouble = str(error)
+        if trouble:
+            found.add(
+                "source", f"{spec.name}: {trouble}",
+                f"let user {os.geteuid()} read all below {spec.source_root()}",
+            )  # fmt: skip
+        else:
+            found.add("source", f"{len(listing.files)} files of {spec.name} in {listing.root}")
+    return samples
+
+
+def _there(path: Path) -> Path:
+    """The folder, or the first one above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+@contextmanager
+def _own_folder(base: Path) -> Iterator[Path]:
+    folder = base / f".semel-check-{secrets.token_hex(8)}"
+    (folder / "links").mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _sample(path: Path) -> probe.Sample:
+    with path.open("rb") as file:
+        head = file.read(limits.HEAD_BYTES)
+    digest = hashlib.sha256(head).hexdigest()
+    return probe.Sample(path=str(path), length=len(head), digest=digest)
+
+
+def _spark(found: Found, spark: str | None, asked: probe.Asked, say: Say) -> bool:
+    """Run the tasks. Whether they answered."""
+    try:
+        with open_engine(spark or settings.spark_remote(), say) as engine:
+            session = engine.session
+            found.add("Spark", f"version {session.version} answers, and has the settings")
+            found.answers += _asked(session, asked)
+    except JOB_FAILURES as error:
+        found.add("executors", str(translated(error)), _job_remedy(str(error)))
+    except UnavailableError as error:
+        found.add(
+            "Spark", str(error),
+            f"start it, or name another in {settings.SPARK_VARIABLE} or with --spark; `semel up` "
+            "starts a local one",
+        )  # fmt: skip
+    except TerminalError as error:
+        conf = " ".join(f"--conf {name}={value}" for name, value in SETTINGS.items())
+        found.add("Spark", str(error), f"start it with {conf}")
+    return bool(found.answers)
+
+
+def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.Answer]:
+    """Let more tasks look than there are slots, so that some come to each executor."""
+    cloudpickle.register_pickle_by_value(probe)
+    for _ in range(2):  # The first job may run before all executors have come.
+        numbers = session.range(limits.CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
+        count = 2 * len({number for (number,) in numbers})
+    rows = session.range(0, count, 1, count).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
+    return [probe.Answer.of(each["answer"]) for each in rows]
+
+
+def _job_remedy(text: str) -> str:
+    """What is to be done when no task could begin."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return f"let PYSPARK_PYTHON name a Python {python} on each executor"
+    if "Cannot run program" in text:
+        return "let PYSPARK_PYTHON name a Python that is there on each executor"
+    if "semel.spark.daemon" in text or "No module named" in text:
+        return _REMEDIES["semel"]
+    return "see Spark's own log of that executor, then run this again"
+
+
+def _executors(found: Found, asked: probe.Asked, *, needed: bool) -> None:
+    """What is wrong with each part, and where."""
+    hosts = sorted({answer.host for answer in found.answers})
+    pythons = sorted({answer.python for answer in found.answers})
+    count = len({(answer.host, answer.process) for answer in found.answers})
+    found.add("executors", f"{count} on {', '.join(hosts)}; Python {', '.join(pythons)}")
+    right = {
+        "semel": f"version {__version__}",
+        "ledger": "the driver's" if asked.key is not None else "not asked",
+        "folders": f"{len(asked.folders)} folders, written and read both ways",
+        "source": f"{len(asked.sources)} folders, {len(asked.samples)} files read",
+        "cache": ", ".join(sorted({answer.cache for answer in found.answers})),
+    }
+    if not needed:
+        right["ledger"] = "not needed: identity by position"
+    for part, name in _EXECUTORS.items():
+        where: dict[str, set[str]] = {}
+        for answer in found.answers:
+            if trouble := _trouble(answer, part):
+                where.setdefault(trouble, set()).add(f"{answer.host} (user {answer.user})")
+        for trouble, places in where.items():
+            found.add(name, f"{', '.join(sorted(places))}: {trouble}", _REMEDIES[part])
+        if not where:
+            found.add(name, right[part])
+
+
+def _trouble(answer: probe.Answer, part: str) -> str:
+    trouble = answer.troubles.get(part, "")
+    if part == "semel" and not trouble and answer.semel != __version__:
+        return f"semel {answer.semel}, and the driver has {__version__}"
+    return trouble
+
+
+def _links(found: Found, folders: list[Path]) -> None:
+    """Whether the driver can give names to what tasks wrote, as finalize does."""
+    made = [Path(path) for answer in found.answers for path in answer.made]
+    for folder in folders:
+        paths = [path for path in made if path.parent == folder]
+        try:
+            check_links_of(paths, folder / "links")
+            found.add("links", f"of {len(paths)} files that tasks made below {folder.parent}")
+        except (OSError, TerminalError) as error:
+            found.add("links", str(error), _REMEDIES["links"])
+
+
+def _clocks(found: Found, ahead: float | None, began: float, ended: float) -> None:
+    """Clocks beside the ledger's; where that was not reached, beside the driver's."""
+    apart = {"driver": ahead or 0.0}
+    for answer in found.answers:
+        seconds = answer.ahead_seconds
+        if seconds is None:  # Known is only that its task ran meanwhile.
+            seconds = apart["driver"] - probe.surely_ahead(began, answer.time_seconds, ended)
+        apart[answer.host] = max(seconds, apart.get(answer.host, 0.0), key=abs)
+    shown = ", ".join(f"{where} {seconds:+.2f} s" for where, seconds in apart.items())
+    whose = "ledger" if ahead is not None else "driver"
+    far = any(abs(seconds) > limits.CLOCKS_APART_SECONDS_MAX for seconds in apart.values())
+    found.add("clocks", f"ahead of the {whose}'s: {shown}", _REMEDIES["clocks"] if far else "")
