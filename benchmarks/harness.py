@@ -104,7 +104,6 @@ def open_place() -> Iterator[Place]:
         jobs = folder / "home" / "spark_jobs"
         jobs.mkdir(parents=True)
         (jobs / "bench_transform.py").write_text(_TRANSFORM)
-        (folder / "home" / "sql").symlink_to(ROOT / "sql")
         os.environ["SEMEL_HOME"] = str(folder / "home")
         os.environ["SEMEL_DATA_ROOTS"] = str(folder / "data")
         with server() as dsn:

@@ -3,6 +3,6 @@
 It stands apart from microbatch.py because Airflow stops all DAGs of a file with an import error.
 """
 
-from semel.airflow.factory import refuse_broken
+from semel.airflow import broken_dags
 
-refuse_broken()
+broken_dags(globals())

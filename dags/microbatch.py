@@ -1,5 +1,5 @@
-"""One Airflow DAG for each pipeline in pipelines/*.yaml."""
+"""One Airflow DAG for each pipeline in pipelines/*.yaml, and one that runs collect for all."""
 
-from semel.airflow.factory import pipeline_dags
+from semel.airflow import dags
 
-globals().update(pipeline_dags())
+dags(globals())

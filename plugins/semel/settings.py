@@ -15,6 +15,10 @@ from semel.errors import TerminalError, UnavailableError
 LEDGER_VARIABLE = "SEMEL_LEDGER_DSN"
 SPARK_VARIABLE = "SEMEL_SPARK_REMOTE"
 CACHE_VARIABLE = "SEMEL_CACHE_DIR"
+HOME_VARIABLE = "SEMEL_HOME"
+PIPELINES_VARIABLE = "SEMEL_PIPELINES_DIR"
+TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
+DATA_VARIABLE = "SEMEL_DATA_ROOTS"
 
 
 def ledger_dsn() -> str:
@@ -54,9 +58,20 @@ def _address(variable: str) -> str:
     )
 
 
+def project() -> Path | None:
+    """The project's top folder as SEMEL_HOME names it, else the checkout that this file lies in.
+
+    None: semel was installed as a package, and nobody has said.
+    """
+    if named := os.environ.get(HOME_VARIABLE):
+        return Path(named)
+    above = Path(__file__).resolve().parents[2]
+    return above if (above / "pyproject.toml").is_file() else None
+
+
 def home() -> Path:
-    """The project's top folder (SEMEL_HOME, else the checkout that this file lies in)."""
-    return Path(os.environ.get("SEMEL_HOME") or Path(__file__).resolve().parents[2])
+    """The project's top folder: SEMEL_HOME, else the checkout, else the working folder."""
+    return project() or Path.cwd()
 
 
 def state_dir() -> Path:
@@ -65,18 +80,18 @@ def state_dir() -> Path:
 
 
 def sql_dir() -> Path:
-    """schema.sql, migrations/ and queries/."""
-    return home() / "sql"
+    """schema.sql, migrations/ and queries/: a link to the checkout's sql/, a folder in a wheel."""
+    return Path(__file__).resolve().parent / "sql"
 
 
 def pipelines_dir() -> Path:
     """The folder of the pipelines' YAML files (SEMEL_PIPELINES_DIR, else dags/pipelines)."""
-    return Path(os.environ.get("SEMEL_PIPELINES_DIR") or home() / "dags" / "pipelines")
+    return Path(os.environ.get(PIPELINES_VARIABLE) or home() / "dags" / "pipelines")
 
 
 def transforms_dir() -> Path:
-    """The only folder that transforms are imported from."""
-    return home() / "spark_jobs"
+    """The only folder that transforms are taken from (SEMEL_TRANSFORMS_DIR, else spark_jobs)."""
+    return Path(os.environ.get(TRANSFORMS_VARIABLE) or home() / "spark_jobs")
 
 
 def data_roots() -> list[Path]:
@@ -84,7 +99,7 @@ def data_roots() -> list[Path]:
 
     The first one is what relative paths in a pipeline's YAML start from.
     """
-    named = os.environ.get("SEMEL_DATA_ROOTS")
+    named = os.environ.get(DATA_VARIABLE)
     roots = named.split(os.pathsep) if named else [str(home() / "data")]
     return [Path(root).resolve() for root in roots if root]
 
@@ -100,7 +115,7 @@ def allowed(path: str | os.PathLike, key: str) -> Path:
         shown = os.pathsep.join(map(str, roots))
         raise TerminalError(
             f"{key}: {str(path)!r} lies outside the allowed folders {shown}; "
-            "move it there, or name its folder in SEMEL_DATA_ROOTS"
+            f"move it there, or name its folder in {DATA_VARIABLE}"
         )
     return resolved
 

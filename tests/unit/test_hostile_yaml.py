@@ -8,7 +8,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from semel.airflow import factory
+from semel.airflow import COLLECT_DAG_ID
 from semel.errors import SpecError
 from semel.spec import pipeline
 from semel.spec import yaml as spec_yaml
@@ -282,8 +282,8 @@ def test_tags_make_nothing(file: Path, tag: str, monkeypatch: pytest.MonkeyPatch
 def test_a_name_is_a_dags_of_its_own(file: Path, name: str) -> None:
     """Every name of the pattern may be taken, but that of the DAG that collects."""
     spec = loaded(file, with_value("name", f'"{name}"'))
-    assert (spec is None) == (name == factory.COLLECT_DAG_ID)
-    assert RESERVED_NAME == factory.COLLECT_DAG_ID
+    assert (spec is None) == (name == COLLECT_DAG_ID)
+    assert RESERVED_NAME == COLLECT_DAG_ID
 
 
 def test_the_refused_name_is_told(file: Path) -> None:

@@ -1,8 +1,7 @@
 """DAGs from pipelines' YAML files: plan >> stage >> commit >> finalize, and one DAG that collects.
 
 A file that is wrong must take down its own pipeline only. Airflow knows import errors per Python
-file and sets all DAGs of such a file stale, so they are raised by dags/broken_pipelines.py, which
-holds no DAG.
+file and sets all DAGs of such a file stale, so they are raised in a DAG file that holds no DAG.
 """
 
 from datetime import timedelta
@@ -16,7 +15,7 @@ from airflow.sdk import (
     get_parsing_context,
 )
 
-from semel.airflow import describe
+from semel.airflow import describe, surroundings
 from semel.airflow.operators import (
     INTERVAL_END,
     INTERVAL_START,
@@ -32,7 +31,6 @@ from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
 from semel.spec.yaml import declared_name
 
-COLLECT_DAG_ID = "semel_collect"
 COLLECT_SCHEDULE = "17 * * * *"
 """Hourly, off the full hour, when many pipelines begin."""
 
@@ -48,21 +46,37 @@ DEFAULT_ARGS = {
 is furthest goes first: Airflow's default would plan and stage new batches before it commits any."""
 
 
-def pipeline_dags() -> dict[str, DAG]:
-    """The DAGs of all pipelines whose file is right, by id; in a task's process only its own."""
-    if wanted := get_parsing_context().dag_id:
-        return {wanted: pipeline_dag(pipeline.find(wanted))}
-    return {spec.name: pipeline_dag(spec) for spec in load()[0]}
+def dags(folder: Path | None, collect: str) -> dict[str, DAG]:
+    """The DAGs of the folder's pipelines whose file is right, and the one that collects, by id.
+
+    In a task's process it is the task's own DAG alone: none, when that is of another file.
+    """
+    surroundings.find_folders()
+    wanted = get_parsing_context().dag_id
+    names = _names(folder)
+    if collect in names:
+        raise SpecError(
+            f"a pipeline is named {collect!r}: give the DAG that collects another name, as in "
+            "dags(globals(), collect=\"collect_pipelines\")"
+        )
+    made = {}
+    if wanted in names:
+        made = {wanted: pipeline_dag(pipeline.find(wanted, folder), folder)}
+    elif not wanted:
+        made = {spec.name: pipeline_dag(spec, folder) for spec in load(folder)[0]}
+    if wanted in (None, collect):
+        made[collect] = collect_dag(names, folder, collect)
+    return made
 
 
-def load() -> tuple[list[Spec], list[str]]:
+def load(folder: Path | None = None) -> tuple[list[Spec], list[str]]:
     """The pipelines that get a DAG, and what is wrong with the others' files.
 
     Of two files that clash, the one that comes first by name gets its DAG.
     """
     loaded: dict[Path, Spec] = {}
     problems: list[str] = []
-    for path in pipeline.files():
+    for path in pipeline.files(folder):
         try:
             loaded[path] = pipeline.load(path)
         except SpecError as error:
@@ -76,14 +90,15 @@ def load() -> tuple[list[Spec], list[str]]:
     return good, problems + clashes
 
 
-def refuse_broken() -> None:
+def refuse_broken(folder: Path | None) -> None:
     """Raise what is wrong with the pipelines' files, for Airflow's list of import errors."""
-    if problems := load()[1]:
+    surroundings.find_folders()
+    if problems := load(folder)[1]:
         raise SpecError("\n" + "\n".join(problems)) from None
 
 
-def pipeline_dag(spec: Spec) -> DAG:
-    """The DAG of one pipeline."""
+def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
+    """The DAG of one pipeline of a folder."""
     timetable = spec.schedule and CronDataIntervalTimetable(spec.schedule, timezone="UTC")
     dag = DAG(
         dag_id=spec.name,
@@ -98,19 +113,20 @@ def pipeline_dag(spec: Spec) -> DAG:
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,
     )
+    where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
     chain(
-        PlanOperator(task_id="plan", pipeline=spec.name, dag=dag),
-        StageOperator(task_id="stage", pipeline=spec.name, dag=dag),
-        CommitOperator(task_id="commit", pipeline=spec.name, dag=dag),
-        FinalizeOperator(task_id="finalize", pipeline=spec.name, dag=dag),
+        PlanOperator(task_id="plan", **where),
+        StageOperator(task_id="stage", **where),
+        CommitOperator(task_id="commit", **where),
+        FinalizeOperator(task_id="finalize", **where),
     )
     return dag
 
 
-def collect_dag() -> DAG:
-    """The DAG that collects all pipelines, each in a task of its own."""
+def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:
+    """The DAG that collects the pipelines of these names, each in a task of its own."""
     dag = DAG(
-        dag_id=COLLECT_DAG_ID,
+        dag_id=dag_id,
         description="Forgets ids past their horizon, merges id runs, removes lost attempts' files.",
         doc_md=describe.COLLECT,
         schedule=CronDataIntervalTimetable(COLLECT_SCHEDULE, timezone="UTC"),
@@ -120,11 +136,19 @@ def collect_dag() -> DAG:
         tags={"semel", "maintenance"},
         default_args=DEFAULT_ARGS,
     )
-    names = sorted({declared_name(path) for path in pipeline.files()})
     CollectOperator.partial(
-        task_id="collect", map_index_template="{{ task.pipeline }}", dag=dag
+        task_id="collect", map_index_template="{{ task.pipeline }}", folder=_text(folder), dag=dag
     ).expand(pipeline=names)
     return dag
+
+
+def _names(folder: Path | None) -> list[str]:
+    """All that the folder's files declare, also those of files that are wrong."""
+    return sorted({declared_name(path) for path in pipeline.files(folder)})
+
+
+def _text(folder: Path | None) -> str | None:
+    return str(folder) if folder else None
 
 
 def _params(spec: Spec) -> dict[str, Param]:

@@ -8,9 +8,11 @@ The verbs and Spark are imported by the task that runs, because Airflow imports 
 few seconds to look for DAGs, and they cost 1.6 s of a core.
 """
 
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, SkipMixin
@@ -59,22 +61,30 @@ class VerbOperator(BaseOperator):
     """One verb for one pipeline.
 
     Purpose: load the pipeline, open the ledger, and end the log with the verb's summary.
+    `pipeline`: its name. `folder`: the absolute path of the folder that its YAML file lies in; left
+    out, what SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir names.
     What it does not do: decide anything. A TerminalError fails the task without a retry, for the
     same call would fail again; any other error is retried.
     """
 
     ui_color = "#eef4f8"
 
-    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
+        self.folder = folder
 
     def execute(self, context: Mapping[str, Any]) -> str:
         """Run the verb. Returns its summary, which is the task's XCom."""
         from semel import settings
+        from semel.airflow import surroundings
         from semel.ledger import Ledger
 
         try:
+            surroundings.find_folders()
+            surroundings.find_ledger()
+            if self.folder:
+                os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.
             spec = pipeline.find(self.pipeline)
             with Ledger(settings.ledger_dsn()) as ledger:
                 text = self.act(ledger, spec, context)

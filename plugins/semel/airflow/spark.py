@@ -1,6 +1,7 @@
 """Where a task stages: over Spark Connect, or in a driver of its own under spark-submit.
 
-The type of the Airflow connection `spark_default` decides: `spark_connect` or `spark`.
+The Airflow connection `semel_spark`, else `spark_default`, says where Spark is. Its type, which is
+`spark_connect` or `spark`, decides.
 """
 
 import json
@@ -13,14 +14,10 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowNotFoundException,
-    AirflowRuntimeError,
-)
+from airflow.sdk.exceptions import AirflowException
 
-from semel import errors, settings, summary
+from semel import errors, summary
+from semel.airflow.surroundings import connection_of
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.spark.engine import SparkEngine
@@ -29,8 +26,10 @@ from semel.spark.settings import settings_for
 from semel.spec.pipeline import Spec
 from semel.stage import Say, stage
 
-CONNECTION = "spark_default"
-"""The Airflow connection that says where Spark is."""
+CONNECTIONS = ("semel_spark", "spark_default")
+"""The Airflow connections that say where Spark is: the first one that there is."""
+
+_PROGRAM = Path(__file__).parents[1] / "spark" / "submitted" / "stage_batch.py"
 
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "WARN"}
 
@@ -60,11 +59,13 @@ class Stager:
         """Stage the batch and return the summary. Errors are those of semel.stage."""
         connection = _connection()
         if connection.conn_type == "spark_connect":
-            return self._over_connect(SparkConnectHook(CONNECTION).get_connection_url())
+            hook = SparkConnectHook(connection.conn_id)
+            return self._over_connect(hook.get_connection_url())
         if connection.conn_type == "spark":
             return self._submitted(connection)
         raise TerminalError(
-            f"the Airflow connection {CONNECTION} is of type {connection.conn_type!r}; {_HOW}"
+            f"the Airflow connection {connection.conn_id} is of type "
+            f"{connection.conn_type!r}; {_HOW}"
         )
 
     def cancel(self) -> None:
@@ -86,13 +87,13 @@ class Stager:
     def _submitted(self, connection: Any) -> str:
         if connection.extra_dejson.get("deploy-mode") == "cluster":
             raise TerminalError(
-                f"the Airflow connection {CONNECTION} asks for deploy-mode cluster; semel needs "
-                "the driver beside the task: set it to client, or use Spark Connect"
+                f"the Airflow connection {connection.conn_id} asks for deploy-mode cluster; semel "
+                "needs the driver beside the task: set it to client, or use Spark Connect"
             )
         with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
             answer = Path(folder) / "answer.json"
             hook = SparkSubmitHook(
-                conn_id=CONNECTION,
+                conn_id=connection.conn_id,
                 name=f"semel {self.spec.name} batch {self.batch_id}",
                 conf=settings_for(connection.host or "") | _QUIET,
                 application_args=[self.spec.name, str(self.batch_id), "--answer", str(answer)],
@@ -100,8 +101,7 @@ class Stager:
             self._hook = hook
             failure = None
             try:
-                program = settings.transforms_dir() / "stage_batch.py"
-                hook.submit(str(program), env=self._environment())
+                hook.submit(str(_PROGRAM), env=self._environment())
             except AirflowException as error:
                 failure = error
             finally:
@@ -120,10 +120,10 @@ class Stager:
 
 
 def _connection() -> Any:
-    try:
-        return BaseHook.get_connection(CONNECTION)
-    except (AirflowNotFoundException, AirflowRuntimeError) as error:
-        raise TerminalError(f"there is no Airflow connection {CONNECTION}; {_HOW}") from error
+    for name in CONNECTIONS:
+        if connection := connection_of(name):
+            return connection
+    raise TerminalError(f"there is no Airflow connection {' or '.join(CONNECTIONS)}; {_HOW}")
 
 
 def _told(answer: Path, failure: AirflowException | None) -> str:

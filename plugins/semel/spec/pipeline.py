@@ -236,9 +236,9 @@ class UnknownPipelineError(SpecError):
     """No pipeline has this name. The message lists those that there are."""
 
 
-def files() -> list[Path]:
-    """The pipelines' YAML files, sorted by name."""
-    folder = settings.pipelines_dir()
+def files(folder: Path | None = None) -> list[Path]:
+    """The YAML files of a folder of pipelines, else of settings.pipelines_dir(), by name."""
+    folder = folder or settings.pipelines_dir()
     found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
     return sorted(filter(os.path.isfile, found))
 
@@ -307,17 +307,18 @@ def json_schema_text() -> str:
     return json.dumps(json_schema(), indent=2)
 
 
-def find(name: str) -> Spec:
-    """The pipeline of this name, also when another pipeline's file is broken.
+def find(name: str, folder: Path | None = None) -> Spec:
+    """The pipeline of this name in `files(folder)`, also when another pipeline's file is broken.
 
     UnknownPipelineError lists what there is. SpecError: its file is wrong, or two declare it.
     """
-    declared = [(spec_yaml.declared_name(path), path) for path in files()]
+    declared = [(spec_yaml.declared_name(path), path) for path in files(folder)]
     found = [path for known, path in declared if known == name]
     if not found:
+        where = folder or settings.pipelines_dir()
         there = ", ".join(sorted({known for known, _ in declared})) or "none"
         raise UnknownPipelineError(
-            f"no pipeline is named {name!r} in {settings.pipelines_dir()}; there are: {there}"
+            f"no pipeline is named {name!r} in {where}; there are: {there}"
         )
     if len(found) > 1:
         shown = " and ".join(map(str, found))

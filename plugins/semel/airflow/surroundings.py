@@ -1,0 +1,88 @@
+"""What Airflow knows of the surroundings goes where semel looks: into this process's environment.
+
+The environment's own variables win. What they leave open, Airflow's Variables say of folders, and
+the connection `semel_ledger` of the ledger. A task's process, and one that parses a DAG file, is
+its own, so that nothing outlives it.
+"""
+
+import os
+
+import psycopg
+import sqlalchemy as sa
+from airflow.sdk import BaseHook, Connection, Variable
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+from psycopg.conninfo import make_conninfo
+
+from semel import settings
+from semel.errors import TerminalError
+
+LEDGER_CONNECTION = "semel_ledger"
+
+FOLDERS = (
+    settings.DATA_VARIABLE,
+    settings.PIPELINES_VARIABLE,
+    settings.TRANSFORMS_VARIABLE,
+)
+"""In Airflow they are Variables of the same names in lower case. Who sets SEMEL_HOME has said where
+all of them are, and Airflow is not asked."""
+
+
+def find_folders() -> None:
+    """Set the folders' variables. TerminalError when nothing says where data may lie."""
+    if os.environ.get(settings.HOME_VARIABLE):
+        return
+    for name in FOLDERS:
+        if not os.environ.get(name) and (value := Variable.get(name.lower(), default=None)):
+            os.environ[name] = value
+    # The working folder, which the command line takes, may differ from one task to the next.
+    name = settings.DATA_VARIABLE
+    if not os.environ.get(name) and settings.project() is None:
+        raise TerminalError(
+            f"nothing says where sources and sinks lie: set the Airflow Variable {name.lower()}, "
+            f"or {name} in the environment of the DAG processor and of all workers"
+        )
+
+
+def find_ledger() -> None:
+    """Set SEMEL_LEDGER_DSN by the connection `semel_ledger`, where there is one.
+
+    TerminalError when it is none to a Postgres.
+    """
+    if os.environ.get(settings.LEDGER_VARIABLE):
+        return
+    if connection := connection_of(LEDGER_CONNECTION):
+        os.environ[settings.LEDGER_VARIABLE] = _address(connection)
+
+
+def connection_of(name: str) -> Connection | None:
+    """An Airflow connection, or None when there is none of this name."""
+    try:
+        return BaseHook.get_connection(name)
+    except (AirflowNotFoundException, AirflowRuntimeError):
+        return None
+
+
+def _address(connection: Connection) -> str:
+    if connection.conn_type != "postgres":
+        raise TerminalError(
+            f"the Airflow connection {LEDGER_CONNECTION} is of type {connection.conn_type!r}; "
+            f"make it one of type postgres, or set {settings.LEDGER_VARIABLE}"
+        )
+    # What the extra field says goes to the driver: sslmode, sslrootcert.
+    options = {name: str(value) for name, value in connection.extra_dejson.items()}
+    try:
+        make_conninfo(**options)
+    except psycopg.ProgrammingError as error:
+        raise TerminalError(
+            f"the Airflow connection {LEDGER_CONNECTION}: its extra field has what PostgreSQL's "
+            f"client does not know ({error}); remove it there"
+        ) from error
+    return sa.URL.create(
+        "postgresql",
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host or None,
+        port=connection.port,
+        database=connection.schema or None,
+        query=options,
+    ).render_as_string(hide_password=False)
