@@ -108,6 +108,17 @@ def point_executors(state: Path, dsn: str) -> None:
     (state / "addresses.json").write_text(json.dumps({settings.LEDGER_VARIABLE: dsn}))
 
 
+@contextmanager
+def empty_database(postgres: str) -> Iterator[str]:
+    """The DSN of a database with nothing in it, for the length of a block."""
+    name = f"semel_empty_{secrets.token_hex(6)}"
+    _admin(postgres, f"CREATE DATABASE {name}")
+    try:
+        yield _dsn(postgres, name)
+    finally:
+        _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def lose(ledger: Ledger) -> None:
     """Lose all that a ledger holds; a new one, that knows nothing, takes its place."""
     with ledger.engine.begin() as connection:

@@ -1,3 +1,4 @@
 """Fixtures of the acceptance tests."""
 
 from fix_stack import _running_stack, stack  # noqa: F401
+from fix_wheel import installed  # noqa: F401

@@ -1,7 +1,6 @@
 """`semel migrate` and sql/schema.sql make the same ledger."""
 
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from fix_postgres import empty_database
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger.migrate import migrate
@@ -42,12 +42,8 @@ CATALOG = {
 @pytest.fixture
 def empty(postgres: str) -> Iterator[str]:
     """The DSN of a database of this test's own, with nothing in it."""
-    name = f"semel_migrate_{secrets.token_hex(6)}"
-    server = sa.make_url(postgres).set(drivername="postgresql")
-    with psycopg.connect(server.render_as_string(hide_password=False), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-        yield server.set(database=name).render_as_string(hide_password=False)
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with empty_database(postgres) as dsn:
+        yield dsn
 
 
 def shape(dsn: str) -> dict[str, list[tuple]]:

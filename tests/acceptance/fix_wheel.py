@@ -1,0 +1,81 @@
+"""semel's wheel in an environment outside of the checkout, as somebody has it who installs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND_SECONDS_MAX = 300
+_AWAY = ("Failed to fetch", "error sending request", "dns error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """An environment that has semel from its wheel, and all that semel needs."""
+
+    bin: Path
+
+    @property
+    def python(self) -> str:
+        """Its Python."""
+        return str(self.bin / "python")
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Variables for its processes: none of semel's or Airflow's but these."""
+        ours = ("SEMEL_", "AIRFLOW", "PYTHON", "PYSPARK", "SPARK_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        # Spark's scripts lie in the environment of the tests.
+        path = [str(self.bin), sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
+        return {**inherited, "PATH": os.pathsep.join(path), **variables}
+
+    def call(self, *words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs in a folder, to its end."""
+        return subprocess.run(
+            [str(self.bin / words[0]), *words[1:]], cwd=folder, env=self.environment(**variables),
+            capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel, built from the source distribution of what is tracked, and installed.
+
+    The other packages are those of the tests' own environment, which takes a second in place of
+    minutes; its semel is not seen, for a `.pth` file there is not read.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    _copy_tracked(folder / "source")
+    _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(folder / "source"))
+    [wheel] = (folder / "dist").glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), str(wheel))
+    [site] = (folder / "venv" / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Installed(bin=python.parent)
+
+
+def _copy_tracked(target: Path) -> None:
+    """What is or will be tracked, and nothing that an earlier build has left."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if os.path.lexists(ROOT / name):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+def _uv(*words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", *words], capture_output=True, text=True,
+        timeout=COMMAND_SECONDS_MAX,
+    )  # fmt: skip
+    if any(sign in done.stderr for sign in _AWAY):
+        pytest.skip("the package index does not answer, and a wheel needs setuptools from it")
+    assert done.returncode == 0, done.stderr
