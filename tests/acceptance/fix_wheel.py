@@ -47,8 +47,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel, built from the source distribution of what is tracked, and installed.
 
     The other packages are those of the tests' own environment, which takes a second in place of
-    minutes; its semel is not seen, for a `.pth` file there is not read.
+    minutes; its semel is not seen, for a `.pth` file there is not read. SEMEL_TEST_INSTALLED names
+    the bin folder of another environment with the wheel, such as one with another Airflow.
     """
+    if given := os.environ.get("SEMEL_TEST_INSTALLED"):
+        return Installed(bin=Path(given))
     folder = tmp_path_factory.mktemp("wheel")
     _copy_tracked(folder / "source")
     _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(folder / "source"))
