@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ found = {"dags": dags, "errors": bag.import_errors, "heavy": heavy, "bare": bare
     "plugins": [p.name for p in plugins]}
 print("\\n" + json.dumps(found))
 """
+
+
+def documented(holds: str) -> str:
+    """The example of docs/deploy.md that holds some words."""
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    [found] = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if holds in block]
+    return found
 
 
 def parsed(folder: Path, *only: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_rest import Airflow, wait_for
+from fix_dags import documented
 from fix_pipelines import Workbench
 from fix_postgres import empty_database, free_port
 from fix_wheel import Installed
@@ -22,12 +23,6 @@ from semel.stack import Endpoints
 START_SECONDS_MAX = 240
 STOP_SECONDS_MAX = 30
 PASSWORD = secrets.token_hex(12)
-
-DAG_FILE = """
-from semel.airflow import dags
-
-dags(globals(), "pipelines/")
-"""
 
 
 @dataclass(kw_only=True)
@@ -109,7 +104,9 @@ def own_airflow(
     dags.mkdir()
     bench.pipelines.rename(dags / "pipelines")
     bench.pipelines = dags / "pipelines"
-    (dags / "ours.py").write_text(DAG_FILE)
+    (dags / "ours.py").write_text(documented("import dags"))
+    by_hand = documented("PlanOperator").replace('"clicks"', '"shop"').replace('"@daily"', "None")
+    (dags / "by_hand.py").write_text(by_hand.replace("/srv/pipelines", str(bench.pipelines)))
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     passwords = bench.folder / "passwords.json"

@@ -8,6 +8,8 @@ from airflow_rest import Airflow, wait_for
 from fix_own_airflow import OwnAirflow
 from fix_pipelines import events
 
+DAGS = {"shop", "semel_collect", "clicks_and_more"}
+
 READ = """
 import json, sys
 from semel.reader import dataset
@@ -62,7 +64,7 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
     own.start(
         "scheduler", "scheduler", "--skip-serve-logs", AIRFLOW__CORE__EXECUTOR="LocalExecutor"
     )
-    wait_for(lambda: own.alive() or airflow.dags() >= {"shop", "semel_collect"}, "the DAGs")
+    wait_for(lambda: own.alive() or airflow.dags() >= DAGS, "the DAGs")
     assert airflow.import_errors() == {}
     airflow.run("shop")
     assert output(own) == list(range(1100))
@@ -70,7 +72,10 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
 
 
 def test_celery_executor(own_airflow: OwnAirflow) -> None:
-    """A Celery worker, with Postgres as its broker, goes on where LocalExecutor ended: exact."""
+    """The DAG by hand of the documents, in a Celery worker with Postgres as its broker: exact.
+
+    It goes on where LocalExecutor ended: the other DAG's records are not read again.
+    """
     own = own_airflow
     airflow = own.client()
     own.bench.write("in/b.jsonl", [*events(1000, 2000)])
@@ -82,7 +87,8 @@ def test_celery_executor(own_airflow: OwnAirflow) -> None:
         "scheduler", "scheduler", "--skip-serve-logs", AIRFLOW__CORE__EXECUTOR="CeleryExecutor"
     )
     wait_for(lambda: own.alive() or " ready." in own.log("worker"), "the worker")
-    airflow.run("shop")
+    airflow.call("PATCH", "/api/v2/dags/clicks_and_more", {"is_paused": False})
+    airflow.run("clicks_and_more")
     assert output(own) == list(range(2000))
     # The four tasks ran in the worker.
     assert own.log("worker").count("succeeded in") == 4

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from fix_dags import parsed_files, write
+from fix_dags import documented, parsed_files, write
 from semel import settings
 from semel.errors import TerminalError
 
-TWO_LINES = """
-from semel.airflow import dags
-dags(globals(), "pipelines/")
-"""
+TWO_LINES = documented("import dags")
 
 BESIDE = """
 from semel.airflow import dags, broken_dags
@@ -22,95 +19,67 @@ with DAG("theirs"): pass
 dags(globals(), "more", collect="collect_more")
 """
 
-BY_HAND = '''
-from airflow.sdk import DAG, chain
-from semel.airflow.operators import CommitOperator, FinalizeOperator, PlanOperator, StageOperator
-with DAG("by_hand", schedule="@daily"):
-    where = {{"pipeline": "clicks", "folder": {folder!r}}}
-    chain(
-        PlanOperator(task_id="plan", **where),
-        StageOperator(task_id="stage", **where),
-        CommitOperator(task_id="commit", **where),
-        FinalizeOperator(task_id="finalize", **where),
-    )
-'''
 
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A folder of DAG files of one's own, with two folders of pipelines."""
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of DAG files of one's own, some as documented, with two folders of pipelines."""
+    folder = tmp_path_factory.mktemp("own")
     for name in ("pipelines", "more"):
-        (tmp_path / "dags" / name).mkdir(parents=True)
-    write(tmp_path / "dags" / "pipelines", "clicks")
-    write(tmp_path / "dags" / "more", "views")
-    (tmp_path / "dags" / "ours.py").write_text(TWO_LINES)
-    return tmp_path
+        (folder / "dags" / name).mkdir(parents=True)
+    write(folder / "dags" / "pipelines", "clicks")
+    write(folder / "dags" / "pipelines", "typo").write_text("name: typo\nsurce: {}\n")
+    write(folder / "dags" / "more", "views")
+    (folder / "dags" / "ours.py").write_text(TWO_LINES)
+    (folder / "dags" / "beside.py").write_text(BESIDE)
+    (folder / "dags" / "broken.py").write_text(documented("broken_dags"))
+    (folder / "dags" / "by_hand.py").write_text(documented("PlanOperator"))
+    return folder
 
 
-def found_in(own: Path, *only: str, **variables: str) -> dict[str, Any]:
-    """What Airflow finds there. Folders are Variables of Airflow's unless they are named."""
-    inside = {"AIRFLOW_VAR_SEMEL_DATA_ROOTS": str(own / "data")}
-    return parsed_files(own, own / "dags", variables or inside, *only)
+def found_in(folder: Path, *only: str) -> dict[str, Any]:
+    """What Airflow finds in dags/, with a Variable of Airflow's, and its safe mode on."""
+    inside = {"AIRFLOW_VAR_SEMEL_DATA_ROOTS": str(folder / "data")}
+    return parsed_files(folder, folder / "dags", inside, *only)
 
 
-
-def test_two_lines_make_the_dags(own: Path) -> None:
-    """Airflow finds the file with its safe mode on; the folder is relative to the DAG file."""
-    found = found_in(own)
-    assert found["errors"] == {}
-    assert set(found["dags"]) == {"clicks", "semel_collect"}
+@pytest.fixture(scope="module")
+def found(own: Path) -> dict[str, Any]:
+    """What Airflow finds there."""
+    return found_in(own)
 
 
-def test_dags_beside_others(own: Path) -> None:
-    """A second folder has a collecting DAG of its own; a DAG of the user's stays as it is."""
-    (own / "dags" / "beside.py").write_text(BESIDE)
-    found = found_in(own)
-    assert found["errors"] == {}
-    assert set(found["dags"]) == {"clicks", "semel_collect", "views", "collect_more", "theirs"}
-    assert set(found_in(own, "theirs")["dags"]) == {"theirs"}
-    assert set(found_in(own, "views")["dags"]) == {"views", "theirs"}
+def test_each_folder_has_its_dags(found: dict[str, Any]) -> None:
+    """Folders are relative to the DAG file, each with its own DAG that collects; others stay."""
+    by_semel = {"clicks", "semel_collect", "views", "collect_more"}
+    assert set(found["dags"]) == by_semel | {"theirs", "clicks_and_more"}
 
 
-def test_broken_files_show_in_a_file_of_their_own(own: Path) -> None:
-    """What is wrong takes no other pipeline down, and is an import error of the second file."""
-    (own / "dags" / "pipelines" / "typo.yaml").write_text("name: typo\nsurce: {}\n")
-    broken = 'from semel.airflow import broken_dags\nbroken_dags(globals(), "pipelines/")\n'
-    (own / "dags" / "broken.py").write_text(broken)
-    found = found_in(own)
-    assert set(found["dags"]) == {"clicks", "semel_collect"}
+def test_broken_files_show_in_a_file_of_their_own(found: dict[str, Any]) -> None:
+    """What is wrong takes no other pipeline down, and is an import error of the file for it."""
     assert list(found["errors"]) == ["broken.py"]
     assert "typo.yaml:2: surce:" in found["errors"]["broken.py"]
 
 
-def test_a_clash_with_the_collecting_dag_is_told(own: Path) -> None:
+def test_operators_by_hand(found: dict[str, Any]) -> None:
+    """The four operators make a DAG of one's own."""
+    tasks = found["dags"]["clicks_and_more"]["tasks"]
+    assert [task["__var"]["task_id"] for task in tasks] == ["plan", "stage", "commit", "finalize"]
+
+
+def test_a_task_makes_only_its_own_dag(own: Path) -> None:
+    """A file whose DAGs are not wanted makes none, and refuses nothing."""
+    assert set(found_in(own, "views")["dags"]) == {"views", "theirs", "clicks_and_more"}
+
+
+def test_a_clash_with_the_collecting_dag_is_told(tmp_path: Path) -> None:
     """A DAG that collects may not take a pipeline's name."""
+    (tmp_path / "dags" / "pipelines").mkdir(parents=True)
+    write(tmp_path / "dags" / "pipelines", "clicks")
     line = TWO_LINES.replace('"pipelines/"', '"pipelines/", collect="clicks"')
-    (own / "dags" / "ours.py").write_text(line)
-    found = found_in(own)
+    (tmp_path / "dags" / "ours.py").write_text(line)
+    found = found_in(tmp_path)
     assert found["dags"] == {}
     assert "give the DAG that collects another name" in found["errors"]["ours.py"]
-
-
-def test_operators_by_hand(own: Path) -> None:
-    """The four operators make a DAG of one's own."""
-    (own / "dags" / "ours.py").write_text(BY_HAND.format(folder=str(own / "dags" / "pipelines")))
-    found = found_in(own)
-    assert found["errors"] == {}
-    assert [task["__var"]["task_id"] for task in found["dags"]["by_hand"]["tasks"]] == [
-        "plan", "stage", "commit", "finalize"
-    ]  # fmt: skip
-
-
-def test_variables_name_the_folders(own: Path) -> None:
-    """Without a folder in the DAG file, Airflow's Variable names it; the environment goes first."""
-    (own / "dags" / "ours.py").write_text(TWO_LINES.replace(', "pipelines/"', ""))
-    inside = {
-        "AIRFLOW_VAR_SEMEL_DATA_ROOTS": str(own / "data"),
-        "AIRFLOW_VAR_SEMEL_PIPELINES_DIR": str(own / "dags" / "more"),
-    }
-    assert set(found_in(own, **inside)["dags"]) == {"views", "semel_collect"}
-    inside["SEMEL_PIPELINES_DIR"] = str(own / "dags" / "pipelines")
-    assert set(found_in(own, **inside)["dags"]) == {"clicks", "semel_collect"}
 
 
 @pytest.fixture
@@ -121,7 +90,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setattr(settings, "project", lambda: None)
     # What is set by the code under test goes with the test.
-    for name in (settings.LEDGER_VARIABLE, settings.DATA_VARIABLE, settings.PIPELINES_VARIABLE):
+    for name in (
+        settings.LEDGER_VARIABLE, settings.DATA_VARIABLE, settings.PIPELINES_VARIABLE,
+        settings.TRANSFORMS_VARIABLE,
+    ):  # fmt: skip
         monkeypatch.setenv(name, "")
     return tmp_path
 
@@ -136,6 +108,24 @@ def test_nobody_guesses_where_data_lies(alone: Path) -> None:
 
     with pytest.raises(TerminalError, match="set the Airflow Variable semel_data_roots, or SEMEL_"):
         surroundings.find_folders()
+
+
+def test_variables_name_the_folders(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's Variables do; the environment wins; SEMEL_HOME says where all of them are."""
+    from semel.airflow import surroundings
+
+    inside = {"data_roots": "/of/variable", "pipelines_dir": "/p", "transforms_dir": "/t"}
+    for name, value in inside.items():
+        monkeypatch.setenv(f"AIRFLOW_VAR_SEMEL_{name.upper()}", value)
+    monkeypatch.setenv(settings.PIPELINES_VARIABLE, "/of/environment")
+    monkeypatch.setenv(settings.HOME_VARIABLE, str(alone))
+    surroundings.find_folders()
+    assert settings.data_roots() != [Path("/of/variable")]
+    monkeypatch.delenv(settings.HOME_VARIABLE)
+    surroundings.find_folders()
+    assert settings.data_roots() == [Path("/of/variable")]
+    assert settings.pipelines_dir() == Path("/of/environment")
+    assert settings.transforms_dir() == Path("/t")
 
 
 def test_the_ledger_is_a_connection(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
