@@ -136,6 +136,15 @@ def test_addresses_without_a_stack(monkeypatch):
     assert settings.ledger_dsn() == "postgresql://me@there/db"
 
 
+def test_up_without_dag_files_says_how_to_make_them(tmp_path, monkeypatch):
+    """From a wheel there is no checkout with DAG files: nothing starts, and the words are given."""
+    monkeypatch.setenv("SEMEL_HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW__CORE__DAGS_FOLDER", raising=False)
+    with pytest.raises(TerminalError, match=r"dags\(globals\(\), 'pipelines/'\)"):
+        stack.up(echo=print)
+    assert not layout.load().ports
+
+
 def test_endpoints_do_not_show_passwords():
     """Endpoints that end up in a log give nothing away."""
     ends = stack.Endpoints(

@@ -24,6 +24,7 @@ from semel.stack.leader import Part
 USER = "admin"
 
 DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+DAGS_VARIABLE = "AIRFLOW__CORE__DAGS_FOLDER"
 
 COMMANDS = {
     "api-server": ["api-server"],
@@ -49,6 +50,11 @@ STOP_SECONDS = {"api-server": 5.0, "scheduler": 30.0, "dag-processor": 10.0, "tr
 """How long a part may drain: the scheduler waits for its running tasks, others hold nothing."""
 
 
+def dags_folder() -> Path:
+    """The folder of DAG files: the user's own, else the project's."""
+    return Path(os.environ.get(DAGS_VARIABLE) or settings.home() / "dags")
+
+
 def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) -> dict[str, str]:
     """The variables of all four processes; those that the user has set are as the user set them."""
     url = f"http://127.0.0.1:{port}"
@@ -59,7 +65,7 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
         # Airflow's own stops for ever when a worker that waits for work is killed.
         "AIRFLOW__CORE__EXECUTOR": "semel.airflow.executor.SturdyLocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.home() / "dags"),
+        DAGS_VARIABLE: str(dags_folder()),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.home() / "plugins"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": layout.secret("airflow_fernet_key"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
-from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
+from semel.settings import HOME_VARIABLE, LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import (
     Health,
     PartState,
@@ -160,6 +160,14 @@ def _wanted(echo: Echo) -> Wanted:
         raise TerminalError(
             "Spark needs Java 17 and there is no `java`; install it (on Debian "
             "`apt-get install openjdk-17-jre-headless`), then run `semel up` again"
+        )
+    dags = airflow_server.dags_folder()
+    if not dags.is_dir():
+        raise TerminalError(
+            f"there is no folder {dags}; make it, with a DAG file in it that says "
+            "`from semel.airflow import dags; dags(globals(), 'pipelines/')` and pipelines in "
+            f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}; then run "
+            "`semel up` again"
         )
     ports = _ports(embedded, echo)
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
