@@ -180,6 +180,9 @@ PARTITION_FILES_PER_SPLIT_MAX = 4_096
 SPEC_BYTES_MAX = 64 << 10
 """Longest pipeline file. A spec has some hundred lines; hostile YAML is parsed at 30 KB/s."""
 
+SQL_BYTES_MAX = 64 << 10
+"""Longest file of a SQL transform; its parser takes 10 µs a byte."""
+
 SPEC_PROBLEMS_MAX = 100
 """Problems of one pipeline file that are listed, so that a wrong file cannot fill a log."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -21,7 +21,7 @@ from semel import errors
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
 from semel.manifest import SplitReport, StagedFile, pack_files, unpack_files
-from semel.spark.transforms import load_transforms, module_path
+from semel.spark.transforms import Transform, load_transforms
 from semel.spec.parts import twice
 from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.steps.job import StageJob
@@ -62,6 +62,7 @@ JOB_FAILURES = (PySparkException, Py4JJavaError)
 """What Spark raises when a job failed; the second one in a driver's own JVM, for what no task's
 Python raised: an executor that died, a Python that does not start."""
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
+_SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -122,13 +123,13 @@ class SparkEngine:
         return reports
 
     def _transform(
-        self, job: StageJob, reports: list[SplitReport], transforms: list[tuple[str, Callable]]
+        self, job: StageJob, reports: list[SplitReport], transforms: list[Transform]
     ) -> Outcome:
         frame = self.session.range(0, job.tasks, 1, job.tasks).mapInArrow(
             _survivors(job, reports), from_arrow_schema(job.output_schema())
         )
-        for name, transform in transforms:
-            frame = _applied(name, transform, frame)
+        for transform in transforms:
+            frame = _applied(transform, frame)
         schema = _output_schema(job, transforms, frame)
         try:
             written = frame.mapInArrow(_write_rows(job, schema), _WRITTEN).collect()
@@ -175,20 +176,31 @@ def _cause(text: str, *, samples: bool) -> str:
     return cause if samples else " ".join(_FAULT_NAME.findall(cause)[:1])
 
 
-def _applied(name: str, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
+def _applied(transform: Transform, frame: DataFrame) -> DataFrame:
     try:
-        made = transform(frame)
+        made = transform.apply(frame)
         made.schema  # noqa: B018 - Connect analyses only when it is asked.
     except Exception as error:
-        raise TerminalError(f"transform {name} raised {type(error).__name__}: {error}") from error
+        shown = str(error)
+        if transform.query:  # Below the first line are plans and traces.
+            shown = next((line for line in shown.splitlines() if line.strip()), "")
+        raise TerminalError(
+            f"transform {_placed(transform, str(error))} raised {type(error).__name__}: {shown}"
+        ) from error
     return made
 
 
+def _placed(transform: Transform, text: str) -> str:
+    """A transform's name; with the line of its SQL that Spark's message names."""
+    found = _SQL_LINE.search(text) if transform.query else None
+    return f"{transform.name}, line {found[1]}," if found else transform.name
+
+
 def _output_schema(
-    job: StageJob, transforms: list[tuple[str, Callable]], frame: DataFrame
+    job: StageJob, transforms: list[Transform], frame: DataFrame
 ) -> pa.Schema:
     """The columns that the transforms gave. TerminalError when no file can hold them."""
-    last, names = transforms[-1][0], frame.schema.names
+    last, names = transforms[-1].name, frame.schema.names
     try:
         schema = to_arrow_schema(frame.schema, timezone="UTC")
     except PySparkException as error:
@@ -212,22 +224,30 @@ def _output_schema(
 
 
 def _blamed(
-    error: Exception, transforms: list[tuple[str, Callable]], *, samples: bool
+    error: Exception, transforms: list[Transform], *, samples: bool
 ) -> SemelError:
     """The error of the transforms' job: of the user's code, when the trace shows it, or Spark's."""
     text = str(error)
     if _OURS.search(text):
         return translated(error, samples=samples)
-    blamed = [name for name, _ in transforms if str(module_path(name)) in text]
+    blamed = [transform for transform in transforms if transform.path in text]
     if not blamed and "SQLSTATE: 22" in text:  # Data exceptions: a division by zero, a wrong cast.
-        blamed = [name for name, _ in transforms]
+        blamed = _quoted(error, transforms) or transforms
     if not blamed:
         return translated(error, samples=samples)
+    shown = ", ".join(_placed(transform, text) for transform in blamed)
     return TerminalError(
-        f"transform {', '.join(blamed)} raised {_cause(text, samples=samples)}; nothing was "
+        f"transform {shown} raised {_cause(text, samples=samples)}; nothing was "
         "committed. Mend it, "
         "then run stage again"
     )
+
+
+def _quoted(error: PySparkException, transforms: list[Transform]) -> list[Transform]:
+    """The SQL transforms that hold what Spark's message quotes of a query."""
+    contexts = error.getQueryContext() or []
+    quoted = [c.fragment() for c in contexts if c.contextType() is QueryContextType.SQL]
+    return [t for t in transforms if t.query and any(part in t.query for part in quoted)]
 
 
 def _read(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

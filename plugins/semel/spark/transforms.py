@@ -1,39 +1,84 @@
-"""Transforms: pure functions from DataFrame to DataFrame, imported from spark_jobs/ alone."""
+"""Transforms: pure functions from DataFrame to DataFrame, and queries, from spark_jobs/ alone."""
 
 import importlib.util
 import sys
+import threading
+import uuid
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from types import ModuleType
 
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 
 from semel import settings
 from semel.errors import TerminalError
+from semel.spec.transforms import VIEW, file_of, flaws, is_sql, text_of
+
+_VIEW_LOCK = threading.Lock()
 
 
-def load_transforms(names: tuple[str, ...]) -> list[tuple[str, Callable]]:
-    """The functions named `module:function`, in order. TerminalError when one cannot be had."""
-    found = []
-    for name in names:
-        module_name, _, function = name.partition(":")
-        transform = getattr(_module(module_name), function, None)
-        if not callable(transform):
-            raise TerminalError(
-                f"transform {name}: {module_name}.py in {settings.transforms_dir()} defines no "
-                f"function {function!r}"
-            )
-        found.append((name, transform))
-    return found
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """A transform as the engine applies it. `query`: the text of a SQL file."""
+
+    name: str
+    apply: Callable[[DataFrame], DataFrame]
+    query: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The file that it comes from, as traces show it."""
+        return str(file_of(self.name))
 
 
-def module_path(name: str) -> Path:
-    """The file that the transform `module:function` comes from."""
-    return settings.transforms_dir() / f"{name.partition(':')[0]}.py"
+def load_transforms(names: tuple[str, ...]) -> list[Transform]:
+    """The transforms by their names, in order. TerminalError when one cannot be had."""
+    return [_query(name) if is_sql(name) else _function(name) for name in names]
+
+
+def _function(name: str) -> Transform:
+    module_name, _, function = name.partition(":")
+    transform = getattr(_module(module_name), function, None)
+    if not callable(transform):
+        raise TerminalError(
+            f"transform {name}: {module_name}.py in {settings.transforms_dir()} defines no "
+            f"function {function!r}"
+        )
+    return Transform(name=name, apply=transform)
+
+
+# Keeps S25.
+def _query(name: str) -> Transform:
+    path = file_of(name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TerminalError(f"transforms: {path} cannot be read: {error.strerror}") from error
+    if found := flaws(data):
+        shown = "; ".join(f"{path}:{flaw}" for flaw in found)
+        raise TerminalError(f"transform {name}: {shown}. Mend it, then run stage again")
+    text = text_of(data)
+
+    def apply(records: DataFrame) -> DataFrame:
+        session, own = records.sparkSession, f"semel_{uuid.uuid4().hex}"
+        # Over Connect a query is analysed anew each time it is used, with what `records` is then:
+        # a later transform that gives a view this name would be read in the place of our input.
+        # So the result becomes a view of its own, which keeps what it was made of. A classic
+        # session may be shared by threads.
+        with _VIEW_LOCK:
+            records.createOrReplaceTempView(VIEW)
+            try:
+                session.sql(text).createOrReplaceTempView(own)
+            finally:
+                session.catalog.dropTempView(VIEW)
+        return session.table(own)
+
+    return Transform(name=name, apply=apply, query=text)
 
 
 def _module(name: str) -> ModuleType:
-    path = module_path(name)
+    path = file_of(f"{name}:")
     spec = importlib.util.spec_from_file_location(f"semel_transform_{name}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise TerminalError(f"transforms: there is no file {path}; put the module there")

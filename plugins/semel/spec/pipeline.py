@@ -18,6 +18,7 @@ from semel import limits, settings
 from semel.errors import SpecError, TerminalError
 from semel.formats.table import sink_format
 from semel.spec import ddl
+from semel.spec import transforms as spec_transforms
 from semel.spec import yaml as spec_yaml
 from semel.spec.parts import (
     GLOB,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 """What a schedule may say in place of a cron expression."""
 
-_TRANSFORM = r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$"
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
 
@@ -66,8 +66,8 @@ class Spec(Model):
     """A timestamp or date column that is the same on every delivery of a record."""
     dedup: Dedup = Dedup()
     """How repeated records are recognised; needs record_id."""
-    transforms: tuple[Annotated[str, Field(pattern=_TRANSFORM)], ...] = ()
-    """Functions DataFrame -> DataFrame in spark_jobs/, as module:function, in order."""
+    transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
+    """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
     sink: FilesSink
     """Where the survivors go."""
     limits: Limits = Limits()
@@ -339,15 +339,8 @@ def _limits_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong with a spec on this machine: its folders and its transforms' modules."""
-    for at, transform in enumerate(spec.transforms):
-        folder = settings.transforms_dir()
-        module = folder / f"{transform.partition(':')[0]}.py"
-        # os.path, because Path.is_file raises for a name that is too long.
-        if not os.path.isfile(module):
-            yield ("transforms", at), f"{transform!r}: there is no file {module}"
-        elif not Path(os.path.realpath(module)).is_relative_to(os.path.realpath(folder)):
-            why = f"{transform!r}: {module} leads out of its folder; move the file itself there"
-            yield ("transforms", at), why
+    for at, name in enumerate(spec.transforms):
+        yield from ((("transforms", at), why) for why in spec_transforms.problems(name))
     try:
         source = spec.source_root()
     except TerminalError as error:

@@ -1,0 +1,181 @@
+"""What a declaration says of its transforms: their files, and SQL that is one query over `records`.
+
+SQL is parsed here without a JVM, so that `semel validate` and a DAG's file say what is wrong with
+it. What Spark alone can tell (columns, types, functions) it tells at stage.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semel import limits, settings
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+    from sqlglot.errors import ParseError
+
+PATTERN = r"^[a-z_][a-z0-9_]*(:[a-z_][a-z0-9_]*|\.sql)$"
+"""`module:function`, or the name of a SQL file."""
+
+VIEW = "records"
+"""What a SQL transform reads: the survivors, or what the transform before it made."""
+
+_BEGINNINGS = ("SELECT", "WITH", "FROM", "(")
+_NAMES_TABLES = ("IDENTIFIER", "STREAM", "TABLE")  # Functions of a table's name.
+_SHOWN_CHARS = 60
+_QUOTED = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/|(?P<open>['"`]|/\*)""",
+    re.DOTALL,
+)
+
+
+def is_sql(name: str) -> bool:
+    """Whether a transform is a SQL file; if not, it is `module:function`."""
+    return name.endswith(".sql")
+
+
+def file_of(name: str) -> Path:
+    """The file that a transform comes from."""
+    return settings.transforms_dir() / (name if is_sql(name) else f"{name.partition(':')[0]}.py")
+
+
+def problems(name: str) -> Iterator[str]:
+    """What is wrong with a transform's file on this machine."""
+    path = file_of(name)
+    # os.path, because Path.is_file raises for a name that is too long.
+    if not os.path.isfile(path):
+        yield f"{name!r}: there is no file {path}"
+    elif not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
+        yield f"{name!r}: {path} leads out of its folder; move the file itself there"
+    elif is_sql(name):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            yield f"{name!r}: {path} cannot be read: {error.strerror}"
+        else:
+            yield from (f"{path}:{flaw}" for flaw in flaws(data))
+
+
+# Keeps S25.
+def flaws(data: bytes) -> list[str]:
+    """What is wrong with the text of a SQL transform, each as `line:column: why`."""
+    if len(data) > limits.SQL_BYTES_MAX:
+        return [f"1:1: is larger than {limits.SQL_BYTES_MAX >> 10} KiB"]
+    try:
+        text = text_of(data)
+    except UnicodeDecodeError as error:
+        return [f"{1 + data[: error.start].count(10)}:1: is not valid UTF-8"]
+    try:
+        return [f"{_place(text, at)}: {why}" for at, why in _flaws(text)]
+    except RecursionError:
+        return ["1:1: nests too deep to be read; take a part of it out, as a WITH"]
+
+
+def text_of(data: bytes) -> str:
+    """The text of a SQL file. UnicodeDecodeError."""
+    return data.decode("utf-8-sig")
+
+
+def _flaws(text: str) -> list[tuple[int, str]]:
+    """The same, each with its place in the text."""
+    import sqlglot  # Slow to import, and most pipelines have no SQL.
+    from sqlglot.errors import ParseError, TokenError
+
+    try:
+        tokens = sqlglot.tokenize(text, read="spark")
+    except TokenError:
+        opened = (found.start() for found in _QUOTED.finditer(text) if found["open"])
+        return [(next(opened, 0), "a text, a quoted name or a comment begins here and never ends")]
+    ended = [token.token_type is sqlglot.TokenType.SEMICOLON for token in tokens]
+    size = ended.index(True) if True in ended else len(tokens)
+    if not size:
+        return [(0, f"holds no query; write SELECT ... FROM {VIEW}")]
+    if tokens[0].text.upper() not in _BEGINNINGS:
+        return [(tokens[0].start, f"{_printed(tokens[0].text)} begins no query; write one SELECT")]
+    if not all(ended[size:]):
+        second = tokens[ended.index(False, size)]
+        return [(second.start, "a second statement begins here; a transform is one query")]
+    try:
+        tree = sqlglot.parse(text, dialect="spark")[0]
+    except ParseError as error:
+        return [_unreadable(text, error)]
+    return _foreign(tree)
+
+
+def _foreign(tree: "exp.Expression") -> list[tuple[int, str]]:
+    """What a parsed statement reads that is not `records`."""
+    from sqlglot import exp
+
+    if not isinstance(tree, exp.Query):
+        return [(0, f"is no query, but {tree.key.upper()}; write one SELECT")]
+    found, reads = [], False
+    for table in tree.find_all(exp.Table):
+        if table.find_ancestor(exp.Hint):
+            continue
+        plain = isinstance(table.this, exp.Identifier) and len(table.parts) == 1
+        named = isinstance(table.this, exp.Anonymous) and table.this.name.upper() in _NAMES_TABLES
+        function = isinstance(table.this, exp.Func) and not named
+        if function or (plain and _is_cte(table)):
+            continue
+        if plain and table.name.lower() == VIEW:
+            reads = True
+            continue
+        name = table.copy()
+        name.set("alias", None)
+        shown = _printed(name.sql("spark"))
+        found.append((_start(table), f"there is no table {shown}; a transform reads {VIEW} alone"))
+    for call in tree.find_all(exp.Anonymous):
+        if call.name.upper() == "TABLE":
+            found.append((_start(call), f"TABLE(...) is not read here; write FROM {VIEW}"))
+    if not found and not reads:
+        found.append((0, f"does not read {VIEW}, so it would make the same rows of each batch"))
+    return sorted(found)
+
+
+def _is_cte(table: "exp.Table") -> bool:
+    """Whether a table is a WITH that can be seen from where it is named."""
+    from sqlglot import exp
+
+    inside, node = None, table
+    while node := node.parent:
+        if isinstance(node, exp.CTE):
+            inside = node
+        head = node.args.get("with_")
+        for cte in head.expressions if head else ():
+            if cte is inside and not head.recursive:
+                break  # It sees those before it, and not itself.
+            if cte.alias.lower() == table.name.lower():
+                return True
+            if cte is inside:
+                break
+    return False
+
+
+def _start(node: "exp.Expression") -> int:
+    """The place of the first name in a node that the parser has one for."""
+    places = (part.meta["start"] for part in node.walk() if "start" in part.meta)
+    return min(places, default=0)
+
+
+def _unreadable(text: str, error: "ParseError") -> tuple[int, str]:
+    """Where the parser stopped. It counts a token's place from the token's end."""
+    found = error.errors[0]
+    lines = text.splitlines(keepends=True)[: found["line"] - 1]
+    last = sum(map(len, lines)) + found["col"] - 1
+    token = found["highlight"]
+    why = found["description"].partition(" but got <")[0].partition(" for <class")[0]
+    why = "" if why.startswith("Invalid expression") else f": {_printed(why)}"
+    return max(0, last - len(token) + 1), f"cannot be read at {_printed(token)}{why}"
+
+
+def _printed(text: str) -> str:
+    """A text in one line of bounded length, whatever is in it."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:_SHOWN_CHARS])
+
+
+def _place(text: str, at: int) -> str:
+    """A place in a text as line and column, both from 1."""
+    above = text[:at].split("\n")
+    return f"{len(above)}:{len(above[-1]) + 1}"
