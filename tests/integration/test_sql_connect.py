@@ -1,0 +1,65 @@
+"""SQL transforms over Spark Connect, where a query is analysed anew each time it is used."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from fix_account import quiet, settled
+from fix_connect import _server, over_connect  # noqa: F401
+from fix_pipelines import Workbench, events
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.spark.session import open_engine
+from semel.spark.transforms import load_transforms
+from semel.spec import pipeline
+
+VIEW_OF_INPUT = """
+def leaves_a_view(frame):
+    frame.createOrReplaceTempView("records")
+    return frame
+"""
+
+
+def _run(remote: str, dsn: str, path: Path) -> None:
+    with open_engine(remote, quiet) as engine, Ledger(dsn) as ledger:
+        run_batch(ledger, pipeline.load(path), "r1", engine, say=quiet)
+
+
+def test_a_query_keeps_what_it_was_made_of(
+    bench: Workbench, ledger: Ledger, over_connect: Callable  # noqa: F811
+) -> None:
+    """S23: a view `records` that a later transform leaves is not read in the place of the input.
+
+    Without a view of its own the first query would run twice over each record, unseen.
+    """
+    (bench.transforms / "more.sql").write_text("SELECT id, n + 1 AS n FROM records")
+    (bench.transforms / "view.py").write_text(VIEW_OF_INPUT)
+    spec = bench.spec(transforms=["more.sql", "view:leaves_a_view", "more.sql"])
+    bench.write("in/a.jsonl", [*events(0, 20), *events(0, 5)])
+    over_connect(_run, ledger.dsn, bench.pipelines / "events.yaml")
+    found = settled(spec)
+    assert sorted((row["id"], row["n"]) for row in found.rows) == [
+        (f"e{n:06d}", n + 2) for n in range(20)
+    ]
+
+
+def _both(remote: str) -> list[list[int]]:
+    """What two sessions of one server find, when both apply the query before one reads."""
+    (transform,) = load_transforms(("same.sql",))
+    sessions = [SparkSession.builder.remote(remote).create() for _ in range(2)]
+    sessions[1].range(90, 95).createOrReplaceTempView("records")
+    made = [transform.apply(s.range(n * 10, n * 10 + 2)) for n, s in enumerate(sessions)]
+    sessions[1].range(80, 85).createOrReplaceTempView("records")
+    found = [[row.id for row in frame.collect()] for frame in made]
+    for session in sessions:
+        session.stop()
+    return found
+
+
+def test_sessions_of_one_server_keep_their_records_apart(
+    bench: Workbench, over_connect: Callable  # noqa: F811
+) -> None:
+    """S23: two attempts at the same time each read their own `records`."""
+    (bench.transforms / "same.sql").write_text("SELECT id FROM records")
+    assert over_connect(_both) == [[0, 1], [10, 11]]
