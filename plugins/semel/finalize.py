@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from semel import faults, limits
+from semel import code, faults, limits
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
 from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, RetryableError, StateError
@@ -84,6 +84,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     publish(sink, Folder(root, spec, looks), _won(spec, batch, won, files), files, looks)
     faults.point("finalize.after_publish")
     content = marker_content(spec, pipeline, batch, won, counts, files)
+    content |= code.of_attempt(archive.attempt(root, batch_id, won["fence"]))
     if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
         content["files"].append(_keep_claims(root, batch_id, claims, part=len(files)))
     else:

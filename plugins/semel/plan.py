@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import faults, limits
+from semel import code, faults, limits
 from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.draft import Draft, cut
@@ -226,7 +226,7 @@ def _write_batch(connection: sa.Connection, pipeline_id: int, request: Request) 
         pipeline_id=pipeline_id,
         request_key=request.key,
         ordinal=request.before.ordinal + 1 if request.before else 1,
-        spec=json.dumps(request.spec.to_json()),
+        spec=json.dumps(request.spec.to_json() | {"code": code.look(request.spec).to_json()}),
         spec_digest=request.spec.digest(),
         split_bytes=limits.SPLIT_BYTES,
         interval_start=start,

@@ -4,7 +4,7 @@ visible to readers.
 How it works:
 1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id
    runs: the pinned list, which is all that the attempt may consult;
-2. make the attempt's folder, and check that the planned ranges are still there;
+2. make the attempt's folder, keep the code in it, and check the planned ranges;
 3. judge a part of the batch, to stop here when it is surely too bad;
 4. run the job (semel.steps) in an engine;
 5. check again, make everything durable, and seal the manifest with `running -> staged`.
@@ -21,7 +21,7 @@ from typing import Protocol
 
 import xxhash
 
-from semel import faults
+from semel import code, faults
 from semel.batch import (
     Attempt,
     AttemptStatus,
@@ -145,6 +145,8 @@ def _attempt(
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
             open_sink(spec, pipeline.sink_address).check(None, job.data_dir)
+            texts = archive.code(Path(pipeline.archive_path))
+            job = replace(job, code=code.take(spec, batch, texts, job.folder, say))
             faults.point("stage.after_folders")
             check_sample(job)
             outcome = engine.run(job)

@@ -29,7 +29,7 @@ def _run(remote: str, dsn: str, path: Path) -> None:
 def test_a_query_keeps_what_it_was_made_of(
     bench: Workbench, ledger: Ledger, over_connect: Callable  # noqa: F811
 ) -> None:
-    """S23: a view `records` that a later transform leaves is not read in the place of the input.
+    """S25: a view `records` that a later transform leaves is not read in the place of the input.
 
     Without a view of its own the first query would run twice over each record, unseen.
     """
@@ -46,7 +46,7 @@ def test_a_query_keeps_what_it_was_made_of(
 
 def _both(remote: str) -> list[list[int]]:
     """What two sessions of one server find, when both apply the query before one reads."""
-    (transform,) = load_transforms(("same.sql",))
+    (transform,) = load_transforms(("same.sql",), {"same.sql": b"SELECT id FROM records"})
     sessions = [SparkSession.builder.remote(remote).create() for _ in range(2)]
     sessions[1].range(90, 95).createOrReplaceTempView("records")
     made = [transform.apply(s.range(n * 10, n * 10 + 2)) for n, s in enumerate(sessions)]
@@ -60,6 +60,6 @@ def _both(remote: str) -> list[list[int]]:
 def test_sessions_of_one_server_keep_their_records_apart(
     bench: Workbench, over_connect: Callable  # noqa: F811
 ) -> None:
-    """S23: two attempts at the same time each read their own `records`."""
+    """S25: two attempts at the same time each read their own `records`."""
     (bench.transforms / "same.sql").write_text("SELECT id FROM records")
     assert over_connect(_both) == [[0, 1], [10, 11]]

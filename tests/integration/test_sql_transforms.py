@@ -199,7 +199,7 @@ def test_threads_of_one_session_keep_their_records_apart(
 ) -> None:
     """S25: a driver that stages two batches at once in one session mixes none of their rows."""
     written(bench, same="SELECT id FROM records")
-    (transform,) = load_transforms(("same.sql",))
+    (transform,) = load_transforms(("same.sql",), {"same.sql": b"SELECT id FROM records"})
     wrong: list[tuple[int, list]] = []
     barrier = threading.Barrier(4)
 

@@ -29,6 +29,7 @@ def below(sink: Path, kept: Path) -> set[Path]:
     """All files below a sink and its archive, but for staging (promised to nobody), markers and
     notes of adopt."""
     skipped = {archive.staging(kept), archive.markers(kept), archive.adoptions(kept)}
+    skipped.add(archive.code(kept))
     found = set()
     for root in {sink, kept}:
         for folder, folders, names in os.walk(root):

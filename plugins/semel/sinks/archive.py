@@ -65,6 +65,11 @@ def adoptions(archive: Path) -> Path:
     return archive / "adoptions"
 
 
+def code(archive: Path) -> Path:
+    """Texts of transforms, each under its digest."""
+    return archive / "code"
+
+
 def marker(archive: Path, batch_id: int) -> Path:
     """The success marker: it lists the files of a batch, and readers go by it."""
     return markers(archive) / f"b{batch_id:08d}.json"

@@ -95,7 +95,7 @@ class SparkEngine:
         """Run a job. RetryableError: Spark failed; errors that tasks raised keep their class."""
         samples = job.spec.limits.log_samples
         try:
-            transforms = load_transforms(job.spec.transforms)
+            transforms = load_transforms(job.spec.transforms, job.code)
             reports = self._reports(job, write=not transforms)
             if not transforms:
                 return Outcome(

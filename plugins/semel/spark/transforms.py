@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
 from pyspark import cloudpickle
@@ -32,14 +33,20 @@ class Transform:
         return str(file_of(self.name))
 
 
-def load_transforms(names: tuple[str, ...]) -> list[Transform]:
-    """The transforms by their names, in order. TerminalError when one cannot be had."""
-    return [_query(name) if is_sql(name) else _function(name) for name in names]
+def load_transforms(names: tuple[str, ...], code: dict[str, bytes]) -> list[Transform]:
+    """The transforms by their names, in order, from the texts of their files by file name.
+
+    TerminalError when one cannot be had.
+    """
+    return [
+        _query(name, code[name]) if is_sql(name) else _function(name, code[file_of(name).name])
+        for name in names
+    ]
 
 
-def _function(name: str) -> Transform:
+def _function(name: str, text: bytes) -> Transform:
     module_name, _, function = name.partition(":")
-    transform = getattr(_module(module_name), function, None)
+    transform = getattr(_module(module_name, text), function, None)
     if not callable(transform):
         raise TerminalError(
             f"transform {name}: {module_name}.py in {settings.transforms_dir()} defines no "
@@ -49,12 +56,8 @@ def _function(name: str) -> Transform:
 
 
 # Keeps S25.
-def _query(name: str) -> Transform:
+def _query(name: str, data: bytes) -> Transform:
     path = file_of(name)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TerminalError(f"transforms: {path} cannot be read: {error.strerror}") from error
     if found := flaws(data):
         shown = "; ".join(f"{path}:{flaw}" for flaw in found)
         raise TerminalError(f"transform {name}: {shown}. Mend it, then run stage again")
@@ -77,15 +80,15 @@ def _query(name: str) -> Transform:
     return Transform(name=name, apply=apply, query=text)
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, text: bytes) -> ModuleType:
     path = file_of(f"{name}:")
-    spec = importlib.util.spec_from_file_location(f"semel_transform_{name}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise TerminalError(f"transforms: there is no file {path}; put the module there")
+    loader = SourceFileLoader(f"semel_transform_{name}", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    sys.modules[loader.name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not `exec_module`: it takes what an older text of this size and time was compiled to.
+        exec(loader.source_to_code(text, path), vars(module))
     except Exception as error:
         raise TerminalError(f"transforms: {path} raised {type(error).__name__}: {error}") from error
     # Executors have no such module: what a transform ships to them goes by value.

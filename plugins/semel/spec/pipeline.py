@@ -186,7 +186,8 @@ class Spec(Model):
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
         """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
         source = dict(plain["source"], schema=dict(plain["source"]["schema"]))
-        declared = {key: value for key, value in plain.items() if key != "parser_rules"}
+        beside = ("parser_rules", "code")
+        declared = {key: value for key, value in plain.items() if key not in beside}
         try:
             return cls.model_validate(dict(declared, source=source))
         except ValidationError as error:

@@ -103,6 +103,8 @@ class StageJob:
     now_seconds: int
     segment_id: int | None
     runs: tuple[Run, ...]
+    code: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """The texts of the transforms' files, by name: what runs."""
 
     @property
     def tasks(self) -> int:

@@ -1,0 +1,154 @@
+"""Which code makes a batch: the files of its transforms, semel's version, the checkout's commit.
+
+Plan writes down what it finds, beside the stored spec; stage reads the files once, says what has
+changed since, and runs what it read. The texts go to the archive, under their digests, and the
+marker names them.
+"""
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import semel
+from semel import settings
+from semel.batch import Batch
+from semel.commit_of import commit_of
+from semel.errors import CorruptionError, TerminalError
+from semel.spec.pipeline import Spec
+from semel.spec.transforms import file_of
+from semel.storage import Sealed, make_folder, write_new
+
+_RECORD = "code.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """The code of one moment. `texts`: each file of the transforms' folder that counts, by name."""
+
+    semel: str
+    git_commit: str | None
+    texts: dict[str, bytes]
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger and markers hold: the files' hex SHA-256 in place of their texts."""
+        files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
+        return {"semel": self.semel, "git_commit": self.git_commit, "files": files}
+
+
+def look(spec: Spec) -> Code:
+    """The code as it is now. TerminalError: a transform's file cannot be read.
+
+    A module's imports count when they are modules of the same folder, as its text names them.
+    """
+    folder = settings.transforms_dir()
+    texts: dict[str, bytes] = {}
+    todo = [file_of(name) for name in spec.transforms]
+    while todo:
+        path = todo.pop()
+        if path.name in texts:
+            continue
+        try:
+            texts[path.name] = path.read_bytes()
+        except OSError as error:
+            raise TerminalError(
+                f"transforms: {path} cannot be read: {error.strerror}; put it there, then run "
+                "this again"
+            ) from error
+        if path.suffix == ".py":
+            beside = (folder / f"{name}.py" for name in _imported(texts[path.name]))
+            # os.path, because Path.is_file raises for a name that is too long.
+            todo += [path for path in beside if os.path.isfile(path)]
+    return Code(semel=semel.__version__, git_commit=commit_of(folder), texts=texts)
+
+
+def digest(described: dict[str, Any]) -> str:
+    """Hex SHA-256 of what runs: semel's version and the files. Not of the commit they lie in."""
+    shaping = {"semel": described["semel"], "files": described["files"]}
+    return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
+
+
+# Keeps S26.
+def take(
+    spec: Spec, batch: Batch, kept: Path, attempt: Path, say: Callable[[str], None]
+) -> dict[str, bytes]:
+    """The texts that an attempt runs, read once and kept; says what changed since it was planned.
+
+    `kept`: the folder of texts; `attempt`: its own. TerminalError: a file cannot be read.
+    CorruptionError: another text lies under the digest of one.
+    """
+    found = look(spec)
+    for line in _changes(batch, found):
+        say(line)
+    _keep(kept, found)
+    with Sealed(attempt / _RECORD) as file:
+        file.write(json.dumps(found.to_json(), sort_keys=True).encode())
+    return found.texts
+
+
+def _changes(batch: Batch, now: Code) -> Iterator[str]:
+    planned = batch.spec.get("code")
+    if planned is None:  # By a version that did not write it down.
+        return
+    when = f"batch {batch.batch_id} was planned"
+    was, found = planned["files"], now.to_json()["files"]
+    for name in sorted(was.keys() | found.keys()):
+        path = settings.transforms_dir() / name
+        if name not in was:
+            yield f"{path} is used, and was not when {when}"
+        elif name not in found:
+            yield f"{path} is used no more, and was when {when}"
+        elif was[name] != found[name]:
+            digests = f"SHA-256 {was[name][:12]}, now {found[name][:12]}"
+            yield f"{path} changed since {when} ({digests})"
+    if planned["semel"] != now.semel:
+        yield f"semel is {now.semel}, and was {planned['semel']} when {when}"
+
+
+def _keep(folder: Path, code: Code) -> None:
+    """Write the texts below a folder, each once.
+
+    CorruptionError: another text lies under the digest of one.
+    """
+    for name, text in code.texts.items():
+        make_folder(folder)
+        path = folder / f"{_sha256(text)}{Path(name).suffix}"
+        try:
+            write_new(path, text)
+        except FileExistsError:
+            if path.read_bytes() != text:
+                raise CorruptionError(
+                    f"{path} does not hold the text that its name says; remove it, then run stage "
+                    "again"
+                ) from None
+
+
+def of_attempt(attempt: Path) -> dict[str, Any]:
+    """What a marker says of the code of an attempt; nothing where its folder does not tell.
+
+    A committed batch is finalized all the same.
+    """
+    try:
+        described = json.loads((attempt / _RECORD).read_bytes())
+        return {"code": described, "code_digest": digest(described)}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _imported(text: bytes) -> set[str]:
+    """The modules that a module's text imports, by the first part of their names."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return set()  # Who loads it says what is wrong.
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
+    return {name.partition(".")[0] for name in names} - {""}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,52 @@
+"""The git commit of a checkout, read from its files: git itself need not be installed."""
+
+import re
+from pathlib import Path
+
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_BRANCH = re.compile(r"ref: (refs/[^\s~^:?*\[\\]+)")
+_TEXT_CHARS_MAX = 4096
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that is checked out around a folder. None: there is none, or none can be read.
+
+    It does not say whether files differ from it.
+    """
+    folder = folder.resolve()
+    try:
+        for git in (path / ".git" for path in (folder, *folder.parents)):
+            if git.is_dir():
+                return _commit(git)
+            if git.is_file():  # A worktree or a submodule: it says where the folder is.
+                return _commit((git.parent / _text(git).removeprefix("gitdir: ")).resolve())
+    except (OSError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def _commit(git: Path) -> str | None:
+    head = _text(git / "HEAD")
+    branch = _BRANCH.fullmatch(head)
+    if not branch:
+        return head if _HASH.fullmatch(head) else None
+    name = branch[1]
+    if ".." in name:
+        return None
+    shared = git / "commondir"  # A worktree has the branches of the first checkout.
+    common = (git / _text(shared)).resolve() if shared.is_file() else git
+    try:
+        found = _text(common / name)
+    except OSError:
+        found = _packed(common / "packed-refs", name)
+    return found if _HASH.fullmatch(found) else None
+
+
+def _packed(path: Path, name: str) -> str:
+    with path.open(encoding="utf-8") as file:
+        return next((line[: -len(name) - 2] for line in file if line.endswith(f" {name}\n")), "")
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(_TEXT_CHARS_MAX).strip()

@@ -1,0 +1,229 @@
+"""Which code made which batch: what ran is what is kept, and what the marker names."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import __version__, code
+from semel.commit import commit
+from semel.errors import CorruptionError, TerminalError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.reader import markers
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+PLUS = "def plus(frame):\n    return frame.selectExpr('id', 'n + {} AS n')\n"
+QUERY = "SELECT id, n * {} AS n FROM records"
+
+
+class EditedEngine:
+    """An engine beside which somebody edits the transforms as soon as it has a job."""
+
+    def __init__(self, engine: SparkEngine, edit: Any) -> None:
+        self._engine, self._edit = engine, edit
+
+    def run(self, job: Any) -> Any:
+        self._edit()
+        return self._engine.run(job)
+
+
+def written(bench: Workbench, plus: int, times: int) -> dict[str, bytes]:
+    """Write a module and a query. Returns their texts, by file name."""
+    texts = {"plus.py": PLUS.format(plus).encode(), "times.sql": QUERY.format(times).encode()}
+    for name, text in texts.items():
+        (bench.transforms / name).write_bytes(text)
+    return texts
+
+
+def both(bench: Workbench) -> Spec:
+    return bench.spec(transforms=["plus:plus", "times.sql"])
+
+
+def code_folder(spec: Spec) -> Path:
+    return spec.sink_path() / "_semel" / "code"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def marked(spec: Spec, batch_id: int) -> dict[str, Any]:
+    name = f"b{batch_id:08d}.json"
+    (path,) = (marker.path for marker in markers(spec.sink_path()) if marker.path.name == name)
+    return json.loads(path.read_bytes())
+
+
+def test_a_marker_names_its_code(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """S26: each batch names its own files' digests, semel's version and the commit.
+
+    The texts are kept once each, and the digest is the same exactly when what runs is the same.
+    """
+    (bench.folder / ".git").mkdir()
+    (bench.folder / ".git" / "HEAD").write_text("a" * 40 + "\n")
+    first = written(bench, 1, 2)
+    spec = both(bench)
+    for number, stop in enumerate((5, 10), start=1):
+        bench.write(f"in/{number}.jsonl", events(stop - 5, stop))
+        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+        (bench.folder / ".git" / "HEAD").write_text("b" * 40 + "\n")
+    second = written(bench, 1, 3)
+    bench.write("in/3.jsonl", events(10, 15))
+    run_batch(ledger, spec, "r3", spark_engine, say=quiet)
+    found = [marked(spec, number) for number in (1, 2, 3)]
+    assert [m["code"]["git_commit"] for m in found] == ["a" * 40, "b" * 40, "b" * 40]
+    assert {m["code"]["semel"] for m in found} == {__version__}
+    for marker, texts in zip(found, (first, first, second), strict=True):
+        assert marker["code"]["files"] == {name: sha256(text) for name, text in texts.items()}
+        assert marker["spec"]["code"] == marker["code"] or marker["batch_id"] == 1
+    digests = [marker.code_digest for marker in markers(spec.sink_path())]
+    assert digests[0] == digests[1] != digests[2]
+    kept = {path.name: path.read_bytes() for path in code_folder(spec).iterdir()}
+    assert kept == {
+        f"{sha256(text)}{Path(name).suffix}": text
+        for texts in (first, second)
+        for name, text in texts.items()
+    }
+    rows = {row["id"]: row["n"] for row in settled(spec).rows}
+    assert rows == {f"e{n:06d}": (n + 1) * (2 if n < 10 else 3) for n in range(15)}
+
+
+def test_what_changed_since_plan_is_said(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage says which file is another one, and runs it; what is the same is not spoken of."""
+    texts = written(bench, 1, 2)
+    spec = both(bench)
+    bench.write("in/a.jsonl", events(0, 5))
+    plan(ledger, spec, "r1")
+    new = written(bench, 1, 3)
+    said: list[str] = []
+    stage(ledger, spec, 1, spark_engine, said.append)
+    was, now = (sha256(t["times.sql"])[:12] for t in (texts, new))
+    changed = [line for line in said if "planned" in line]
+    assert changed == [
+        f"{bench.transforms / 'times.sql'} changed since batch 1 was planned "
+        f"(SHA-256 {was}, now {now})"
+    ]
+    bench.write("in/b.jsonl", events(5, 10))
+    plan(ledger, spec, "r2")
+    (bench.transforms / "beside.py").write_text("")
+    (bench.transforms / "plus.py").write_text(f"try:\n    import beside\nexcept ImportError:\n"
+                                              f"    pass\n{PLUS.format(2)}")  # fmt: skip
+    monkeypatch.setattr("semel.__version__", "9.9")
+    said.clear()
+    stage(ledger, spec, 2, spark_engine, said.append)
+    assert [line for line in said if "planned" in line and "SHA" not in line] == [
+        f"{bench.transforms / 'beside.py'} is used, and was not when batch 2 was planned",
+        f"semel is 9.9, and was {__version__} when batch 2 was planned",
+    ]
+    for batch_id in (1, 2):
+        commit(ledger, spec, batch_id, pytest.fail, quiet)
+        finalize(ledger, spec, batch_id)
+    assert {row["n"] for row in settled(spec).rows} == {
+        *((n + 1) * 3 for n in range(5)), *((n + 2) * 3 for n in range(5, 10))
+    }  # fmt: skip
+
+
+def test_an_edit_while_stage_runs_counts_for_the_next(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """S26: what was read at the start runs to the end, and that is what the marker names."""
+    texts = written(bench, 1, 2)
+    spec = both(bench)
+    bench.write("in/a.jsonl", events(0, 5))
+    edited = EditedEngine(spark_engine, lambda: written(bench, 7, 7))
+    run_batch(ledger, spec, "r1", edited, say=quiet)
+    assert sorted(row["n"] for row in settled(spec).rows) == [2, 4, 6, 8, 10]
+    assert marked(spec, 1)["code"]["files"] == {n: sha256(text) for n, text in texts.items()}
+
+
+def test_an_edit_that_keeps_size_and_time_runs(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python has compiled of an older text of the same size and second is not run."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    path = bench.transforms / "plus.py"
+    spec = None
+    for number in (1, 2):
+        written(bench, number, 1)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        spec = spec or both(bench)
+        bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 1))
+        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+    assert sorted(row["n"] for row in settled(spec).rows) == [11, 22]
+
+
+def test_a_damaged_copy_is_loud(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """What lies under a digest and is another text stops stage; removed, it is written anew."""
+    texts = written(bench, 1, 2)
+    spec = both(bench)
+    bench.write("in/a.jsonl", events(0, 5))
+    kept = code_folder(spec) / f"{sha256(texts['times.sql'])}.sql"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"SELECT")
+    with pytest.raises(CorruptionError, match="does not hold the text"):
+        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    kept.unlink()
+    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    assert kept.read_bytes() == texts["times.sql"]
+    assert settled(spec).counts.survivors == 5
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{")])
+def test_a_committed_batch_is_finalized_without_it(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, damage: Any
+) -> None:
+    """What nobody can tell any more is left out of the marker; without transforms no text is kept.
+
+    So it is for an attempt that an earlier version staged.
+    """
+    spec = bench.spec()
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
+        plan(ledger, spec, f"r{number}")
+        stage(ledger, spec, number, engine, quiet)
+        commit(ledger, spec, number, pytest.fail, quiet)
+        if number == 2:
+            (record,) = (spec.sink_path() / "_semel" / "staging").glob("*2/*/code.json")
+            damage(record)
+        finalize(ledger, spec, number)
+    first, second = (marked(spec, number) for number in (1, 2))
+    assert first["code"]["files"] == {} and len(first["code_digest"]) == 64
+    assert "code" not in second and "code_digest" not in second
+    assert [m.code_digest for m in markers(spec.sink_path())] == [first["code_digest"], None]
+    assert not code_folder(spec).exists()
+    assert settled(spec).counts.survivors == 10
+
+
+def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
+    """Imports are followed within the folder, each file once; others, and broken ones, are not."""
+    files = {
+        "main": "import os, one\nfrom two.deep import x\nimport json.decoder\ndef f(frame): ...",
+        "one": "import two, main",
+        "two": "def (",
+        "json_like": "",
+        "other": "",
+    }
+    files["one"] += "\nimport " + "x" * 300
+    for name, text in files.items():
+        (bench.transforms / f"{name}.py").write_text(text)
+    spec = bench.spec(transforms=["main:f"])
+    assert sorted(code.look(spec).texts) == ["main.py", "one.py", "two.py"]
+    (bench.transforms / "main.py").unlink()
+    with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
+        code.look(spec)
