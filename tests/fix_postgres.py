@@ -70,6 +70,15 @@ def template(postgres: str) -> Iterator[str]:
     _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@contextmanager
+def database(postgres: str) -> Iterator[str]:
+    """A new database that holds nothing, for the length of a block; yields its DSN."""
+    name = f"semel_other_{secrets.token_hex(6)}"
+    _admin(postgres, f"CREATE DATABASE {name}")
+    yield _dsn(postgres, name)
+    _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.fixture
 def ledger_dsn(postgres: str, template: str) -> Iterator[str]:
     """The DSN of an empty ledger of this test's own."""

@@ -48,6 +48,8 @@ POINTS = (
     "finalize.before_finalized",
     "finalize.after_finalized",
     "finalize.after_clean",
+    "sink.before_commit",
+    "sink.before_accepted",
     "collect.before_floor",
     "collect.after_floor",
     "collect.before_retire",

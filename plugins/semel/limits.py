@@ -245,3 +245,19 @@ LOSSES_SHOWN = 50
 
 FILES_NAMED_MAX = 10
 """Files that a summary or an error names; `semel gaps` lists them all."""
+
+SINK_ROWS_AT_ONCE = 64 << 10
+"""Rows that a sink encodes at once: some 5 MB. More make nothing faster."""
+
+SINK_BYTES_AT_ONCE = 8 << 20
+"""Bytes of staged rows (Arrow) that a sink encodes at once, where its rows are long."""
+
+JSON_DEPTH_MAX = 500
+"""Deepest value of a JSON column of a PostgreSQL: readers of JSON recurse, also PostgreSQL's."""
+
+REFUSED_ROWS_MAX = 10_000
+"""Rows of one committed batch that a table may refuse while the others land: each costs some ten
+statements. When more are refused, the table is wrong, and not the rows."""
+
+KEYS_TWICE_NAMED_MAX = 1_000
+"""Keys of a batch that seem to be there twice and are looked at; one of them is named."""

@@ -42,6 +42,10 @@ SCRIPT_OF = {
 """Who passes the points of a verb that is no part of a run."""
 
 
+OF_DATABASES = ("sink.before_commit", "sink.before_accepted")
+"""What only a sink in a database passes: tests/integration/test_sink_postgres_faults.py."""
+
+
 def scripts(point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
@@ -54,7 +58,8 @@ def scripts(point: str) -> list[str]:
 def cases() -> list:
     """All of them; those that `make test` leaves to `make soak` are marked."""
     found = []
-    places = [(point, script) for point in faults.POINTS for script in scripts(point)]
+    points = [point for point in faults.POINTS if point not in OF_DATABASES]
+    places = [(point, script) for point in points for script in scripts(point)]
     for row, (point, script) in enumerate(places):
         for (column, kind), (turn, companion) in product(enumerate(KINDS), enumerate(COMPANIONS)):
             marks = () if (row + column) % 3 == turn else pytest.mark.soak

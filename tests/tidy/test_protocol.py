@@ -1,4 +1,4 @@
-"""docs/protocol.md, the code and the tests say the same: rules, states, transitions."""
+"""docs/protocol.md and the pages of sinks, the code and the tests say the same: rules, states."""
 
 import itertools
 import re
@@ -10,12 +10,16 @@ from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, B
 from semel.formats.records import Reason
 from semel.manifest import Kind
 from semel.sinks import Presence, judge
+from semel.sinks.postgres.types import TYPES
 from semel.sources.recognise import Match, Own, Place, recognise
 from semel.steps import read, write
 
 PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 
-_ID = re.compile(r"\b[PSCFGALRD][1-9][0-9]?\b")
+PAGES = (PROTOCOL, tree.ROOT / "docs" / "postgres.md")
+"""What holds rules. Those of one source or sink have a page and two letters of their own."""
+
+_ID = re.compile(r"\b(?:PG|[PSCFGALRD])[1-9][0-9]?\b")
 
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""
@@ -25,8 +29,9 @@ NOT_ATTACKED = frozenset[str]()
 
 
 def rules() -> list[str]:
-    """The ids in the order of the document."""
-    return re.findall(r"^- \*\*([A-Z]\d+)\*\* ", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE)
+    """The ids in the order of the documents."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return re.findall(r"^- \*\*([A-Z]+\d+)\*\* ", text, re.MULTILINE)
 
 
 def cited(paths: list[Path]) -> dict[str, str]:
@@ -52,17 +57,20 @@ def by_tests() -> dict[str, str]:
 def test_rules_are_numbered_without_gaps() -> None:
     """Ids are unique, and count up from 1 under each letter, so that a removed rule is seen."""
     found = rules()
-    for letter in sorted({rule[0] for rule in found}):
-        numbers = [int(rule[1:]) for rule in found if rule[0] == letter]
+    for letter in sorted({rule.rstrip("0123456789") for rule in found}):
+        own = [rule for rule in found if rule.rstrip("0123456789") == letter]
+        numbers = [int(rule.removeprefix(letter)) for rule in own]
         wanted = list(range(1, len(numbers) + 1))
         assert numbers == wanted, f"docs/protocol.md: number the rules {letter} as {wanted}"
 
 
 def test_each_rule_says_must() -> None:
     """A rule that does not say MUST is prose."""
-    for rule in re.split(r"^- (?=\*\*[A-Z]\d+\*\*)", PROTOCOL.read_text(), flags=re.MULTILINE)[1:]:
-        head = re.split(r"\n\n|\n(?=#)", rule)[0]
-        assert "MUST" in head, f"docs/protocol.md {head[:10]}: say MUST, or make it prose"
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for rule in re.split(r"^- (?=\*\*[A-Z]+\d+\*\*)", text, flags=re.MULTILINE)[1:]:
+            head = re.split(r"\n\n|\n(?=#)", rule)[0]
+            assert "MUST" in head, f"{page.name} {head[:10]}: say MUST, or make it prose"
 
 
 def test_what_is_cited_exists() -> None:
@@ -146,6 +154,15 @@ def test_the_decision_table_is_the_code() -> None:
     pairs = [(staged, final) for staged in Presence for final in Presence]
     wanted = {pair: str(judge(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of finalize is not that of judge"
+
+
+def test_the_table_of_types_is_the_code() -> None:
+    """PG5: docs/postgres.md has each type with what holds it, as the Postgres sink's table has."""
+    text = PAGES[1].read_text(encoding="utf-8")
+    table = re.search(r"^\| the output's type \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
+    found = [re.findall(r"`([^`]+)`", row) for row in table.split("\n")[2:]]
+    wanted = [[held.word, *held.takes] for held in TYPES]
+    assert found == wanted, "docs/postgres.md: the table of types is not that of the sink"
 
 
 def test_the_recognition_table_is_the_code() -> None:

@@ -1,0 +1,328 @@
+"""A table of some PostgreSQL as a sink: the rows of a batch land in one transaction with its note.
+
+Purpose: make a committed batch's rows visible in a table, each once.
+How it works: a row in `semel_batch`, beside the table, is inserted first: a twin waits for it, or
+finds it. Behind it the staged files are copied, and all is committed at once. Whoever finds the row
+of a batch finds all of its rows.
+What it does not do: replace what is there in mode append, or hold a connection between calls.
+Known limitation: in mode upsert a batch's row goes when a later batch has its key.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import adbc_driver_postgresql.dbapi
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from semel import faults, limits
+from semel.errors import CorruptionError, LimitError, TerminalError, UnavailableError
+from semel.ledger import query
+from semel.manifest import ManifestFile, StagedFile
+from semel.sinks import Presence, Won
+from semel.sinks.postgres import encode
+from semel.sinks.postgres.facts import ColumnFacts, TableFacts, create_statement, examine
+from semel.sinks.postgres.link import (
+    Connection,
+    filled,
+    first_line,
+    is_refusal,
+    reason,
+    refuses_rows,
+    transaction,
+)
+from semel.sinks.postgres.target import BATCH_COLUMN, BATCHES, SEQ_COLUMN, PostgresTarget
+
+if TYPE_CHECKING:
+    from semel.reader import Marker
+
+_INCOMING = sql.Identifier("pg_temp", "semel_incoming")
+REFUSAL_COLUMN = "_semel_refusal"
+
+
+class PostgresSink:
+    """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
+
+    def __init__(self, target: PostgresTarget) -> None:
+        self._target = target
+        self.address = target.address
+
+    def __repr__(self) -> str:
+        return f"PostgresSink({self.address})"
+
+    def check(self, schema: pa.Schema | None) -> None:
+        self.examine(schema)
+
+    def examine(self, schema: pa.Schema | None) -> TableFacts:
+        """Like `check`; returns what tasks need to find values that the table will refuse."""
+        with transaction(self._target) as connection:
+            return examine(connection, self._target, schema)
+
+    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:  # noqa: ARG002
+        return f"{self.address}#b{batch_id:08d}-{part:05d}"
+
+    # Keeps PG2.
+    def look(self, won: Won) -> Sequence[Presence]:
+        with transaction(self._target) as connection:
+            found = self._found(connection, won)
+        if found is None:
+            presence = Presence.ABSENT
+        else:
+            presence = Presence.RIGHT if found["digest"] == won.digest else Presence.WRONG
+        return [presence] * len(won.files)
+
+    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+        if not missing:
+            return
+        try:
+            self._prepare(won)
+            with transaction(self._target) as connection:
+                facts = self._begin(connection, won)
+                if facts is None:
+                    return
+                landed = _land(connection, self._target, won, facts, encode.staged(won))
+                _same_count(won, landed)
+                faults.point("sink.before_commit")
+        except TerminalError as error:
+            if not isinstance(error, encode.ValueRefusedError) and not refuses_rows(error):
+                raise
+            raise TerminalError(
+                f"batch {won.batch_id}: {error}; it has committed and stays so. Change the table "
+                f"and run finalize again, or `semel accept {won.pipeline} --refused "
+                f"{won.batch_id}` lands the other rows and keeps these in the archive"
+            ) from error
+
+    # Keeps PG7.
+    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> int:
+        """Publish the rows that the table takes. Returns how many it refuses.
+
+        `keep` is given the refused rows, with the reason of each in `_semel_refusal`, before the
+        others are committed: what it writes must be durable, and replaces what an earlier call
+        wrote, whose COMMIT did not land. It is not called for a batch that has landed already.
+        LimitError: more than REFUSED_ROWS_MAX are refused.
+        """
+        self._prepare(won)
+        with transaction(self._target) as connection:
+            facts = self._begin(connection, won)
+            if facts is None:
+                return self._found(connection, won)["refused"]
+            refused = list(_land_most(connection, self._target, won, facts))
+            columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
+            table = pa.concat_tables(refused) if refused else columns.empty_table()
+            note = query("postgres", "note_refused")
+            count = sql.Literal(table.num_rows)
+            connection.execute(filled(note, **self._of_batch(won), refused=count))
+            if table.num_rows:
+                keep(table)
+            faults.point("sink.before_accepted")
+        return table.num_rows
+
+    def rows(self, marker: "Marker") -> Iterator[pa.Table]:
+        return self.rows_of(marker.batch_id, marker.sink_schema)
+
+    def rows_of(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows that the table has of a batch now, typed as `schema`, some MiB at once."""
+        with transaction(self._target) as connection:
+            facts = examine(connection, self._target, schema)
+            parts = [
+                sql.SQL(form).format(sql.Identifier(column.name))
+                for form, column in zip(encode.selected(facts.columns), facts.columns, strict=True)
+            ]
+            text = filled(
+                query("postgres", "rows"),
+                columns=sql.SQL(", ").join(parts),
+                table=self._target.identifier,
+                batch_id=sql.Literal(batch_id),
+            ).as_string(connection)
+        try:
+            with (
+                adbc_driver_postgresql.dbapi.connect(self._target.dsn) as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(text)
+                for some in cursor.fetch_record_batch():
+                    yield encode.read_back(some, schema)
+        except adbc_driver_postgresql.dbapi.OperationalError as error:
+            raise UnavailableError(
+                f"{self.address} went away ({first_line(error)}); run this again"
+            ) from error
+
+    def _of_batch(self, won: Won) -> dict[str, sql.Composable]:
+        """The key of a batch in semel_batch, for a statement."""
+        return {
+            "batches": self._target.batches,
+            "table": sql.Literal(self._target.names[1]),
+            "pipeline": sql.Literal(won.pipeline),
+            "batch_id": sql.Literal(won.batch_id),
+        }
+
+    def _found(self, connection: Connection, won: Won) -> dict[str, Any] | None:
+        """The batch's row in semel_batch."""
+        if not _is_there(connection, self._target.batches):
+            return None
+        look = query("postgres", "look")
+        return connection.execute(filled(look, **self._of_batch(won))).fetchone()
+
+    def _prepare(self, won: Won) -> None:
+        """Make what is missing of the tables, in a transaction of its own: nobody waits for it."""
+        target = self._target
+        with transaction(target) as connection:
+            facts = examine(connection, target, won.schema)
+            batches = _is_there(connection, target.batches)
+            if batches and facts.exists and facts.has_key:
+                return
+            # Two that make a table at once would fail, also with IF NOT EXISTS.
+            connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
+            facts = examine(connection, target, won.schema)
+            if not _is_there(connection, target.batches):
+                statement = filled(query("postgres", "create_batches"), batches=target.batches)
+                connection.execute(statement)
+            if not facts.exists:
+                connection.execute(create_statement(target, won.schema))
+                statement = query("postgres", "create_index")
+                connection.execute(filled(statement, table=target.identifier))
+            elif not facts.has_key:
+                statement = query("postgres", "create_key")
+                key = _names(target.key)
+                connection.execute(filled(statement, table=target.identifier, key=key))
+
+    # Keeps PG1, PG3.
+    def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
+        """Note the batch, or wait for a twin that does. None: it has landed before."""
+        values = {
+            "fence": sql.Literal(won.fence),
+            "commit_seq": sql.Literal(won.commit_seq),
+            "digest": sql.Literal(won.digest),
+            "rows": sql.Literal(sum(file.records for file in won.files)),
+        }
+        note = query("postgres", "note")
+        if connection.execute(filled(note, **self._of_batch(won), **values)).fetchone() is None:
+            found = self._found(connection, won)
+            if found is None or found["digest"] != won.digest:
+                raise CorruptionError(
+                    f"batch {won.batch_id}: {BATCHES} beside {self.address} says that other rows "
+                    f"landed under its number; two ledgers may write to one table. Compare "
+                    f"`semel show {won.batch_id}` with that row; nothing was touched"
+                )
+            return None
+        # From here on nobody changes its columns.
+        table = self._target.identifier
+        connection.execute(filled(query("postgres", "hold_table"), table=table))
+        # A refusal is to be known before COMMIT, whose error says nothing of it.
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return examine(connection, self._target, won.schema)
+
+
+def _is_there(connection: Connection, name: sql.Identifier) -> bool:
+    shown = name.as_string(connection)
+    return connection.execute("SELECT to_regclass(%s) AS id", [shown]).fetchone()["id"] is not None
+
+
+def _same_count(won: Won, landed: int) -> None:
+    wanted = sum(file.records for file in won.files)
+    if landed != wanted:
+        raise CorruptionError(
+            f"batch {won.batch_id}: its staged files hold {landed} rows, and its manifest says "
+            f"{wanted}; nothing was written. Restore them from a backup: the batch has committed"
+        )
+
+
+def _land(
+    connection: Connection,
+    target: PostgresTarget,
+    won: Won,
+    facts: TableFacts,
+    rows: Iterable[pa.RecordBatch],
+) -> int:
+    """Put rows into the table. Returns how many were read."""
+    names = _own_names(facts.columns)
+    if not target.key:
+        return _copy(connection, target.identifier, names, encode.Encoder(won, facts.columns), rows)
+    make = query("postgres", "make_incoming")
+    values = {"incoming": _INCOMING, "columns": names, "table": target.identifier}
+    connection.execute("DROP TABLE IF EXISTS pg_temp.semel_incoming")
+    connection.execute(filled(make, **values))
+    count = _copy(connection, _INCOMING, names, encode.Encoder(won, facts.columns), rows)
+    own = [column.name for column in facts.columns if column.name not in target.key]
+    pairs = [
+        sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name))
+        for name in (*own, BATCH_COLUMN, SEQ_COLUMN)
+    ]
+    assignments = sql.SQL(", ").join(pairs)
+    upsert = query("postgres", "upsert")
+    connection.execute(
+        filled(upsert, **values, key=_names(target.key), assignments=assignments)
+    )
+    return count
+
+
+def _copy(
+    connection: Connection,
+    into: sql.Identifier,
+    columns: sql.Composable,
+    encoder: encode.Encoder,
+    rows: Iterable[pa.RecordBatch],
+) -> int:
+    statement = filled(query("postgres", "copy"), into=into, columns=columns)
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for chunk in encoder.chunks(rows):
+                copy.write(chunk)
+        return cursor.rowcount
+
+
+def _land_most(
+    connection: Connection, target: PostgresTarget, won: Won, facts: TableFacts
+) -> Iterator[pa.Table]:
+    """Land what the table takes, part by part; yields the refused rows, each with its reason."""
+    left = limits.REFUSED_ROWS_MAX
+    for whole in encode.staged(won):
+        todo = [whole]
+        while todo:
+            some = todo.pop()
+            why = _refusal(connection, target, won, facts, some)
+            if why is None:
+                continue
+            if some.num_rows > 1:
+                step = -(-some.num_rows // limits.BISECT_WAYS)
+                starts = range(0, some.num_rows, step)
+                todo += [some.slice(start, step) for start in reversed(starts)]
+                continue
+            left -= 1
+            if left < 0:
+                raise LimitError(
+                    f"batch {won.batch_id}: {target.address} refuses more than "
+                    f"{limits.REFUSED_ROWS_MAX} of its rows ({why}); nothing was written. Change "
+                    "the table, and run finalize again"
+                )
+            table = pa.Table.from_batches([some]).select(won.schema.names).cast(won.schema)
+            yield table.append_column(REFUSAL_COLUMN, pa.array([why], pa.string()))
+
+
+def _refusal(
+    connection: Connection,
+    target: PostgresTarget,
+    won: Won,
+    facts: TableFacts,
+    rows: pa.RecordBatch,
+) -> str | None:
+    """Put rows into the table, all or none. Returns why it takes not all of them."""
+    try:
+        with connection.transaction():
+            _land(connection, target, won, facts, [rows])
+    except encode.ValueRefusedError as error:
+        return str(error)
+    except psycopg.Error as error:
+        if not is_refusal(error):
+            raise
+        return reason(error)
+    return None
+
+
+def _own_names(columns: Sequence[ColumnFacts]) -> sql.Composable:
+    return _names([*(column.name for column in columns), BATCH_COLUMN, SEQ_COLUMN])
+
+
+def _names(names: Sequence[str]) -> sql.Composable:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

@@ -1,0 +1,356 @@
+"""What a target is like, held against the columns of the output: once, by the driver."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+
+from semel.errors import TerminalError, UnavailableError
+from semel.ledger import query
+from semel.sinks.postgres import types
+from semel.sinks.postgres.link import Connection
+from semel.sinks.postgres.predicate import parse
+from semel.sinks.postgres.target import (
+    BATCH_COLUMN,
+    BATCHES,
+    NAME_BYTES_MAX,
+    SEQ_COLUMN,
+    PostgresTarget,
+)
+
+VERSION_MIN = 140_000
+_OWN = (BATCH_COLUMN, SEQ_COLUMN)
+_SHOWN_MAX = 10
+_NOT_LOOKED_AT = {
+    "f": "the foreign key", "u": "the unique constraint", "p": "the primary key",
+    "x": "the exclusion constraint", "t": "the trigger",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFacts:
+    """A column that rows are put into. `type` is PostgreSQL's name of it, without its modifiers.
+
+    `length` is of varchar(n), `precision` and `scale` of numeric(p,s); None: as long as it wants.
+    """
+
+    name: str
+    type: str
+    not_null: bool = False
+    length: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A CHECK that can be judged here: its name, and what stands in its brackets."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    """What a task must know to find values that the table will refuse. It can be pickled.
+
+    `columns` are those of the output, in its order. `notes` are for an operator: what will refuse
+    rows without being looked at before the batch has committed.
+    """
+
+    table: str
+    columns: tuple[ColumnFacts, ...]
+    key: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    exists: bool = True
+    has_key: bool = True
+
+
+# Keeps PG4.
+def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | None) -> TableFacts:
+    """What is known of the target. TerminalError: it does not fit `schema` (None: unknown yet).
+
+    UnavailableError: it takes no writes now.
+    """
+    schema_name, table = target.names
+    server = connection.execute(
+        query("postgres", "server").text,
+        {"schema": schema_name, "table": table, "batches": BATCHES},
+    ).fetchone()
+    problems = _of_server(target, server)
+    _raise(target, problems)
+    if schema is not None:
+        _raise(target, _of_output(target, schema))
+    if server["oid"] is None:
+        _raise(target, _of_missing(target, server, schema))
+        return _planned(target, schema or pa.schema([]))
+    columns = connection.execute(
+        query("postgres", "columns").text, {"oid": server["oid"]}
+    ).fetchall()
+    by_name = {column["name"]: column for column in columns}
+    problems = _of_kind(server) + _of_own(target, by_name)
+    has_key, of_key = _key(connection, target, server["oid"], by_name)
+    problems += of_key
+    if schema is not None:
+        problems += _of_columns(target, schema, by_name)
+    _raise(target, problems)
+    rules = connection.execute(query("postgres", "rules").text, {"oid": server["oid"]}).fetchall()
+    names = schema.names if schema is not None else []
+    found = tuple(_facts(by_name[name]) for name in names)
+    # What is equal under a collation that is not deterministic is not known here.
+    known = {n: by_name[n]["type"] if by_name[n]["deterministic"] else "" for n in names}
+    checks, notes = _rules(target, rules, known)
+    if server["kind"] == "p":
+        notes.append("a row that none of its partitions takes")
+    if not all(column["may_select"] for column in columns):
+        notes.append("(nothing; but the user may not SELECT, which `semel audit` needs)")
+    return TableFacts(
+        table=target.shown,
+        columns=found,
+        key=target.key,
+        checks=checks,
+        notes=tuple(notes),
+        has_key=has_key,
+    )
+
+
+def _key(
+    connection: Connection, target: PostgresTarget, oid: int, columns: dict[str, dict[str, Any]]
+) -> tuple[bool, list[str]]:
+    """Whether a unique index over the key is there or not needed, and what is wrong about it."""
+    if not target.key:
+        return True, []
+    found = connection.execute(query("postgres", "unique_keys").text, {"oid": oid}).fetchall()
+    deferred = [bool(i["deferred"]) for i in found if {*i["columns"]} == {*target.key}]
+    problems = []
+    if any(deferred):
+        problems.append(
+            f"its unique constraint over {list(target.key)} is deferrable, which ON CONFLICT does "
+            "not go with; make it NOT DEFERRABLE"
+        )
+    elif not deferred and not target.create:
+        make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
+        problems.append(f"it has no unique index over {list(target.key)}; {make}")
+    problems += [
+        f"its key column {name!r} takes unequal texts for equal ones; give it a deterministic "
+        "collation"
+        for name in target.key
+        if name in columns and not columns[name]["deterministic"]
+    ]
+    return bool(deferred), problems
+
+
+def create_statement(target: PostgresTarget, schema: pa.Schema) -> str:
+    """The CREATE TABLE that fits the output. The caller has checked its columns."""
+    lines = []
+    for field in schema:
+        kind = types.created(field.type, json=field.name in target.json_columns)
+        lines.append(f"{_quoted(field.name)} {kind}")
+    lines += [f"{name} bigint NOT NULL" for name in _OWN]
+    if target.key:
+        lines.append(f"PRIMARY KEY ({_list(target.key)})")
+    return f"CREATE TABLE {target.shown} ({', '.join(lines)})"
+
+
+def _planned(target: PostgresTarget, schema: pa.Schema) -> TableFacts:
+    """The facts of the table that `create_statement` makes."""
+    columns = []
+    for field in schema:
+        name = types.created(field.type, json=field.name in target.json_columns)
+        numeric = name.startswith("numeric")
+        columns.append(
+            ColumnFacts(
+                name=field.name,
+                type="numeric" if numeric else name,
+                not_null=field.name in target.key,
+                precision=field.type.precision if numeric else None,
+                scale=field.type.scale if numeric else None,
+            )
+        )
+    return TableFacts(
+        table=target.shown, columns=tuple(columns), key=target.key, exists=False
+    )
+
+
+def _facts(column: dict[str, Any]) -> ColumnFacts:
+    name, typmod = column["type"], column["typmod"]
+    length = precision = scale = None
+    if typmod >= 0 and name == "character varying":
+        length = typmod - 4
+    if typmod >= 0 and name == "numeric":
+        # A scale has 11 bits and a sign.
+        precision, scale = (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    return ColumnFacts(
+        name=column["name"], type=name, not_null=column["not_null"],
+        length=length, precision=precision, scale=scale,
+    )  # fmt: skip
+
+
+def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
+    if server["read_only"]:
+        raise UnavailableError(
+            f"{target.address} takes no writes just now: it is a standby, or read-only; run this "
+            "again when it is promoted"
+        )
+    schema = _quoted(target.names[0])
+    if server["version"] < VERSION_MIN:
+        return [f"its PostgreSQL is older than {VERSION_MIN // 10_000}; upgrade it"]
+    if server["encoding"] != "UTF8":
+        return [f"its database has the encoding {server['encoding']}; make one with UTF8"]
+    if not server["has_schema"]:
+        return [f"its schema is not there; CREATE SCHEMA {schema}"]
+    if not server["may_use"]:
+        return [f"the user may not use its schema; GRANT USAGE ON SCHEMA {schema}"]
+    if not server["has_batches"] and not server["may_create"]:
+        return [
+            f"the user may not make the table {BATCHES} beside it; GRANT CREATE ON SCHEMA {schema}"
+        ]
+    if server["has_batches"] and not server["may_note"]:
+        batches = target.batches.as_string()
+        return [f"the user may not write to {BATCHES}; GRANT SELECT, INSERT, UPDATE ON {batches}"]
+    if target.key and not server["may_temp"]:
+        return ["the user may make no temporary table, which upsert needs; GRANT TEMP ON DATABASE"]
+    return []
+
+
+def _of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
+    """What is wrong with the output's own columns, whatever the table is like."""
+    problems = []
+    for field in schema:
+        if field.name in _OWN:
+            problems.append(f"semel itself writes the column {field.name!r}; name yours otherwise")
+        elif not 0 < len(field.name.encode()) <= NAME_BYTES_MAX or "\0" in field.name:
+            problems.append(f"the output's column {field.name!r} is no name in PostgreSQL (1 to "
+                            f"{NAME_BYTES_MAX} bytes); name it otherwise")  # fmt: skip
+        elif types.held(field.type) is None:
+            problems.append(f"no column can hold the output's {field.name!r} ({field.type}); cast "
+                            "it in the transform")  # fmt: skip
+    problems += [f"the output has no column {k!r}, which is in sink.key; name one that it has"
+                 for k in target.key if k not in schema.names]  # fmt: skip
+    for name in target.key:
+        if name in schema.names and (kind := schema.field(name).type):
+            if pa.types.is_floating(kind) or types.is_nested(kind) or name in target.json_columns:
+                problems.append(f"the key column {name!r} is {kind}, of which nobody can say "
+                                "when two are equal; choose others for sink.key")  # fmt: skip
+    return problems
+
+
+def _of_missing(
+    target: PostgresTarget, server: dict[str, Any], schema: pa.Schema | None
+) -> list[str]:
+    if target.create and server["may_create"]:
+        return []
+    how = create_statement(target, schema) if schema is not None else "CREATE TABLE"
+    if target.create:
+        grant = f"GRANT CREATE ON SCHEMA {_quoted(target.names[0])}"
+        return [f"it is not there, and the user may not make it; {grant}, or {how}"]
+    return [f"it is not there, and sink.create is false; set it to true, or {how}"]
+
+
+def _of_kind(server: dict[str, Any]) -> list[str]:
+    if server["kind"] not in ("r", "p"):
+        return ["it is no table (a view, or of another database); name a table"]
+    if server["row_security"]:
+        return ["its row security counts for the user, and COPY does not go with it; give the "
+                "user BYPASSRLS, or name another table"]  # fmt: skip
+    return []
+
+
+def _of_own(target: PostgresTarget, columns: dict[str, dict[str, Any]]) -> list[str]:
+    lacking = [n for n in _OWN if n not in columns or columns[n]["type"] != "bigint"]
+    if not lacking:
+        return []
+    adds = ", ".join(f"ADD COLUMN {name} bigint" for name in lacking)
+    how = f"ALTER TABLE {target.shown} {adds}"
+    return [f"it lacks {' and '.join(lacking)} (bigint); {how}"]
+
+
+def _of_columns(
+    target: PostgresTarget, schema: pa.Schema, columns: dict[str, dict[str, Any]]
+) -> list[str]:
+    problems = []
+    for field in schema:
+        json = field.name in target.json_columns
+        made, name = types.created(field.type, json=json), _quoted(field.name)
+        column = columns.get(field.name)
+        if column is None:
+            add = f"ALTER TABLE {target.shown} ADD COLUMN {name} {made}"
+            problems.append(f"it lacks the column {field.name!r}; {add}")
+        elif column["generated"]:
+            problems.append(f"its column {field.name!r} is generated, and the output has one of "
+                            "that name; leave it out in the transform")  # fmt: skip
+        elif not _holds(field, _facts(column), column["typmod"]):
+            takes = ", ".join(types.held(field.type).takes)
+            change = f"ALTER TABLE {target.shown} ALTER COLUMN {name} TYPE {made}"
+            problems.append(
+                f"its column {field.name!r} is {_shown(column)}, and the output's is {field.type} "
+                f"(what fits: {takes}); {change} USING {name}::{made}"
+            )
+    there = {*schema.names, *_OWN}
+    for n, column in columns.items():
+        if n not in there and column["not_null"] and not column["has_default"]:
+            drop = f"ALTER TABLE {target.shown} ALTER COLUMN {_quoted(n)} DROP NOT NULL"
+            problems.append(f"its column {n!r} is NOT NULL without a default, and the output has "
+                            f"none of that name; {drop}")  # fmt: skip
+    rights = ("insert", "select", "update") if target.key else ("insert",)
+    for right in rights:
+        if any(not columns[n][f"may_{right}"] for n in there & columns.keys()):
+            problems.append(f"the user may not {right.upper()}; GRANT {right.upper()} ON "
+                            f"{target.shown}")  # fmt: skip
+    return problems
+
+
+def _shown(column: dict[str, Any]) -> str:
+    """A column's type with its modifiers."""
+    facts = _facts(column)
+    if facts.precision is not None:
+        return f"numeric({facts.precision},{facts.scale})"
+    return column["type"]
+
+
+def _holds(field: pa.Field, column: ColumnFacts, typmod: int) -> bool:
+    """Whether each value can go into the column unchanged, if it is not out of range."""
+    if column.type not in types.held(field.type).takes:
+        return False
+    if column.type.startswith("timestamp"):
+        return typmod in (-1, 6)
+    if column.type == "numeric" and column.precision is not None:
+        # It would be rounded without a word.
+        return column.scale >= (field.type.scale if pa.types.is_decimal(field.type) else 0)
+    return True
+
+
+def _rules(
+    target: PostgresTarget, rules: list[dict[str, Any]], columns: dict[str, str]
+) -> tuple[tuple[Check, ...], list[str]]:
+    """The CHECKs that can be judged here, and the names of what cannot."""
+    checks, notes = [], []
+    for rule in rules:
+        name, kind = rule["name"], rule["kind"]
+        if rule["text"].endswith("NOT ENFORCED"):
+            continue
+        if kind == "c" and parse(rule["text"], columns):
+            checks.append(Check(name=name, text=rule["text"]))
+        elif kind == "c":
+            notes.append(f"the CHECK {name!r}")
+        elif kind not in ("u", "p") or {*rule["columns"]} != {*target.key}:
+            notes.append(f"{_NOT_LOOKED_AT[kind]} {name!r}")
+    return tuple(checks), notes
+
+
+def _raise(target: PostgresTarget, problems: list[str]) -> None:
+    if problems:
+        more = f"; and {len(problems) - _SHOWN_MAX} more" if len(problems) > _SHOWN_MAX else ""
+        raise TerminalError(
+            f"the table {target.address} does not fit: {'; '.join(problems[:_SHOWN_MAX])}{more}"
+        )
+
+
+def _quoted(name: str) -> str:
+    return sql.Identifier(name).as_string()
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(map(_quoted, names))

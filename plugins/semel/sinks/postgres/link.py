@@ -1,0 +1,146 @@
+"""Transactions in the target, and what its errors mean for the caller."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from semel import limits
+from semel.errors import (
+    OutcomeUnknownError,
+    RetryableError,
+    TerminalError,
+    UnavailableError,
+)
+from semel.ledger import query
+from semel.sinks.postgres.target import PostgresTarget
+
+Connection = psycopg.Connection[dict[str, Any]]
+
+_CONNECT_SECONDS = 10
+_CONTENTION = (
+    pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure, pg.QueryCanceled,
+)  # fmt: skip
+_AWAY = ("08", "53", "57", "58")  # Connection, resources (a full disk), operator, its system.
+_REFUSES_ROWS = ("21", "22", "23", "44", "54", "P0")
+_QUOTES_NO_ROW = "23"
+
+
+@contextmanager
+def transaction(target: PostgresTarget) -> Iterator[Connection]:
+    """A transaction in the target, committed at the end of the block, rolled back on an error.
+
+    UnavailableError: it does not answer, takes no writes, or has no room; nothing was committed.
+    OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
+    RetryableError: a lock was not had in time.
+    TerminalError: the statement will fail again (a right, a table that has changed, a row).
+    """
+    committing = False
+    with _connect(target) as connection:
+        try:
+            connection.execute(query("postgres", "settings").text, _SETTINGS)
+            yield connection
+            committing = True
+            connection.commit()
+        except psycopg.Error as error:
+            raise _meaning(target, connection, error, committing) from error
+
+
+_SETTINGS = {
+    "lock": f"{limits.LOCK_TIMEOUT_MS}ms",
+    "idle": f"{limits.IDLE_IN_TRANSACTION_MS}ms",
+}
+
+
+@contextmanager
+def _connect(target: PostgresTarget) -> Iterator[Connection]:
+    try:
+        connection = psycopg.connect(
+            target.dsn,
+            connect_timeout=_CONNECT_SECONDS,
+            application_name="semel",
+            client_encoding="utf8",
+            row_factory=dict_row,
+            prepare_threshold=None,
+        )
+    except psycopg.OperationalError as error:
+        raise UnavailableError(
+            f"{target.address} does not answer or does not let us in ({first_line(error)}); check "
+            "its connection, then run this again"
+        ) from error
+    except psycopg.ProgrammingError as error:
+        raise TerminalError(
+            f"{target.address} cannot be reached with its connection ({first_line(error)}); "
+            "correct the connection"
+        ) from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def filled(text: sa.TextClause, **names: sql.Composable) -> sql.Composed:
+    """A statement of sql/queries/postgres.sql with identifiers in the place of its braces."""
+    return sql.SQL(text.text).format(**names)
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """Whether the target refuses what is in a row, and would again."""
+    return (error.sqlstate or "")[:2] in _REFUSES_ROWS
+
+
+def refuses_rows(error: TerminalError) -> bool:
+    """The same of what `transaction` raised."""
+    return isinstance(error.__cause__, psycopg.Error) and is_refusal(error.__cause__)
+
+
+def reason(error: psycopg.Error) -> str:
+    """Why rows are refused, without any value of theirs."""
+    if error.sqlstate[:2] == _QUOTES_NO_ROW:
+        return error.diag.message_primary or type(error).__name__
+    named = error.diag.constraint_name or error.diag.column_name or error.sqlstate
+    return f"{type(error).__name__} ({named})"
+
+
+def _meaning(
+    target: PostgresTarget, connection: Connection, error: psycopg.Error, committing: bool
+) -> Exception:
+    """The error to raise in its place; itself where nobody knows it."""
+    state, said = error.sqlstate or "", first_line(error)
+    if isinstance(error, _CONTENTION):
+        return RetryableError(
+            f"{target.address} had no lock for us in time ({said}): another run or a user works "
+            "with the table; run this again"
+        )
+    if isinstance(error, pg.ReadOnlySqlTransaction):
+        return UnavailableError(
+            f"{target.address} takes no writes just now: it is a standby, until it is promoted "
+            f"({said}); run this again"
+        )
+    if isinstance(error, pg.DiskFull):
+        return UnavailableError(
+            f"{target.address} has no room on its disk ({said}); nothing was written, make some "
+            "and run this again"
+        )
+    if connection.broken or state[:2] in _AWAY:
+        kind = OutcomeUnknownError if committing else UnavailableError
+        what = "lost the reply to a commit" if committing else "went away"
+        return kind(f"{target.address} {what} ({said}); run this again")
+    if is_refusal(error):
+        return TerminalError(f"{target.address} refuses rows: {reason(error)}")
+    if state[:2] in ("42", "0A"):
+        return TerminalError(
+            f"{target.address} does not do what it is asked to ({said}); give the user of its "
+            "connection the right to, or make the table as docs/postgres.md has it"
+        )
+    return error
+
+
+def first_line(error: psycopg.Error) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

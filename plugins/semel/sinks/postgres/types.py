@@ -1,0 +1,114 @@
+"""Which types of PostgreSQL hold which columns: the table of docs/postgres.md."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import types as at
+
+_INTEGERS = ("smallint", "integer", "bigint")
+_TIME = "timestamp with time zone"
+_PLAIN_TIME = "timestamp without time zone"
+_TEXT = ("text", "character varying")
+JSON = ("jsonb", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A kind of columns, and what holds it. `created` is what a table that is made gets.
+
+    `word` is how docs/postgres.md names it.
+    """
+
+    word: str
+    fits: Callable[[pa.DataType], bool]
+    created: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.created, *self.also)))
+
+
+# Keeps PG5.
+TYPES = (
+    Held(word="boolean", fits=at.is_boolean, created="boolean"),
+    Held(word="tinyint", fits=at.is_int8, created="smallint", also=(*_INTEGERS, "numeric")),
+    Held(word="smallint", fits=at.is_int16, created="smallint", also=(*_INTEGERS, "numeric")),
+    Held(word="int", fits=at.is_int32, created="integer", also=(*_INTEGERS, "numeric")),
+    Held(word="bigint", fits=at.is_int64, created="bigint", also=(*_INTEGERS, "numeric")),
+    Held(word="float", fits=at.is_float32, created="real", also=("double precision",)),
+    Held(word="double", fits=at.is_float64, created="double precision"),
+    Held(word="decimal(p,s)", fits=at.is_decimal128, created="numeric"),
+    Held(
+        word="string",
+        fits=lambda kind: at.is_string(kind) or at.is_large_string(kind),
+        created="text",
+        also=(*_TEXT, *JSON),
+    ),
+    Held(
+        word="binary",
+        fits=lambda kind: at.is_binary(kind) or at.is_large_binary(kind),
+        created="bytea",
+    ),
+    Held(word="date", fits=at.is_date32, created="date"),
+    Held(word="timestamp", fits=lambda kind: _is_time(kind) and bool(kind.tz), created=_TIME),
+    Held(
+        word="timestamp_ntz", fits=lambda kind: _is_time(kind) and not kind.tz, created=_PLAIN_TIME
+    ),
+    Held(
+        word="array, struct, map",
+        fits=lambda kind: is_nested(kind) and _has_text_keys(kind),
+        created="jsonb",
+        also=("json",),
+    ),
+)
+"""In the order of the document. `string` with `json` declared is made as jsonb."""
+
+_WIRE = {
+    "boolean": pa.bool_(),
+    "smallint": pa.int16(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "double precision": pa.float64(),
+    "bytea": pa.large_binary(),
+    "date": pa.date32(),
+    _TIME: pa.timestamp("us", "UTC"),
+    _PLAIN_TIME: pa.timestamp("us"),
+}
+
+
+def held(kind: pa.DataType) -> Held | None:
+    """What is known of columns of this type; None: no table can hold them."""
+    return next((entry for entry in TYPES if entry.fits(kind)), None)
+
+
+def created(kind: pa.DataType, *, json: bool) -> str:
+    """The type that a new table gets, as DDL writes it. The caller has asked `held`."""
+    name = "jsonb" if json else held(kind).created
+    return f"numeric({kind.precision},{kind.scale})" if name == "numeric" else name
+
+
+def wire(kind: pa.DataType, name: str) -> pa.DataType:
+    """The type that a column is cast to, so that it is encoded as the Postgres type `name`."""
+    if name == "numeric":
+        return kind if at.is_decimal(kind) else pa.decimal128(19, 0)
+    return _WIRE.get(name, pa.large_string())
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether a value has parts (array, struct, map)."""
+    return at.is_struct(kind) or at.is_map(kind) or at.is_list(kind) or at.is_large_list(kind)
+
+
+def _has_text_keys(kind: pa.DataType) -> bool:
+    """Whether all maps in it have text keys, as objects of JSON do, and all parts are known."""
+    if at.is_map(kind):
+        return at.is_string(kind.key_type) and _has_text_keys(kind.item_type)
+    parts = [kind.field(n).type for n in range(kind.num_fields)] if is_nested(kind) else []
+    return all(map(_has_text_keys, parts)) if parts else is_nested(kind) or bool(held(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return at.is_timestamp(kind) and kind.unit == "us"

@@ -1,0 +1,124 @@
+-- The Postgres sink: statements for the target, which is any PostgreSQL and no ledger. What stands
+-- in braces is put in by the sink, quoted: names, and beside them values (a name may hold a %).
+
+-- name: settings
+SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %(lock)s, true),
+       set_config('idle_in_transaction_session_timeout', %(idle)s, true),
+       set_config('statement_timeout', '0', true), set_config('TimeZone', 'UTC', true),
+       set_config('DateStyle', 'ISO, YMD', true),
+       set_config('tcp_keepalives_idle', '30', true),
+       set_config('tcp_keepalives_interval', '10', true),
+       set_config('tcp_keepalives_count', '6', true);
+
+-- name: server
+SELECT current_setting('server_version_num')::integer AS version,
+       current_setting('server_encoding') AS encoding,
+       current_setting('transaction_read_only') = 'on' AS read_only,
+       has_database_privilege(current_database(), 'TEMP') AS may_temp,
+       n.oid IS NOT NULL AS has_schema,
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), false) AS may_use,
+       coalesce(has_schema_privilege(n.oid, 'CREATE'), false) AS may_create,
+       b.oid IS NOT NULL AS has_batches,
+       coalesce(has_table_privilege(b.oid, 'SELECT') AND has_table_privilege(b.oid, 'INSERT')
+                AND has_table_privilege(b.oid, 'UPDATE'), false) AS may_note,
+       t.oid AS oid, t.relkind::text AS kind,
+       coalesce(row_security_active(t.oid), false) AS row_security
+FROM (SELECT 1) AS one
+LEFT JOIN pg_namespace AS n ON n.nspname = %(schema)s
+LEFT JOIN pg_class AS b ON b.relnamespace = n.oid AND b.relname = %(batches)s
+LEFT JOIN pg_class AS t ON t.relnamespace = n.oid AND t.relname = %(table)s;
+
+-- name: columns
+SELECT a.attname AS name, format_type(a.atttypid, NULL) AS type, a.atttypmod AS typmod,
+       a.attnotnull AS not_null,
+       a.atthasdef OR a.attidentity <> '' AS has_default,
+       a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
+       coalesce(c.collisdeterministic, true) AS deterministic,
+       has_column_privilege(a.attrelid, a.attnum, 'INSERT') AS may_insert,
+       has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS may_select,
+       has_column_privilege(a.attrelid, a.attnum, 'UPDATE') AS may_update
+FROM pg_attribute AS a
+LEFT JOIN pg_collation AS c ON c.oid = a.attcollation
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum;
+
+-- name: unique_keys
+SELECT array_agg(a.attname::text ORDER BY k.at) AS columns, NOT i.indimmediate AS deferred
+FROM pg_index AS i
+CROSS JOIN unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(number, at)
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indisvalid
+  AND i.indpred IS NULL AND i.indexprs IS NULL AND k.at <= i.indnkeyatts
+GROUP BY i.indexrelid;
+
+-- name: rules
+-- What may refuse a row: a CHECK with its text; and other things, of which only the kind is known.
+SELECT c.conname::text AS name, c.contype::text AS kind, pg_get_constraintdef(c.oid) AS text,
+       ARRAY(SELECT a.attname::text FROM pg_attribute AS a
+             WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) AS columns
+FROM pg_constraint AS c
+WHERE c.conrelid = %(oid)s AND c.contype IN ('c', 'f', 'u', 'p', 'x')
+UNION ALL
+SELECT tgname::text, 't', '', ARRAY[]::text[]
+FROM pg_trigger
+WHERE tgrelid = %(oid)s AND NOT tgisinternal
+ORDER BY 1;
+
+-- name: lock_schema
+SELECT pg_advisory_xact_lock(hashtextextended('semel sink ' || %(schema)s, 0));
+
+-- name: create_batches
+CREATE TABLE {batches} (
+    -- This prevents that a batch lands twice.
+    PRIMARY KEY (table_name, pipeline, batch_id),
+    table_name   text        NOT NULL,
+    pipeline     text        NOT NULL,
+    batch_id     bigint      NOT NULL,
+    fence        integer     NOT NULL,
+    commit_seq   bigint      NOT NULL,
+    digest       text        NOT NULL,
+    rows         bigint      NOT NULL,
+    refused      bigint      NOT NULL DEFAULT 0,
+    published_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- name: look
+SELECT digest, refused
+FROM {batches}
+WHERE table_name = {table} AND pipeline = {pipeline} AND batch_id = {batch_id};
+
+-- name: note
+INSERT INTO {batches} (table_name, pipeline, batch_id, fence, commit_seq, digest, rows)
+VALUES ({table}, {pipeline}, {batch_id}, {fence}, {commit_seq}, {digest}, {rows})
+ON CONFLICT (table_name, pipeline, batch_id) DO NOTHING
+RETURNING batch_id;
+
+-- name: note_refused
+UPDATE {batches} SET rows = rows - {refused}, refused = {refused}
+WHERE table_name = {table} AND pipeline = {pipeline} AND batch_id = {batch_id};
+
+-- name: hold_table
+LOCK TABLE {table} IN ROW EXCLUSIVE MODE;
+
+-- name: copy
+COPY {into} ({columns}) FROM STDIN (FORMAT binary);
+
+-- name: make_incoming
+CREATE TEMP TABLE {incoming} ON COMMIT DROP AS SELECT {columns} FROM {table} WITH NO DATA;
+
+-- name: upsert
+-- In the order of the key: two finalizers lock the rows that they share in one order.
+INSERT INTO {table} AS stored ({columns})
+SELECT {columns} FROM {incoming} ORDER BY {key}
+ON CONFLICT ({key}) DO UPDATE SET {assignments}
+WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq;
+
+-- name: rows
+SELECT {columns} FROM {table} WHERE _semel_batch = {batch_id};
+
+-- name: create_index
+-- A few pages: the rows of a batch lie together, and are found without reading the whole table.
+CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
+
+-- name: create_key
+CREATE UNIQUE INDEX ON {table} ({key});

@@ -1,0 +1,174 @@
+"""A table as a sink: what lands, once, and what comes back."""
+
+import datetime as dt
+import math
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from fix_sink_postgres import Warehouse
+from semel.errors import CorruptionError
+from semel.sinks import Presence
+
+UTC = dt.UTC
+FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)
+D = Decimal
+
+ALL_TYPES = pa.table(
+    {
+        "b": pa.array([True, False, None]),
+        "i1": pa.array([-128, 127, None], pa.int8()),
+        "i2": pa.array([-(2**15), 2**15 - 1, None], pa.int16()),
+        "i4": pa.array([-(2**31), 2**31 - 1, None], pa.int32()),
+        "i8": pa.array([-(2**63), 2**63 - 1, None]),
+        "f4": pa.array([0.1, -math.inf, None], pa.float32()),
+        "f8": pa.array([0.1, math.inf, None]),
+        "dec": pa.array(
+            [D("-99999999999999999999.999999999999999999"), D("1E-18"), None], pa.decimal128(38, 18)
+        ),
+        "whole": pa.array([D("9" * 38), D("-10000"), None], pa.decimal128(38, 0)),
+        "t": pa.array(["", 'h\u00e9 \U0001f600\n\t\\N "\'', None]),
+        "j": pa.array(['{"a": [1.50, null, "\\u00e9"]}', "null", None]),
+        "by": pa.array([b"\0\xff", b"", None]),
+        "d": pa.array([FIRST.date(), LAST.date(), None]),
+        "ts": pa.array([FIRST, LAST, None], pa.timestamp("us", "UTC")),
+        "tn": pa.array([FIRST, LAST, None], pa.timestamp("us")),
+        "l": pa.array([["a", None, '"'], [], None]),
+        "s": pa.array(
+            [
+                {"x": D("12345678901234567890.12"), "n": None, "y": b"\0\xff", "at": LAST},
+                {"x": None, "n": [1], "y": b"", "at": FIRST},
+                None,
+            ],
+            pa.struct(
+                [
+                    ("x", pa.decimal128(38, 2)), ("n", pa.list_(pa.int64())), ("y", pa.binary()),
+                    ("at", pa.timestamp("us", "UTC")),
+                ]
+            ),
+        ),
+        "m": pa.array([[("a", 0.1), ("b", None)], [], None], pa.map_(pa.string(), pa.float64())),
+    }
+)  # fmt: skip
+
+
+def flights(*ids: int, city: str = "Oslo") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "city": [city] * len(ids)})
+
+
+# Attacks PG1, PG5.
+def test_every_type_lands_and_comes_back(warehouse: Warehouse) -> None:
+    """Each value of each type is in the table as it was, and `rows` gives it with its type."""
+    sink = warehouse.sink("every", json_columns=("j",))
+    won = warehouse.won(ALL_TYPES.slice(0, 2), ALL_TYPES.slice(2))
+    sink.check(won.schema)
+    warehouse.finalize(won, sink)
+    row = warehouse.run(
+        "SELECT i8, dec, whole, t, j, by, ts, s->>'x', m->'a', l->0, _semel_batch, _semel_seq "
+        "FROM every WHERE b"
+    )[0]
+    assert row[:4] == (-(2**63), D("-99999999999999999999.999999999999999999"), D("9" * 38), "")
+    assert row[4] == {"a": [1.5, None, "\u00e9"]} and row[5] == b"\0\xff"
+    assert row[7:] == ("12345678901234567890.12", 0.1, "a", 1, 1)
+    found = pa.concat_tables(sink.rows_of(1, won.schema)).to_pylist()
+    wanted = ALL_TYPES.to_pylist()
+    for row in found:  # jsonb writes its spaces itself.
+        assert row.pop("j") in ('{"a": [1.50, null, "\u00e9"]}', "null", None)
+    for row in wanted:
+        row.pop("j")
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+
+
+def test_a_batch_is_seen_whole_and_once(warehouse: Warehouse) -> None:
+    """look says what has landed; a second publish, and one of nothing, change nothing."""
+    sink, won = warehouse.sink(), warehouse.won(flights(1, 2), flights(3))
+    assert sink.look(won) == [Presence.ABSENT] * 2
+    sink.publish(won, won.files)
+    assert sink.look(won) == [Presence.RIGHT] * 2
+    sink.publish(won, won.files)
+    sink.publish(won, [])
+    assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(1,), (2,), (3,)]
+    noted = "SELECT table_name, pipeline, batch_id, fence, commit_seq, rows, refused, digest"
+    assert warehouse.run(f"{noted} FROM semel_batch") == [
+        ("flights", "flights", 1, 1, 1, 3, 0, won.digest)
+    ]
+
+
+# Attacks PG2.
+def test_another_batch_under_its_number_is_loud(warehouse: Warehouse) -> None:
+    """Two ledgers that write to one table: what landed first stays, and the other is refused."""
+    sink = warehouse.sink()
+    first, second = warehouse.won(flights(1)), warehouse.won(flights(2))
+    sink.publish(first, first.files)
+    assert sink.look(second) == [Presence.WRONG]
+    with pytest.raises(CorruptionError, match="batch 1: semel_batch .* nothing was touched"):
+        sink.publish(second, second.files)
+    assert warehouse.run("SELECT id FROM flights") == [(1,)]
+
+
+def test_two_tables_of_one_schema_share_the_notes(warehouse: Warehouse) -> None:
+    """A batch of one table is not taken for the other's, whose pipeline has the same name."""
+    for table in ("a", "b"):
+        won = warehouse.won(flights(1))
+        warehouse.finalize(won, warehouse.sink(table))
+    assert warehouse.run("SELECT count(*) FROM a, b WHERE a.id = b.id") == [(1,)]
+
+
+# Attacks PG1.
+def test_a_file_that_lacks_rows_lands_nothing(warehouse: Warehouse) -> None:
+    """The manifest says how many rows there are; with fewer nothing is written."""
+    sink, won = warehouse.sink(), warehouse.won(flights(1, 2), flights(3))
+    short = warehouse.won(flights(1))
+    files = (won.files[1], *(f for f in won.files[:1]))
+    object.__setattr__(files[1], "staged_path", short.files[0].staged_path)
+    with pytest.raises(CorruptionError, match="hold 2 rows, and its manifest says 3"):
+        sink.publish(won, won.files)
+    assert sink.look(won) == [Presence.ABSENT] * 2
+    assert warehouse.run("SELECT * FROM flights") == []
+
+
+NAMES = ['semi;colon', 'quo"te', "per%cent{}", "Ümlaut", "select", "a.b", "'; DROP TABLE x; --"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_hostile_names(warehouse: Warehouse, name: str, mode: str) -> None:
+    """Schemas, tables and columns may have any name that PostgreSQL takes."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    warehouse.run(f"CREATE SCHEMA {quoted}".replace("%", "%"))
+    key = (name,) if mode == "upsert" else ()
+    sink = warehouse.sink(f"{quoted}.{quoted}", mode=mode, key=key)
+    won = warehouse.won(pa.table({name: [1, 2], "other": ["a", "b"]}))
+    sink.check(won.schema)
+    warehouse.finalize(won, sink)
+    assert pa.concat_tables(sink.rows_of(1, won.schema)).sort_by(name).to_pydict() == {
+        name: [1, 2], "other": ["a", "b"],
+    }  # fmt: skip
+    sink.publish(won, won.files)
+    assert warehouse.run(f"SELECT count(*) FROM {quoted}.{quoted}") == [(2,)]
+
+
+# Attacks PG3.
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_later_commit_wins_in_any_order(warehouse: Warehouse, order: tuple[int, int]) -> None:
+    """upsert: whichever batch is finalized first, a key has the row of the later commit."""
+    sink = warehouse.sink(mode="upsert", key=("id",))
+    old = warehouse.won(flights(1, 2, city="old"), batch_id=7, commit_seq=1)
+    new = warehouse.won(flights(2, 3, city="new"), batch_id=5, commit_seq=2)
+    for number in order:
+        warehouse.finalize({1: old, 2: new}[number], sink)
+    found = warehouse.run("SELECT id, city, _semel_batch, _semel_seq FROM flights ORDER BY id")
+    assert found == [(1, "old", 7, 1), (2, "new", 5, 2), (3, "new", 5, 2)]
+
+
+def test_upsert_updates_a_users_own_row(warehouse: Warehouse) -> None:
+    """A row that was there before semel has no sequence, and is below any."""
+    warehouse.run("CREATE TABLE flights (id bigint PRIMARY KEY, city text, more text DEFAULT 'm', "
+                  "_semel_batch bigint, _semel_seq bigint)")  # fmt: skip
+    warehouse.run("INSERT INTO flights (id, city, more) VALUES (1, 'mine', 'kept')")
+    warehouse.finalize(
+        warehouse.won(flights(1, 2)), warehouse.sink(mode="upsert", key=("id",), create=False)
+    )
+    found = warehouse.run("SELECT id, city, more FROM flights ORDER BY id")
+    assert found == [(1, "Oslo", "kept"), (2, "Oslo", "m")]
