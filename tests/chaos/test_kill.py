@@ -43,7 +43,7 @@ SCRIPT_OF = {
 
 
 OF_DATABASES = ("sink.before_commit", "sink.before_accepted")
-"""What only a sink in a database passes: tests/integration/test_sink_postgres_faults.py."""
+"""What only a sink in a database passes: test_sink_postgres_faults.py."""
 
 
 def scripts(point: str) -> list[str]:
