@@ -40,7 +40,8 @@ class Workbench:
         }
         for key, value in changes.items():
             old = document.get(key)
-            merged = {**old, **value} if isinstance(old, dict) else value
+            other = isinstance(value, dict) and value.get("type", "files") != "files"
+            merged = {**old, **value} if isinstance(old, dict) and not other else value
             document[key] = merged
         document = {k: v for k, v in document.items() if v is not None}
         path = self.pipelines / f"{name}.yaml"

@@ -70,15 +70,6 @@ def template(postgres: str) -> Iterator[str]:
     _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@contextmanager
-def database(postgres: str) -> Iterator[str]:
-    """A new database that holds nothing, for the length of a block; yields its DSN."""
-    name = f"semel_other_{secrets.token_hex(6)}"
-    _admin(postgres, f"CREATE DATABASE {name}")
-    yield _dsn(postgres, name)
-    _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest.fixture
 def ledger_dsn(postgres: str, template: str) -> Iterator[str]:
     """The DSN of an empty ledger of this test's own."""
@@ -87,12 +78,14 @@ def ledger_dsn(postgres: str, template: str) -> Iterator[str]:
 
 
 @contextmanager
-def database(postgres: str, template: str) -> Iterator[str]:
-    """The DSN of a database for the length of a block."""
+def database(postgres: str, template: str = "template1") -> Iterator[str]:
+    """The DSN of a database for the length of a block; without a template nothing is in it."""
     name = f"semel_test_{secrets.token_hex(6)}"
     _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield _dsn(postgres, name)
-    _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    try:
+        yield _dsn(postgres, name)
+    finally:
+        _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")
@@ -115,17 +108,6 @@ def ledger(
 def point_executors(state: Path, dsn: str) -> None:
     """Write a ledger's address where Spark's workers look for it; an empty one is none."""
     (state / "addresses.json").write_text(json.dumps({settings.LEDGER_VARIABLE: dsn}))
-
-
-@contextmanager
-def empty_database(postgres: str) -> Iterator[str]:
-    """The DSN of a database with nothing in it, for the length of a block."""
-    name = f"semel_empty_{secrets.token_hex(6)}"
-    _admin(postgres, f"CREATE DATABASE {name}")
-    try:
-        yield _dsn(postgres, name)
-    finally:
-        _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def lose(ledger: Ledger) -> None:

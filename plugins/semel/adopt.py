@@ -26,8 +26,9 @@ from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, rows
-from semel.reader import Marker, markers
+from semel.reader import Marker, markers_in
 from semel.sinks import archive, owned, traces
+from semel.sinks.declared import open_sink
 from semel.sinks.traces import Traces
 from semel.sources.files import list_files
 from semel.spec.pipeline import Scope, Spec
@@ -95,15 +96,17 @@ def _adopt(
     found = _markers(spec, sink, kept)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
     there = traces.look(sink, kept, names.values())
-    known = _known(ledger, spec, sink, found)
+    landed = open_sink(spec).batches(spec.name)
+    known = _known(ledger, spec, found)
     if known is not None:
         return known
-    if there == Traces():
+    if there == Traces() and not landed:
         raise StateError(
-            f"{sink} and {kept} hold nothing of semel, so there is nothing to adopt; run "
-            f"{spec.name}"
+            f"{sink or open_sink(spec).address} and {kept} hold nothing of semel, so there is "
+            f"nothing to adopt; run {spec.name}"
         )
     _check(spec, found)
+    _check_landed(spec, found, landed)
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
     partitions = partitions_of(spec, found, list_files(spec).files)
     lost = note.gaps([marker.commit_seq for marker in found])
@@ -135,9 +138,9 @@ def _specs(spec: Spec, found: list[Marker]) -> list[Spec]:
     return [spec, *(marker.spec for marker in found)]
 
 
-def _markers(spec: Spec, sink: Path, kept: Path) -> list[Marker]:
+def _markers(spec: Spec, sink: Path | None, kept: Path) -> list[Marker]:
     try:
-        return markers(sink, kept)
+        return markers_in(sink, kept)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error}. Or move that marker aside: then its batch is not taken over, and its "
@@ -146,23 +149,25 @@ def _markers(spec: Spec, sink: Path, kept: Path) -> list[Marker]:
 
 
 # Keeps D3.
-def _known(ledger: Ledger, spec: Spec, sink: Path, found: list[Marker]) -> Adopted | None:
+def _known(ledger: Ledger, spec: Spec, found: list[Marker]) -> Adopted | None:
     """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
         if pipeline is None:
-            owner = pipelines.owner(connection, str(sink), str(archive.of(spec)))
+            address = open_sink(spec).address
+            owner = pipelines.owner(connection, address, str(archive.of(spec)))
             if owner is None:
                 return None
             raise TerminalError(
-                f"sink.path {sink} belongs to pipeline {owner.name!r} in this ledger; "
+                f"the sink {address} belongs to pipeline {owner.name!r} in this ledger; "
                 f"{spec.name!r} cannot take over its batches"
             )
         unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, found)
     if not unknown:
         return Adopted(pipeline=spec.name, found=True, batches=len(found))
     raise TerminalError(
-        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {sink}: it "
+        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in "
+        f"{archive.of(spec)}: it "
         "was restored to an earlier time, or they ran with another ledger. Make an empty database "
         "the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` for each pipeline"
     )
@@ -178,7 +183,7 @@ def _check(spec: Spec, found: list[Marker]) -> None:
     """Prove that markers are of one pipeline, this one, and tell one story."""
     if foreign := [marker for marker in found if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{_some(foreign)} in {spec.sink_path()} are of pipeline {foreign[0].pipeline!r}; "
+            f"{_some(foreign)} in {archive.of(spec)} are of pipeline {foreign[0].pipeline!r}; "
             f"{spec.name!r} cannot take them over: give the pipeline its old name"
         )
     for one, other in pairwise(found):
@@ -201,12 +206,25 @@ def _check(spec: Spec, found: list[Marker]) -> None:
         identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
 
 
+# Keeps D10.
+def _check_landed(spec: Spec, found: list[Marker], landed: list[int]) -> None:
+    """Rows that no marker lists would stand beside those of the batch that reads them again."""
+    if stray := sorted(set(landed) - {marker.batch_id for marker in found}):
+        shown = ", ".join(map(str, stray))
+        raise TerminalError(
+            f"{open_sink(spec).address} has rows of batches {shown}, which no marker in "
+            f"{archive.of(spec)} lists: they landed just before the ledger was lost, and their "
+            f"records will be read again. Delete these rows (WHERE _semel_batch IN ({shown})) and "
+            "the batches' rows in semel_batch, then run this again"
+        )
+
+
 def _numbers(other: Spec, say: Say) -> tuple[int, int]:
     """The highest batch and source partition that another pipeline's sink shows."""
     sink, kept = other.sink_path(), archive.of(other)
     batch_max = traces.look(sink, kept, [other]).batch_max
     try:
-        return batch_max, _partition_max(markers(sink, kept))
+        return batch_max, _partition_max(markers_in(sink, kept))
     except CorruptionError as error:
         say(f"the numbers of {other.name} are not left free as a whole: {error}")
         return batch_max, 0
@@ -342,7 +360,7 @@ def _write(
             "adopt",
             "insert_pipeline",
             name=spec.name,
-            sink_address=str(spec.sink_path()),
+            sink_address=open_sink(spec).address,
             archive_path=str(archive.of(spec)),
             identity=identity.to_text(identity.identity_of(spec)),
             shards=spec.dedup.shards,

@@ -24,7 +24,8 @@ from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.reader import arrow_type
 from semel.sinks import Act, Sink, Won, archive, judge
-from semel.sinks.folder import Folder, Looks, open_sink
+from semel.sinks.declared import open_sink
+from semel.sinks.folder import Folder, Looks
 from semel.spec.pipeline import Spec
 from semel.storage import checksum, make_folder, remove_folder, sync_folder, write_new
 
@@ -187,7 +188,7 @@ def marker_content(
         "parser_rules": batch.spec.get("parser_rules", 1),
         "input_digest": attempt.input_digest,
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
-        "sink": {"type": spec.sink.type, "address": pipeline.sink_address},
+        "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         "files": [
             {

@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind
-from semel.reader import Marker, columns_in_files, dataset_of, markers
-from semel.sinks import archive
+from semel.reader import Marker, columns_in_files, dataset_of, markers, markers_of
+from semel.sinks.declared import open_sink
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
 
@@ -57,7 +57,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Found:
     TerminalError: the pipeline has no record id, or the values are not one.
     """
     wanted = _values(spec, values)
-    found = markers(sink_path) if sink_path else markers(spec.sink_path(), archive.of(spec))
+    found = markers(sink_path) if sink_path else markers_of(spec)
     return Found(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
@@ -120,6 +120,9 @@ def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
     files = list(marker.of_kind(Kind.DATA))
     if not files or not set(wanted) <= set(schema.names):
         return
+    if marker.sink is None:
+        yield from _in_table(marker, wanted)
+        return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
     # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
@@ -133,6 +136,20 @@ def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
                 what="output",
                 batch_id=marker.batch_id,
                 file=file.path,
+                source=_path(marker, row.get("_semel_source")),
+                offset=row.get("_semel_offset"),
+            )
+
+
+def _in_table(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+    sink = open_sink(marker.spec)
+    for table in sink.rows(marker):
+        fields = {n: (ds.field(n), table.schema.field(n).type) for n in wanted}
+        for row in table.filter(_condition(fields, wanted)).to_pylist():
+            yield Place(
+                what="output",
+                batch_id=marker.batch_id,
+                file=sink.address,
                 source=_path(marker, row.get("_semel_source")),
                 offset=row.get("_semel_offset"),
             )

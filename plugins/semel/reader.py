@@ -42,13 +42,14 @@ class MarkedFile:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink` is the folder of the output, as the caller named it. `sink_columns` holds names and Arrow
+    `sink` is the folder of the output, as the caller named it, None where it is no folder.
+    `sink_columns` holds names and Arrow
     types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
     """
 
     path: Path
-    sink: Path
+    sink: Path | None
     pipeline: str
     batch_id: int
     fence: int
@@ -75,7 +76,7 @@ class Marker:
         return self.path.parents[1]
 
     def path_of(self, file: MarkedFile) -> Path:
-        """Where a listed file lies."""
+        """Where a listed file lies; for data, in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
 
     def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
@@ -152,15 +153,26 @@ def dataset_of(
     return ds.FileSystemDataset(fragments, schema, fragments[0].format, disk)
 
 
-def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
-    """The markers of all finalized batches, in the order of their commits.
+def markers_of(spec: Spec) -> list[Marker]:
+    """The markers of a pipeline's finalized batches, in the order of their commits.
 
-    `archive_path`: where they lie, if `sink.archive` is declared. CorruptionError: one of them is
-    not a marker.
+    CorruptionError: one of them is not a marker.
+    """
+    return markers_in(spec.sink_path(), archive.of(spec))
+
+
+def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
+    """The markers of a sink folder, in the order of their commits. CorruptionError as above.
+
+    `archive_path`: where they lie, if `sink.archive` is declared.
     """
     sink = Path(sink_path)
-    paths = marker_paths(archive_path or archive.place(sink))
-    found = [read_marker(path, sink) for path in paths]
+    return markers_in(sink, archive_path or archive.place(sink))
+
+
+def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
+    """Like `markers_of`, of a sink folder (None: no folder) and an archive."""
+    found = [read_marker(path, sink) for path in marker_paths(kept)]
     return sorted(found, key=lambda marker: marker.commit_seq)
 
 
@@ -170,7 +182,7 @@ def marker_paths(archive_path: Path) -> list[Path]:
     return sorted(p for p in archive.markers(archive_path).glob("*") if not p.name.startswith("."))
 
 
-def read_marker(path: Path, sink: Path) -> Marker:
+def read_marker(path: Path, sink: Path | None) -> Marker:
     """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
     try:
         plain = json.loads(path.read_bytes())
@@ -191,7 +203,7 @@ def read_marker(path: Path, sink: Path) -> Marker:
         ) from error
 
 
-def _marker(path: Path, sink: Path, plain: dict[str, Any]) -> Marker:
+def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     marker = Marker(
         path=path,
         sink=sink,

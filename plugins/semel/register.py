@@ -11,6 +11,7 @@ from semel.catalog import identity
 from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.sinks import archive, owned
+from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
 
 
@@ -18,7 +19,7 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
-        address = str(spec.sink_path())
+        address = open_sink(spec).address
         kept = str(_archive(spec, found, address))
         if found is None:
             _insert(connection, spec, address, kept)
@@ -28,7 +29,7 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
         pipeline = _completed(connection, pipelines.find(connection, spec.name), spec)
         identity.check(pipeline.identity, spec)
         if (pipeline.sink_address, pipeline.archive_path) != (address, kept):
-            pipeline = _moved(connection, pipeline, address, kept)
+            pipeline = _moved(connection, pipeline, spec, address, kept)
         faults.point("plan.before_register")
     faults.point("plan.after_register")
     return pipeline
@@ -44,7 +45,7 @@ def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
 def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
     if owner.sink_address == address:
         return (
-            f"sink.path {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
+            f"the sink {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
             "write its records there again; keep the old name, or give this one its own sink"
         )
     return (
@@ -55,7 +56,7 @@ def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
 
 def _insert(connection: sa.Connection, spec: Spec, address: str, kept: str) -> None:
     if pipelines.owner(connection, address, kept) is None:
-        owned.refuse_traces(spec, Path(address), Path(kept))
+        owned.refuse_traces(spec, open_sink(spec), Path(kept))
     change(
         connection,
         "pipelines",
@@ -82,11 +83,13 @@ def _completed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pip
 
 
 # Keeps P15, D9.
-def _moved(connection: sa.Connection, pipeline: Pipeline, address: str, kept: str) -> Pipeline:
+def _moved(
+    connection: sa.Connection, pipeline: Pipeline, spec: Spec, address: str, kept: str
+) -> Pipeline:
     """Let the row follow the pipeline's files. TerminalError: they were not moved together."""
     pipelines.lock(connection, pipeline)
     pipeline_id, old = pipeline.pipeline_id, pipeline
-    owned.refuse_foreign_markers(connection, pipeline_id, old.name, Path(address), Path(kept))
+    owned.refuse_foreign_markers(connection, pipeline_id, old.name, spec.sink_path(), Path(kept))
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
     if last and not archive.marker(Path(kept), last["batch_id"]).exists():
         raise TerminalError(

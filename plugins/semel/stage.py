@@ -19,6 +19,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
 import xxhash
 
 from semel import code, faults
@@ -47,13 +48,14 @@ from semel.formats.declared import is_whole
 from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
+from semel.reader import arrow_type
 from semel.sinks import archive
-from semel.sinks.folder import open_sink
+from semel.sinks.declared import open_sink
 from semel.sources import files
 from semel.sources.content import is_gzip
 from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob, splits_of
-from semel.steps.read import CLOCK_REASONS
+from semel.steps.read import OUTSIDE_REASONS
 from semel.steps.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -144,9 +146,11 @@ def _attempt(
             # Keeps S5.
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
-            open_sink(spec, pipeline.sink_address).check(None, job.data_dir)
+            sink = open_sink(spec, pipeline.sink_address)
+            refuses = sink.check(_columns(job), job.data_dir)
             texts = archive.code(Path(pipeline.archive_path))
-            job = replace(job, code=code.take(spec, batch, texts, job.folder, say))
+            taken = code.take(spec, batch, texts, job.folder, say)
+            job = replace(job, refuses=refuses, code=taken)
             faults.point("stage.after_folders")
             check_sample(job)
             outcome = engine.run(job)
@@ -257,6 +261,9 @@ def _seal(
             f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
             f"{spec.name} --columns` to let the output have new columns from here on"
         )
+    sink = open_sink(spec, pipeline.sink_address)
+    columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
+    sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
     digest = _input_digest(job, outcome.reports)
     manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
     check_links_of((f.path for f in staged), Path(pipeline.archive_path))
@@ -282,6 +289,11 @@ def _seal(
         example=example,
         ignored=_ignored(spec, outcome.reports),
     )
+
+
+def _columns(job: StageJob) -> pa.Schema | None:
+    """The columns of the output, as far as they are known before the job."""
+    return None if job.spec.transforms else job.output_schema()
 
 
 def _write_manifest(
@@ -359,8 +371,8 @@ def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:
     found = xxhash.xxh3_128()
     for split, report in zip(job.splits, reports, strict=True):
         claim = split.claim
-        # What is late, or ahead of the clock, depends on when it is read.
-        bad = {k: v for k, v in report.reasons.items() if k not in CLOCK_REASONS}
+        # What is late, or refused by a sink, depends on when it is read.
+        bad = {k: v for k, v in report.reasons.items() if k not in OUTSIDE_REASONS}
         part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
         found.update(json.dumps(part, sort_keys=True).encode())
     return found.hexdigest()

@@ -4,7 +4,7 @@
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
-                    proven BOOLEAN);
+                    checked BOOLEAN, proven BOOLEAN);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
@@ -134,6 +134,9 @@ FROM (
                           WHEN word = 'good' AND (letter = 'record_time_missing') <> (bucket IS NULL)
                           THEN 'a dead letter says ' || letter || ', but record_time does not'
                           END
+                WHEN letter = ANY($of_the_sink) AND checked
+                THEN CASE WHEN word = 'bad'
+                          THEN 'a dead letter says ' || letter || ', but it is no record' END
                 ELSE 'a dead letter has the reason ' || letter || ', which cannot be' END AS what
     FROM record AS r JOIN batch USING (batch)
     WHERE letter IS NOT NULL

@@ -122,3 +122,8 @@ CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
 
 -- name: create_key
 CREATE UNIQUE INDEX ON {table} ({key});
+
+-- name: landed
+SELECT batch_id FROM {batches}
+WHERE table_name = {table} AND pipeline = {pipeline}
+ORDER BY batch_id;

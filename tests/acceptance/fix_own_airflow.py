@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from airflow_rest import Airflow, wait_for
 from fix_dags import documented
 from fix_pipelines import Workbench
-from fix_postgres import empty_database, free_port
+from fix_postgres import database, free_port
 from fix_wheel import Installed
 from semel.ledger.migrate import migrate
 from semel.stack import Endpoints
@@ -112,9 +112,9 @@ def own_airflow(
     passwords = bench.folder / "passwords.json"
     passwords.write_text(json.dumps({"admin": PASSWORD}))
     with ExitStack() as stack:
-        database = stack.enter_context(empty_database(postgres))
-        broker = stack.enter_context(empty_database(postgres))
-        bench.ledger = stack.enter_context(empty_database(postgres))
+        database = stack.enter_context(database(postgres))
+        broker = stack.enter_context(database(postgres))
+        bench.ledger = stack.enter_context(database(postgres))
         migrate(bench.ledger)
         made = OwnAirflow(
             installed=installed,

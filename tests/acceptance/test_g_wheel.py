@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fix_pipelines import Workbench, events
-from fix_postgres import empty_database
+from fix_postgres import database
 from fix_wheel import Installed
 
 TRANSFORM = """
@@ -56,7 +56,7 @@ def test_the_wheel_is_all_that_is_needed(
     where = installed.call("python", "-c", "import semel; print(semel.__file__)", folder=top)
     assert Path(where.stdout.strip()).is_relative_to(installed.bin.parent), where.stderr
     assert "plan, stage, commit, finalize" in installed.call("semel", "--help", folder=top).stdout
-    with empty_database(postgres) as dsn:
+    with database(postgres) as dsn:
         variables = {"SEMEL_LEDGER_DSN": dsn, "SEMEL_CACHE_DIR": str(project.folder / "cache")}
 
         def semel(*words: str) -> dict:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import limits
 from semel.adoption.ids import ids_of

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fix_postgres import empty_database
+from fix_postgres import database
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger.migrate import migrate
@@ -42,7 +42,7 @@ CATALOG = {
 @pytest.fixture
 def empty(postgres: str) -> Iterator[str]:
     """The DSN of a database of this test's own, with nothing in it."""
-    with empty_database(postgres) as dsn:
+    with database(postgres) as dsn:
         yield dsn
 
 

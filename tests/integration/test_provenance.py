@@ -51,7 +51,7 @@ def both(bench: Workbench) -> Spec:
 
 
 def code_folder(spec: Spec) -> Path:
-    return spec.sink_path() / "_semel" / "code"
+    return archive.of(spec) / "code"
 
 
 def sha256(data: bytes) -> str:
@@ -199,7 +199,7 @@ def test_a_committed_batch_is_finalized_without_it(
         stage(ledger, spec, number, engine, quiet)
         commit(ledger, spec, number, pytest.fail, quiet)
         if number == 2:
-            (record,) = (spec.sink_path() / "_semel" / "staging").glob("*2/*/code.json")
+            (record,) = (archive.of(spec) / "staging").glob("*2/*/code.json")
             damage(record)
         finalize(ledger, spec, number)
     first, second = (marked(spec, number) for number in (1, 2))

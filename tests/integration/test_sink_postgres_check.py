@@ -137,7 +137,7 @@ def test_an_output_that_no_table_holds(warehouse: Warehouse, name: str, kind: pa
 
 def test_what_is_no_table(warehouse: Warehouse) -> None:
     """A view is no target; nor is a schema that is not there; nor another server's address."""
-    warehouse.run(f"CREATE VIEW flights AS SELECT 1 AS id")
+    warehouse.run("CREATE VIEW flights AS SELECT 1 AS id")
     assert "it is no table" in refusal(warehouse)
     with pytest.raises(TerminalError, match='schema is not there; CREATE SCHEMA "no"'):
         warehouse.sink("no.flights").check(SCHEMA)

@@ -1,7 +1,7 @@
 """What a DAG's page in Airflow says about its pipeline, in Markdown."""
 
 from semel.spec.durations import format_duration
-from semel.spec.parts import Select
+from semel.spec.parts import PostgresSink, Select
 from semel.spec.pipeline import Spec
 from semel.summary import size
 
@@ -16,7 +16,7 @@ def pipeline(spec: Spec) -> str:
         ("source", f"`{spec.source.path}`, {spec.source.format}, {_selection(spec)}"),
         ("identity", _identity(spec)),
         ("transforms", ", ".join(f"`{name}`" for name in spec.transforms) or "none"),
-        ("sink", f"`{spec.sink.path}`, {spec.sink.format}{_folders(spec)}"),
+        ("sink", _sink(spec)),
         ("limits", _limits(spec)),
         ("digest", f"`{spec.digest()[:12]}`; a batch is staged with the one it was planned with"),
     ]
@@ -27,7 +27,7 @@ def pipeline(spec: Spec) -> str:
 {table}
 
 Every task may be retried or cleared: a batch that has committed is only finished, never done again.
-Clearing a whole run plans what has arrived since. Readers go by the markers in `_semel/markers/`.
+Clearing a whole run plans what has arrived since. Readers go by the markers in the archive.
 """
 
 
@@ -48,9 +48,13 @@ def _identity(spec: Spec) -> str:
     )
 
 
-def _folders(spec: Spec) -> str:
-    names = ", ".join(f"`{name}`" for name in spec.sink.partition_by)
-    return f", in folders by {names}" if names else ""
+def _sink(spec: Spec) -> str:
+    sink = spec.sink
+    if isinstance(sink, PostgresSink):
+        by = f" by {', '.join(f'`{name}`' for name in sink.key)}" if sink.key else ""
+        return f"table `{sink.table}` of connection `{sink.connection}`, {sink.mode}{by}"
+    names = ", ".join(f"`{name}`" for name in sink.partition_by)
+    return f"`{sink.path}`, {sink.format}" + (f", in folders by {names}" if names else "")
 
 
 def _limits(spec: Spec) -> str:

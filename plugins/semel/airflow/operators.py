@@ -12,7 +12,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, SkipMixin

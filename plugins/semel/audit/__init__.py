@@ -31,6 +31,7 @@ from semel.errors import SourceError, TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
 from semel.sinks import archive
+from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -41,6 +42,7 @@ _OF_THE_TEXT = [
     "too_long",
 ]  # fmt: skip
 _OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
+_OF_THE_SINK = ["sink_refuses"]
 _PROVED_BY = {
     "id": "record id",
     "position": "position",
@@ -55,8 +57,11 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     folder in which renamed source files are looked for. A broken promise is in the verdict, never
     an error.
     """
-    sink = Path(sink_path) if sink_path is not None else spec.sink_path()
-    kept = archive.place(sink) if sink_path is not None else archive.of(spec)
+    if sink_path is None:
+        sink, kept = spec.sink_path(), archive.of(spec)
+    else:
+        sink = Path(sink_path)
+        kept = archive.place(sink)
     with Engine() as engine:
         return _Audit(spec, sink, kept, engine).run()
 
@@ -64,7 +69,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
 class _Audit:
     """One audit: the steps in their order."""
 
-    def __init__(self, spec: Spec, sink: Path, kept: Path, engine: Engine) -> None:
+    def __init__(self, spec: Spec, sink: Path | None, kept: Path, engine: Engine) -> None:
         self._spec, self._sink, self._archive, self._engine = spec, sink, kept, engine
         self._findings = Findings()
         self._markers: list[Marker] = []
@@ -179,18 +184,29 @@ class _Audit:
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
             held: list[pa.Table] = []
-            for file in marker.of_kind(Kind.DATA):
-                try:
-                    table = dataset_of(self._sink, spec, [file], schema).to_table(columns=wanted)
-                except (pa.ArrowException, OSError) as error:
-                    self._unreadable(marker, file.path, error)
-                    continue
-                table = table.append_column("file", pa.repeat(file.path, table.num_rows))
+            for name, table in self._output_of(marker, schema, wanted):
+                table = table.append_column("file", pa.repeat(name, table.num_rows))
                 held.append(_zoneless(table))
                 if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
                     self._insert_output(marker, held, braces)
                     held = []
             self._insert_output(marker, held, braces)
+
+    def _output_of(
+        self, marker: Marker, schema: pa.Schema, wanted: list[str]
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of a batch, each table with where it comes from. What cannot be read is told."""
+        if marker.sink is None:
+            sink = open_sink(self._spec)
+            for table in sink.rows(marker):
+                yield sink.address, table.select(wanted)
+            return
+        for file in marker.of_kind(Kind.DATA):
+            try:
+                table = dataset_of(marker.sink, marker.spec, [file], schema)
+                yield file.path, table.to_table(columns=wanted)
+            except (pa.ArrowException, OSError) as error:
+                self._unreadable(marker, file.path, error)
 
     def _insert_output(self, marker: Marker, held: list[pa.Table], braces: dict[str, str]) -> None:
         if held:
@@ -219,6 +235,7 @@ class _Audit:
                 "identified": not marker.spec.by_position,
                 "bucketed": marker.spec.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
+                "checked": marker.spec.sink.type != "files",
                 "proven": marker.batch_id not in self._lost,
             }
             for marker in self._markers
@@ -235,7 +252,11 @@ class _Audit:
         lost = [m.commit_seq for m in self._markers if m.batch_id in self._lost]
         shown = limits.AUDIT_OFFENDERS_SHOWN
         values = {
-            "letters": {"of_the_text": _OF_THE_TEXT, "of_the_time": _OF_THE_TIME},
+            "letters": {
+                "of_the_text": _OF_THE_TEXT,
+                "of_the_time": _OF_THE_TIME,
+                "of_the_sink": _OF_THE_SINK,
+            },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
         }
         examined = {
@@ -300,7 +321,7 @@ class _Audit:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
         return Verdict(
             pipeline=self._spec.name,
-            sink=str(self._sink),
+            sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),

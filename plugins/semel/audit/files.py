@@ -25,13 +25,13 @@ _SCHEMAS = {
 }
 
 
-def below(sink: Path, kept: Path) -> set[Path]:
+def below(sink: Path | None, kept: Path) -> set[Path]:
     """All files below a sink and its archive, but for staging (promised to nobody), markers and
     notes of adopt."""
     skipped = {archive.staging(kept), archive.markers(kept), archive.adoptions(kept)}
     skipped.add(archive.code(kept))
     found = set()
-    for root in {sink, kept}:
+    for root in {sink or kept, kept}:
         for folder, folders, names in os.walk(root):
             here = Path(folder)
             folders[:] = [name for name in folders if here / name not in skipped]
@@ -39,7 +39,9 @@ def below(sink: Path, kept: Path) -> set[Path]:
     return found
 
 
-def read_markers(sink: Path, kept: Path, pipeline: str, findings: Findings) -> list[Marker]:
+def read_markers(
+    sink: Path | None, kept: Path, pipeline: str, findings: Findings
+) -> list[Marker]:
     """The markers that are whole, in the order of commits; the others are blamed."""
     found: list[Marker] = []
     for path in marker_paths(kept):
@@ -92,6 +94,8 @@ def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> 
     owner: dict[Path, int] = {}
     for marker in markers:
         for file in marker.files:
+            if file.kind is Kind.DATA and marker.sink is None:
+                continue  # Its rows are in a table.
             findings.examine("files")
             path = Path(os.path.normpath(marker.path_of(file)))
             first = owner.setdefault(path, marker.batch_id)

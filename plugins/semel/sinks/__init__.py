@@ -5,15 +5,16 @@ already (`look`), and then for what is missing (`publish`). `judge` decides betw
 all sinks by one table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from semel.manifest import ManifestFile, StagedFile
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from semel.reader import Marker
@@ -65,6 +66,21 @@ class Won:
     digest: str
 
 
+class Refused(NamedTuple):
+    """Rows that a sink will refuse: their numbers in a table (int64, ascending), and why.
+
+    `reason` is one word; `detail` names the column or the constraint, and quotes no value.
+    """
+
+    rows: "np.ndarray"
+    reason: str
+    detail: str
+
+
+Refuses = Callable[["pa.Table"], list[Refused]]
+"""Finds the rows of a table that a sink will refuse. It goes to tasks, and holds no connection."""
+
+
 class Sink(Protocol):
     """Where the rows of a pipeline go.
 
@@ -74,12 +90,20 @@ class Sink(Protocol):
     address: str
     """Canonical, without secrets: two pipelines with one address write to one place."""
 
-    def check(self, schema: "pa.Schema | None", staged: Path) -> None:
+    def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
         """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.
 
         `schema`: the columns of the output; None where only a transform's job will tell them.
-        `staged`: the folder of the attempt's data files, which is there.
+        `staged`: the folder of the attempt's data files, which is there. Returns what finds the
+        rows that are to be set aside; None: the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
+        """
+        ...
+
+    def check_staged(self, schema: "pa.Schema", files: Sequence[StagedFile]) -> None:
+        """Refuse what only the whole output shows. By stage, before its seal.
+
+        TerminalError: these rows cannot become visible together.
         """
         ...
 
@@ -102,6 +126,14 @@ class Sink(Protocol):
         made shows at the next look. Called once more when nothing is missing: then all that is
         there MUST be durable on return. RetryableError: look again. TerminalError: the target
         refuses the rows, and none of them is visible.
+        """
+        ...
+
+    def batches(self, pipeline: str) -> list[int]:
+        """The numbers of a pipeline's batches that the sink itself knows to have landed.
+
+        By plan, before a pipeline is registered, and by adopt. Empty where files tell it by their
+        names (`sinks.traces`).
         """
         ...
 

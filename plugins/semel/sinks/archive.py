@@ -9,14 +9,17 @@ cannot get a name in the other, and where earlier versions put it.
 import os
 from pathlib import Path
 
+from semel import settings
 from semel.errors import TerminalError
 from semel.spec.pipeline import ARCHIVES, Spec
 
 
 def of(spec: Spec) -> Path:
     """A pipeline's archive, as declared or where that of its sink is. TerminalError."""
-    declared = spec.declared_archive()
-    return declared or place(spec.sink_path())
+    if declared := spec.declared_archive():
+        return declared
+    sink = spec.sink_path()
+    return place(sink) if sink else settings.data_roots()[0] / ARCHIVES / spec.name
 
 
 # Keeps L2.

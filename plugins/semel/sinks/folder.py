@@ -63,6 +63,9 @@ class Folder:
         make_folder(self.root)
         check_links(staged, self.root)
 
+    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
+        """Any files can be there together."""
+
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         """The file's final path."""
         stem = self._spec.file_stem(batch=batch_id, part=part, fence=fence)
@@ -92,6 +95,10 @@ class Folder:
             for folder in sorted(below, reverse=True):
                 sync_folder(folder)
 
+    def batches(self, pipeline: str) -> list[int]:  # noqa: ARG002 - the seam's
+        """Names of files tell it."""
+        return []
+
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         """By the marker's data files."""
         from semel.reader import columns_in_files, dataset_of
@@ -100,8 +107,3 @@ class Folder:
         there = dataset_of(self.root, marker.spec, found, columns_in_files(marker))
         for batch in there.to_batches():
             yield pa.Table.from_batches([batch])
-
-
-def open_sink(spec: Spec, address: str, looks: Looks | None = None) -> Folder:
-    """The sink of a pipeline, whose address the ledger knows."""
-    return Folder(Path(address), spec, looks or Looks())

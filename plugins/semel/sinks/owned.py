@@ -6,32 +6,35 @@ import sqlalchemy as sa
 
 from semel.errors import TerminalError
 from semel.ledger import rows
-from semel.reader import Marker, markers
-from semel.sinks import traces
+from semel.reader import Marker, markers_in
+from semel.sinks import Sink, traces
 from semel.spec.pipeline import Spec
 
 
 # Keeps D1.
-def refuse_traces(spec: Spec, sink: Path, kept: Path) -> None:
+def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
     """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
-    if found := traces.first(sink, kept, spec):
+    found = traces.first(spec.sink_path(), kept, spec)
+    if not found and (landed := sink.batches(spec.name)):
+        found = f"rows of batch {landed[-1]}"
+    if found:
         raise TerminalError(
-            f"sink.path {sink} holds {found}, and this ledger knows no pipeline {spec.name!r}: its "
+            f"the sink {sink.address} holds {found}, and this ledger knows no pipeline {spec.name!r}: its "
             f"records would be written there again. `semel adopt {spec.name}` takes over what is "
-            "there; or give the pipeline an empty folder"
+            "there; or give the pipeline an empty sink"
         )
 
 
 # Keeps D1.
 def refuse_foreign_markers(
-    connection: sa.Connection, pipeline_id: int, name: str, sink: Path, kept: Path
+    connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, kept: Path
 ) -> None:
     """TerminalError when a sink that a pipeline moves to holds markers of other batches."""
-    foreign = not_of(connection, pipeline_id, name, markers(sink, kept))
+    foreign = not_of(connection, pipeline_id, name, markers_in(sink, kept))
     if foreign:
         shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(
-            f"sink.path {sink} holds markers of batches that {name!r} does not have in this ledger "
+            f"{kept} holds markers of batches that {name!r} does not have in this ledger "
             f"(batch {shown}); move the pipeline's own folder there first, or give it an empty one"
         )
 

@@ -45,7 +45,7 @@ class Traces:
         return max((number for part in every for number in part.values()), default=0)
 
 
-def look(sink: Path, kept: Path, specs: Iterable[Spec]) -> Traces:
+def look(sink: Path | None, kept: Path, specs: Iterable[Spec]) -> Traces:
     """All traces of a sink. Output files are known by the templates of `specs`."""
     found = Traces()
     for part, path, batch in _walk(sink, kept, list(specs)):
@@ -53,7 +53,7 @@ def look(sink: Path, kept: Path, specs: Iterable[Spec]) -> Traces:
     return found
 
 
-def first(sink: Path, kept: Path, spec: Spec) -> str | None:
+def first(sink: Path | None, kept: Path, spec: Spec) -> str | None:
     """One trace, if there is any, with what it is. Stops there: a folder may be large."""
     for part, path, _ in _walk(sink, kept, [spec]):
         what = {"markers": "a marker", "staging": "staged files", "output": "an output file"}
@@ -61,7 +61,7 @@ def first(sink: Path, kept: Path, spec: Spec) -> str | None:
     return None
 
 
-def _walk(sink: Path, kept: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
+def _walk(sink: Path | None, kept: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
     for path in _names(archive.markers(kept)):
         name = os.path.basename(path)
         match = _MARKER.fullmatch(name) or _LEFT_MARKER.fullmatch(name)
@@ -76,7 +76,7 @@ def _walk(sink: Path, kept: Path, specs: list[Spec]) -> Iterator[tuple[str, str,
             for attempt in _names(path):
                 yield "staging", os.path.relpath(attempt, staging), int(match[1])
     templates = [(spec, _pattern(spec)) for spec in specs]
-    for folder, folders, names in os.walk(sink):
+    for folder, folders, names in os.walk(sink) if sink else ():
         folders[:] = [name for name in folders if os.path.join(folder, name) != str(kept)]
         for name in sorted(names):
             if batch := next(filter(None, (_batch(name, *each) for each in templates)), None):

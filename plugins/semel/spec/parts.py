@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
 from string import Formatter
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -248,13 +248,7 @@ class FilesSink(Model):
     @field_validator("path", "archive")
     @classmethod
     def _path(cls, path: str | None) -> str | None:
-        if path is None:
-            return None
-        if why := _path_problem(path):
-            raise ValueError(f"{path!r} {why}")
-        if GLOB.search(path):
-            raise ValueError(f"{path!r} holds *, ? or [: it is one folder")
-        return path
+        return _folder(path)
 
     @field_validator("partition_by")
     @classmethod
@@ -264,6 +258,49 @@ class FilesSink(Model):
         if name := next((name for name in names if name[0] in "._"), None):
             raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
         return names
+
+
+class PostgresSink(Model):
+    """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
+
+    type: Literal["postgres"]
+    """The kind of sink."""
+    connection: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
+    table: Text
+    """The table, as `table` (in the schema public) or `schema.table`."""
+    mode: Literal["append", "upsert"] = "append"
+    """append: rows are added. upsert: a row replaces the one that has its key."""
+    key: tuple[Text, ...] = ()
+    """The columns of the key, for mode: upsert."""
+    create: bool = Field(default=False, strict=True)
+    """Make the table, and the key's unique index, where they are missing."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    format: ClassVar[str] = "parquet"
+    partition_by: ClassVar[tuple[str, ...]] = ()
+    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return _folder(path)
+
+    @model_validator(mode="after")
+    def _check(self) -> "PostgresSink":
+        if self.mode == "upsert" and not self.key:
+            raise Problems([Problem(("key",), "is missing: mode: upsert replaces the row of a key")])
+        if self.mode == "append" and self.key:
+            raise Problems([Problem(("key",), "has no meaning with mode: append")])
+        if name := twice(self.key):
+            raise Problems([Problem(("key",), f"names {name!r} twice")])
+        return self
+
+
+Sink = Annotated[FilesSink | PostgresSink, Field(discriminator="type")]
 
 
 class Dedup(Model):
@@ -298,6 +335,17 @@ class Limits(Model):
     """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
     orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
     """A planned batch without a sign of life for so long may be taken over by a later plan."""
+
+
+def _folder(path: str | None) -> str | None:
+    """The declared path of one folder. ValueError: it is none."""
+    if path is None:
+        return None
+    if why := _path_problem(path):
+        raise ValueError(f"{path!r} {why}")
+    if GLOB.search(path):
+        raise ValueError(f"{path!r} holds *, ? or [: it is one folder")
+    return path
 
 
 def _path_problem(path: str) -> str | None:

@@ -25,12 +25,13 @@ from semel.spec.parts import (
     RESERVED_NAME,
     REST_COLUMN,
     Dedup,
-    FilesSink,
     FilesSource,
     Late,
     Limits,
     Model,
+    PostgresSink,
     Scope,
+    Sink,
     Text,
     Unknown,
     twice,
@@ -68,7 +69,7 @@ class Spec(Model):
     """How repeated records are recognised; needs record_id."""
     transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
     """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
-    sink: FilesSink
+    sink: Sink
     """Where the survivors go."""
     limits: Limits = Limits()
     """Bounds beyond which a batch stops."""
@@ -133,6 +134,9 @@ class Spec(Model):
             for name, kind in columns.items():
                 if kind.word in refuses:
                     yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
+            for at, name in enumerate(getattr(self.sink, "key", ())):
+                if name not in columns:
+                    yield ("sink", "key", at), f"{name!r} is not a column; {there}"
 
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str
@@ -160,7 +164,8 @@ class Spec(Model):
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids
-        return not self.by_position and (bool(self.transforms) if declared is None else declared)
+        otherwise = bool(self.transforms) or self.sink.type != "files"
+        return not self.by_position and (otherwise if declared is None else declared)
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
@@ -219,8 +224,13 @@ class Spec(Model):
         """What the files' paths match, relative to `source_root` (`*.jsonl`, `**/*.csv`)."""
         return _split_glob(self.source.path)[1]
 
-    def sink_path(self) -> Path:
-        """The absolute folder of the output. TerminalError when it lies outside the data roots."""
+    def sink_path(self) -> Path | None:
+        """The absolute folder of the output, None where it is no folder.
+
+        TerminalError when it lies outside the data roots.
+        """
+        if self.sink.type != "files":
+            return None
         return settings.allowed(self.sink.path, "sink.path")
 
     def declared_archive(self) -> Path | None:
@@ -287,15 +297,25 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
     found: list[str] = []
     seen: list[tuple[Path, Spec]] = []
     for path, spec in loaded.items():
-        sink = spec.sink_path()
         for other_path, other in seen:
-            there = other.sink_path()
             if spec.name == other.name:
                 found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
-            if sink.is_relative_to(there) or there.is_relative_to(sink):
-                found.append(f"{path}: sink.path: {sink} overlaps with {there} of {other_path}")
+            if why := _same_place(spec, other):
+                found.append(f"{path}: {why} of {other_path}")
         seen.append((path, spec))
     return found
+
+
+def _same_place(spec: Spec, other: Spec) -> str | None:
+    """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
+    if isinstance(spec.sink, PostgresSink) and isinstance(other.sink, PostgresSink):
+        if (spec.sink.connection, spec.sink.table) != (other.sink.connection, other.sink.table):
+            return None
+        return f"sink.table: {spec.sink.table} is the table"
+    sink, there = spec.sink_path(), other.sink_path()
+    if sink and there and (sink.is_relative_to(there) or there.is_relative_to(sink)):
+        return f"sink.path: {sink} overlaps with {there}"
+    return None
 
 
 def json_schema() -> dict[str, Any]:
@@ -353,7 +373,7 @@ def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]
         yield ("sink", "path"), str(error).removeprefix("sink.path: ")
         return
     yield from _archive_problems(spec, sink, source)
-    if source is None:
+    if source is None or sink is None:
         return
     declared = spec.source.path
     if not GLOB.search(declared) and os.path.isdir(source / spec.source_pattern()):
@@ -365,9 +385,9 @@ def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def _archive_problems(
-    spec: Spec, sink: Path, source: Path | None
+    spec: Spec, sink: Path | None, source: Path | None
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if ARCHIVES in sink.parts:
+    if sink and ARCHIVES in sink.parts:
         yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
     key = ("sink", "archive")
     try:
@@ -377,9 +397,9 @@ def _archive_problems(
         return
     if archive is None:
         return
-    if sink.is_relative_to(archive):
+    if sink and sink.is_relative_to(archive):
         yield key, f"{archive} holds the sink; keep them apart"
-    elif archive.is_relative_to(sink) and archive != sink / ARCHIVES:
+    elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
     elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
         yield key, f"{archive} and the source's folder {source} hold each other; keep them apart"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
@@ -116,21 +116,49 @@ def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Prob
     """What pydantic found in the input of `model`, in words that a person can act on."""
     found: list[Problem] = []
     for item in error.errors(include_url=False):
-        key = tuple(part for part in item["loc"] if part != "[key]")
+        key, part_of = _named(item["loc"], model)
+        if item["type"].startswith("union_tag"):
+            key += ("type",)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, Problems):
             found += [Problem(key + inner.key, inner.why) for inner in cause.problems]
         else:
-            found.append(Problem(key, _why(item, cause, model)))
+            found.append(Problem(key, _why(item, cause, part_of)))
     return found
+
+
+def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
+    """A place as the file names it, and the model that its last part is a key of.
+
+    Where a `type` chooses among models, pydantic's place names the chosen type too.
+    """
+    parts, key, within = list(loc), [], model
+    while parts:
+        key.append(parts.pop(0))
+        field = within.model_fields.get(str(key[-1])) if within else None
+        if not parts or field is None:
+            break
+        within = field.annotation
+        if field.discriminator:
+            tag = parts.pop(0)
+            within = next(
+                one
+                for one in get_args(field.annotation)
+                if tag in get_args(one.model_fields[field.discriminator].annotation)
+            )
+        if not hasattr(within, "model_fields"):
+            break
+    return tuple(part for part in (*key, *parts) if part != "[key]"), within
 
 
 def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
         return "is an unknown key" + _suggestion(item["loc"], model)
-    if kind == "missing":
+    if kind in ("missing", "union_tag_not_found"):
         return "is missing"
+    if kind == "union_tag_invalid":
+        return f"must be {item['ctx']['expected_tags']}, not {item['ctx']['tag']!r}"
     if kind == "string_pattern_mismatch":
         return f"{value!r} does not match the pattern {item['ctx']['pattern']}"
     if kind == "tuple_type":
@@ -148,8 +176,6 @@ def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
 
 
 def _suggestion(loc: Key, model: type["BaseModel"]) -> str:
-    for part in loc[:-1]:
-        model = model.model_fields[str(part)].annotation
     known = [field.alias or name for name, field in model.model_fields.items()]
     close = get_close_matches(str(loc[-1]), known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"

@@ -3,7 +3,7 @@
 import pickle
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
@@ -15,6 +15,7 @@ from semel import limits
 from semel.batch import Claim
 from semel.catalog.runs import Run
 from semel.formats.records import OFFSET
+from semel.sinks import Refuses
 from semel.spec.pipeline import Spec
 
 SOURCE_COLUMN = "_semel_source"
@@ -86,6 +87,7 @@ class StageJob:
     It is shown wherever Spark shows a plan, so it holds no secret: an executor has the ledger's
     address from its own environment. `began_at` is the ledger's time, by which a task knows the
     attempt, and so the ledger.
+    `refuses` finds the rows of the output that the sink will not take.
     """
 
     spec: Spec
@@ -105,6 +107,7 @@ class StageJob:
     runs: tuple[Run, ...]
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
     """The texts of the transforms' files, by name: what runs."""
+    refuses: Refuses | None = None
 
     @property
     def tasks(self) -> int:

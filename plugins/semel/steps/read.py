@@ -19,6 +19,7 @@ from semel import limits
 from semel.batch import Claim, Counts, Ignored
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.formats import declared as formats
+from semel.formats.lines import Fault
 from semel.formats.records import OFFSET, REJECTED, Block, printable, read_split
 from semel.manifest import SplitReport
 from semel.sources import files
@@ -38,8 +39,9 @@ REASONS = {
     TIME_MISSING: ("record_time_missing", "record_time is null or missing, in scope bucket"),
     ID_MISSING: ("id_missing", "a column of record_id is null or missing"),
 }
-CLOCK_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0]})
-"""Reasons that the clock and the gc floor decide, so that two attempts may differ in them."""
+SINK_REFUSES = "sink_refuses"
+OUTSIDE_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES})
+"""Reasons that the clock, the gc floor or a sink decide: two attempts may differ in them."""
 
 
 Write = Callable[[pa.Table], None]
@@ -238,7 +240,7 @@ class _Reader:
             digest=self._digest,
             exact=spec.record_id,
         )
-        return map(self._identify, found)
+        return map(self._identify, map(self._takeable, found))
 
     def tally_of(self, block: Block) -> Tally:
         """What became of a block's records."""
@@ -253,6 +255,22 @@ class _Reader:
         return Tally(
             kept=block.table.num_rows, reasons=reasons, example=example, ignored=block.ignored
         )
+
+    # Keeps S27.
+    def _takeable(self, block: Block) -> Block:
+        """Reject the records that the sink will refuse. What transforms make is looked at later."""
+        if self._job.refuses is None or self._job.spec.transforms or not block.table.num_rows:
+            return block
+        faults: dict[int, Fault] = {}
+        offsets = block.table.column(OFFSET).to_numpy()
+        for refused in self._job.refuses(block.table):
+            why = SINK_REFUSES, f"{refused.reason}: {refused.detail}"
+            for offset in offsets[refused.rows].tolist():
+                faults.setdefault(offset, why)
+        if not faults:
+            return block
+        bad = sorted(faults)
+        return block.without(np.array(bad), [faults[offset] for offset in bad])
 
     def _identify(self, block: Block) -> Block:
         """Hash the ids of a block; reject rows without one, and rows of collected buckets."""

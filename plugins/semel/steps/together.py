@@ -85,6 +85,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     offsets = pa.array(at - begins[owner] + starts[owner], pa.int64())
     index = table.schema.get_field_index(OFFSET)
     table = table.set_column(index, table.schema.field(index), offsets)
+    if job.refuses is not None and not job.spec.transforms and job.refuses(table):
+        return None
     hashed = None
     if not job.spec.by_position and table.num_rows:
         hashed = hash_ids(table, job.spec.record_id, shards=job.shards)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from semel.errors import CorruptionError
+from semel.errors import CorruptionError, TerminalError
 from semel.formats.records import OFFSET
 from semel.manifest import SplitReport, StagedFile
 from semel.steps.classify import Dropped, Reason
@@ -134,8 +134,23 @@ def write_rows(
     out = TaskFiles(job, f"t{part:05d}")
     for batch in batches:
         # Spark hands times over in the zone of its session: the same moments, another type.
-        out.rows(pa.Table.from_batches([batch]).cast(schema))
+        table = pa.Table.from_batches([batch]).cast(schema)
+        _refuse(job, table)
+        out.rows(table)
     return out.close()
+
+
+# Keeps S27.
+def _refuse(job: StageJob, table: pa.Table) -> None:
+    """TerminalError when transforms made rows that the sink will refuse: no record is to blame."""
+    refused = job.refuses(table) if job.refuses is not None else []
+    if refused:
+        first = refused[0]
+        raise TerminalError(
+            f"batch {job.batch_id}: the transforms made {len(first.rows)} rows in one block that "
+            f"the sink will refuse ({first.reason}: {first.detail}); filter or mend them in the "
+            "last transform, or change the table"
+        )
 
 
 def _parts(

@@ -9,6 +9,8 @@ Known limitation: in mode upsert a batch's row goes when a later batch has its k
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import adbc_driver_postgresql.dbapi
@@ -20,7 +22,8 @@ from semel import faults, limits
 from semel.errors import CorruptionError, LimitError, TerminalError, UnavailableError
 from semel.ledger import query
 from semel.manifest import ManifestFile, StagedFile
-from semel.sinks import Presence, Won
+from semel.sinks import Presence, Refuses, Won
+from semel.sinks.keys import twice
 from semel.sinks.postgres import encode
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts, create_statement, examine
 from semel.sinks.postgres.link import (
@@ -32,6 +35,7 @@ from semel.sinks.postgres.link import (
     refuses_rows,
     transaction,
 )
+from semel.sinks.postgres.refused import refused
 from semel.sinks.postgres.target import BATCH_COLUMN, BATCHES, SEQ_COLUMN, PostgresTarget
 
 if TYPE_CHECKING:
@@ -51,8 +55,31 @@ class PostgresSink:
     def __repr__(self) -> str:
         return f"PostgresSink({self.address})"
 
-    def check(self, schema: pa.Schema | None) -> None:
+    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
+        return partial(refused, self.examine(schema))
+
+    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
+        """The columns, where only the job could tell them; and each key once."""
         self.examine(schema)
+        found = twice(files, self._target.key) if self._target.key else None
+        if found:
+            raise TerminalError(
+                f"{found.keys} keys are in more than one row of the output ({found.key} in "
+                f"{found.rows}), and in mode upsert a batch has one row for a key; let the last "
+                "transform keep one of them (or add to sink.key what tells them apart)"
+            )
+
+    def batches(self, pipeline: str) -> list[int]:
+        with transaction(self._target) as connection:
+            if not _is_there(connection, self._target.batches):
+                return []
+            values = {
+                "batches": self._target.batches,
+                "table": sql.Literal(self._target.names[1]),
+                "pipeline": sql.Literal(pipeline),
+            }
+            found = connection.execute(filled(query("postgres", "landed"), **values)).fetchall()
+        return [row["batch_id"] for row in found]
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
         """Like `check`; returns what tasks need to find values that the table will refuse."""

@@ -7,7 +7,7 @@ minimum and maximum.
 import json
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
+from semel.sinks import Refused
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.predicate import parse
@@ -34,21 +35,11 @@ _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 Row = np.ndarray
 
 
-class Refused(NamedTuple):
-    """Rows that the table refuses: their numbers (int64, ascending), and why.
-
-    `reason` is one of null, nul, long, range, number, json, check. `detail` names the column or
-    the constraint, and quotes no value.
-    """
-
-    rows: np.ndarray
-    reason: str
-    detail: str
-
-
 # Keeps PG6.
 def refused(facts: TableFacts, table: pa.Table) -> list[Refused]:
-    """The rows of `table` that the target will refuse. A row may be there for several reasons."""
+    """The rows of `table` that the target will refuse. A row may be there for several reasons:
+    null, nul, long, range, number, json, check.
+    """
     found = [one for column in facts.columns for one in _of_column(facts, column, table)]
     kinds = {column.name: column.type for column in facts.columns}
     for check in facts.checks:

@@ -1,0 +1,44 @@
+"""The sink that a pipeline declares, ready to be asked."""
+
+from pathlib import Path
+
+from semel.errors import StateError, TerminalError
+from semel.sinks import Sink
+from semel.sinks.folder import Folder, Looks
+from semel.spec.parts import PostgresSink
+from semel.spec.pipeline import Spec
+
+
+def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
+    """The sink of a pipeline. `address`: where the ledger says that it is.
+
+    StateError: it is declared to be elsewhere. TerminalError: it cannot be reached from here.
+    """
+    if isinstance(spec.sink, PostgresSink):
+        sink = _table(spec, spec.sink)
+        if address not in (None, sink.address):
+            raise StateError(
+                f"pipeline {spec.name} has {address} as its sink, and {sink.address} is declared "
+                "now; put the declaration or the connection back"
+            )
+        return sink
+    return Folder(Path(address) if address else spec.sink_path(), spec, looks or Looks())
+
+
+def _table(spec: Spec, declared: PostgresSink) -> Sink:
+    try:
+        from semel.sinks import postgres
+    except ImportError as error:
+        raise TerminalError(
+            f"sink.type: postgres needs a package that is not installed here ({error}); "
+            "`pip install 'semel[postgres]'`"
+        ) from error
+    target = postgres.PostgresTarget(
+        dsn=postgres.dsn_of(declared.connection),
+        table=declared.table,
+        mode=declared.mode,
+        key=declared.key,
+        create=declared.create,
+        json_columns=tuple(n for n, kind in spec.column_types().items() if kind.word == "json"),
+    )
+    return postgres.PostgresSink(target)

@@ -1,0 +1,240 @@
+"""A pipeline whose sink is a table: each record once in it, from plan to audit."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_postgres import lose
+from fix_sink_postgres import Warehouse
+from semel import faults
+from semel.adopt import adopt
+from semel.audit import audit
+from semel.commit import commit
+from semel.errors import StateError, TerminalError
+from semel.finalize import finalize
+from semel.find import find
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.sinks import archive
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+
+@pytest.fixture
+def table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
+    """The warehouse as the Airflow connection `warehouse`."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    yield warehouse
+
+
+def declared(bench: Workbench, name: str = "events", **sink: object) -> Spec:
+    """A pipeline by id into a table of its name."""
+    sink = {"type": "postgres", "connection": "warehouse", "table": name, "create": True, **sink}
+    return bench.spec(name, sink=sink)
+
+
+def run(ledger: Ledger, spec: Spec, key: str):
+    return run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+
+
+def there(table: Warehouse, name: str = "events") -> list[str]:
+    return [i for (i,) in table.run(f"SELECT id FROM {name} ORDER BY id")]
+
+
+def ids(start: int, stop: int) -> list[str]:
+    return [event["id"] for event in events(start, stop)]
+
+
+def proven(spec: Spec) -> None:
+    verdict = audit(spec)
+    assert verdict.ok, [check for check in verdict.checks if check.violations]
+
+
+def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """Two batches, repeats among them: each id once, with its batch; the audit proves it."""
+    spec = declared(bench, position_columns=True)
+    bench.write("in/a.jsonl", [*events(0, 50), *events(0, 5)])
+    run(ledger, spec, "r1")
+    bench.write("in/b.jsonl", [*events(40, 80), b"{bad"])
+    done = run(ledger, spec, "r2")
+    assert there(table) == ids(0, 80)
+    counts = table.run("SELECT _semel_batch, _semel_seq, count(*) FROM events GROUP BY 1, 2")
+    assert sorted(counts) == [(1, 1, 50), (2, 2, 30)]
+    proven(spec)
+    kept = archive.of(spec)
+    assert kept == bench.data / "_semel" / "events"
+    assert done.finalized.marker.is_relative_to(kept)
+    assert not list((kept / "staging").glob("b*/f*"))
+    [place] = find(spec, ["e000003"]).places[:1]
+    assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith("public.events")
+
+
+@pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit",
+                                   "sink.after_publish", "finalize.after_publish",
+                                   "finalize.after_mark", "finalize.before_finalized"])
+def test_a_killed_finalize_goes_on(
+    bench: Workbench, ledger: Ledger, table: Warehouse, point: str
+) -> None:
+    """Wherever it dies, the next one ends it, and each row is there once."""
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+
+    def dies() -> None:
+        raise faults.FaultError(point)
+
+    with faults.armed(point, dies), pytest.raises(faults.FaultError):
+        run(ledger, spec, "r1")
+    run(ledger, spec, "r1")
+    assert there(table) == ids(0, 20)
+    proven(spec)
+
+
+def test_the_later_commit_wins_in_any_order_of_finalize(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Two batches with one key are finalized the other way round: the second one's row stays."""
+    spec = declared(bench, mode="upsert", key=["n"])
+    batches = []
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", [{"id": f"of {number}", "n": 7, "at": None}])
+        batch = plan(ledger, spec, f"r{number}").batch.batch_id
+        stage(ledger, spec, batch, LocalEngine(), say=quiet)
+        commit(ledger, spec, batch, lambda: None, say=quiet)
+        batches.append(batch)
+    for batch in reversed(batches):
+        finalize(ledger, spec, batch)
+    assert table.run("SELECT id, n, _semel_batch FROM events") == [("of 2", 7, batches[1])]
+
+
+# Attacks PG8.
+def test_a_key_that_is_twice_in_a_batch_fails_at_stage(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Nothing has committed; with one row for the key the batch goes on."""
+    spec = declared(bench, mode="upsert", key=["n"])
+    bench.write("in/a.jsonl", [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
+    with pytest.raises(TerminalError, match=r"1 keys are in more than one row .*'n': 1"):
+        run(ledger, spec, "r1")
+    with psycopg.connect(table.dsn) as connection:
+        assert connection.execute("SELECT to_regclass('events')").fetchone() == (None,)
+
+
+# Attacks S27.
+def test_what_the_table_will_refuse_is_a_dead_letter(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """NOT NULL, a CHECK, NUL in a text: set aside with reason, the others land; the audit is right."""
+    table.run(
+        "CREATE TABLE events (id text NOT NULL, n bigint NOT NULL CHECK (n < 100), at timestamptz,"
+        " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
+    )
+    spec = declared(bench, create=False)
+    bad = [{"id": "x", "n": None}, {"id": "y", "n": 100}, {"id": "z\0", "n": 1}]
+    bench.write("in/a.jsonl", [*events(0, 10), *bad])
+    done = run(ledger, spec, "r1")
+    assert there(table) == ids(0, 10)
+    assert done.staged.reasons == {"sink_refuses": 3}
+    proven(spec)
+    # It was never registered: corrected, it passes.
+    bench.write("in/b.jsonl", [{"id": "x", "n": 1}])
+    run(ledger, spec, "r2")
+    assert there(table) == [*ids(0, 10), "x"]
+
+
+def test_a_table_that_does_not_fit_is_refused_before_any_work(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """No attempt reads a byte; mended, the same batch goes on."""
+    table.run("CREATE TABLE events (id text, _semel_batch bigint, _semel_seq bigint)")
+    spec = declared(bench, create=False)
+    bench.write("in/a.jsonl", events(0, 5))
+
+    def reads(_: object) -> None:
+        raise AssertionError("it was read")
+
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    with pytest.raises(TerminalError, match="column n"):
+        stage(ledger, spec, batch, LocalEngine(before_write=reads), say=quiet)
+    table.run("ALTER TABLE events ADD n bigint, ADD at timestamptz")
+    run(ledger, spec, "r1")
+    assert there(table) == ids(0, 5)
+
+
+# Attacks D1, D10.
+def test_a_lost_ledger_is_adopted_from_the_archive(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Without adopt a new ledger writes nothing there; with it no record lands twice."""
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+    run(ledger, spec, "r1")
+    lose(ledger)
+    with pytest.raises(TerminalError, match="holds .*`semel adopt events`"):
+        run(ledger, spec, "r1")
+    assert adopt(ledger, spec, say=quiet).batches == 1
+    bench.write("in/b.jsonl", events(10, 30))
+    run(ledger, spec, "r2")
+    assert there(table) == ids(0, 30)
+    proven(spec)
+
+
+# Attacks D10.
+def test_rows_without_a_marker_are_settled_before_adopt(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """The ledger is lost between landing and marker: adopt names the rows, and how to settle it."""
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+
+    def dies() -> None:
+        raise faults.FaultError("died")
+
+    with faults.armed("sink.after_publish", dies), pytest.raises(faults.FaultError):
+        run(ledger, spec, "r1")
+    lose(ledger)
+    with pytest.raises(TerminalError, match=r"holds .* of semel"):
+        run(ledger, spec, "r1")
+    with pytest.raises(TerminalError, match=r"rows of batches 1, .*_semel_batch IN \(1\)"):
+        adopt(ledger, spec, say=quiet)
+    table.run("DELETE FROM events WHERE _semel_batch IN (1)")
+    table.run("DELETE FROM semel_batch WHERE batch_id IN (1)")
+    adopt(ledger, spec, say=quiet)
+    run(ledger, spec, "r1")
+    assert there(table) == ids(0, 20)
+    proven(spec)
+
+
+def test_a_row_that_is_missing_or_doubled_is_found(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """The audit sees by id what somebody did to the table."""
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+    run(ledger, spec, "r1")
+    table.run("DELETE FROM events WHERE id = 'e000003'")
+    assert not audit(spec).ok
+    table.run("INSERT INTO events SELECT 'e000003', n, at, 1, 1 FROM events LIMIT 1")
+    assert not audit(spec).ok, "its content is another record's"
+
+
+def test_a_batch_lands_where_it_was_planned(
+    bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that was changed after the commit is refused; put back, finalize ends."""
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    commit(ledger, spec, batch, lambda: None, say=quiet)
+    other = table.dsn.rpartition("/")[0] + "/nowhere"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
+    with pytest.raises(StateError, match="put the declaration or the connection back"):
+        finalize(ledger, spec, batch)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
+    finalize(ledger, spec, batch)
+    assert there(table) == ids(0, 20)
