@@ -115,8 +115,8 @@ def _adopt(
         if lost:
             note.write(kept, lost)
         _write(ledger, spec, found, partitions, catalog)
-    listed = {marker.path_of(file) for marker in found for file in marker.files}
-    named = {*(sink / path for path in there.output), *(kept / path for path in there.kept)}
+    listed = {marker.target_of(file) for marker in found for file in marker.files}
+    named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
     won = {f"b{marker.batch_id:08d}/f{marker.fence:04d}" for marker in found}
     return Adopted(
         pipeline=spec.name,
@@ -129,7 +129,7 @@ def _adopt(
         batches_expired=catalog.expired,
         batches_forgotten=catalog.forgotten,
         commits_lost=tuple((first, last) for first, last in lost),
-        strays=tuple(sorted(map(str, named - listed))),
+        strays=tuple(sorted(named - listed)),
         staging=tuple(sorted(there.staging.keys() - won)),
     )
 

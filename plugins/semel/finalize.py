@@ -206,8 +206,9 @@ def marker_content(
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
     """A file's path, relative to the root that it lies below."""
-    root = pipeline.sink_address if file.kind is Kind.DATA else pipeline.archive_path
-    return os.path.relpath(file.final_path, root)
+    if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
+        return name.lstrip("/#")
+    return os.path.relpath(file.final_path, pipeline.archive_path)
 
 
 def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:

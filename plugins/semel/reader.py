@@ -22,7 +22,8 @@ from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.formats.table import sink_format
 from semel.manifest import MARKER_FORMAT, Kind
 from semel.sinks import archive
-from semel.spec.pipeline import ARCHIVES, Spec
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import ARCHIVES
 
 _FORMAT_OF_ROOTS = 3
 
@@ -42,7 +43,8 @@ class MarkedFile:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink` is the folder of the output, as the caller named it, None where it is no folder.
+    `sink` is the folder of the output, as the caller named it, None where it is no folder; `address` the
+    sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow
     types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
@@ -50,6 +52,7 @@ class Marker:
 
     path: Path
     sink: Path | None
+    address: str | None
     pipeline: str
     batch_id: int
     fence: int
@@ -78,6 +81,12 @@ class Marker:
     def path_of(self, file: MarkedFile) -> Path:
         """Where a listed file lies; for data, in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
+
+    def target_of(self, file: MarkedFile) -> str:
+        """The name of a listed file as the ledger has it."""
+        if file.kind is Kind.DATA and self.sink is None:
+            return f"{self.address}#{file.path}"
+        return str(self.path_of(file))
 
     def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
         """The files of one kind, in the marker's order."""
@@ -207,6 +216,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     marker = Marker(
         path=path,
         sink=sink,
+        address=plain["sink"]["address"] if plain["format"] >= _FORMAT_OF_ROOTS else None,
         pipeline=plain["pipeline"],
         batch_id=int(plain["batch_id"]),
         fence=plain["fence"],

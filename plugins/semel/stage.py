@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-import xxhash
 
 from semel import code, faults
 from semel.batch import (
@@ -38,7 +37,6 @@ from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
     AttemptLostError,
     CorruptionError,
-    LimitError,
     RetryableError,
     SourceError,
     StateError,
@@ -54,8 +52,8 @@ from semel.sinks.declared import open_sink
 from semel.sources import files
 from semel.sources.content import is_gzip
 from semel.spec.pipeline import Spec
+from semel.steps import account
 from semel.steps.job import StageJob, splits_of
-from semel.steps.read import OUTSIDE_REASONS
 from semel.steps.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -252,7 +250,7 @@ def _seal(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
             f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
-    reasons, example = _quarantine(spec, batch, outcome.reports, counts)
+    reasons, example = account.reasons_of(spec, batch, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):
@@ -264,7 +262,7 @@ def _seal(
     sink = open_sink(spec, pipeline.sink_address)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
-    digest = _input_digest(job, outcome.reports)
+    digest = account.input_digest(job, outcome.reports)
     manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
     check_links_of((f.path for f in staged), Path(pipeline.archive_path))
     # Keeps S10.
@@ -287,7 +285,7 @@ def _seal(
         files=len(manifest),
         reasons=reasons,
         example=example,
-        ignored=_ignored(spec, outcome.reports),
+        ignored=account.ignored_of(spec, outcome.reports),
     )
 
 
@@ -335,47 +333,6 @@ def _write_manifest(
         )
         faults.point("stage.before_seal")
     faults.point("stage.after_seal")
-
-
-def _quarantine(
-    spec: Spec, batch: Batch, reports: list[SplitReport], counts: Counts
-) -> tuple[dict[str, int], str | None]:
-    """Why records were set aside. LimitError when it is a larger share than declared."""
-    reasons: dict[str, int] = {}
-    for report in reports:
-        for reason, count in report.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + count
-    example = next((r.example for r in reports if r.example), None)
-    ratio_max = spec.limits.quarantine_ratio_max
-    # Keeps S16.
-    if counts.quarantined > ratio_max * counts.records_read:
-        raise LimitError(
-            f"batch {batch.batch_id}: {counts.quarantined} of {counts.records_read} records would "
-            f"be quarantined ({reasons}), more than limits.quarantine_ratio_max {ratio_max}; the "
-            f"first: {example}. Mend the source or the schema, or raise the limit, then run stage "
-            "again"
-        )
-    return reasons, example
-
-
-def _ignored(spec: Spec, reports: list[SplitReport]) -> Ignored:
-    """The keys that nobody declared; without their names where no text of records is told."""
-    found = reduce(Ignored.__add__, (report.ignored for report in reports), Ignored())
-    if spec.limits.log_samples:
-        return found
-    return replace(found, keys={f"key {n}": c for n, c in enumerate(found.keys.values(), 1)})
-
-
-def _input_digest(job: StageJob, reports: list[SplitReport]) -> str:
-    """A digest of what was read: ranges, bytes, and how many records were good and bad."""
-    found = xxhash.xxh3_128()
-    for split, report in zip(job.splits, reports, strict=True):
-        claim = split.claim
-        # What is late, or refused by a sink, depends on when it is read.
-        bad = {k: v for k, v in report.reasons.items() if k not in OUTSIDE_REASONS}
-        part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
-        found.update(json.dumps(part, sort_keys=True).encode())
-    return found.hexdigest()
 
 
 def _final_names(

@@ -112,7 +112,7 @@ def own_airflow(
     passwords = bench.folder / "passwords.json"
     passwords.write_text(json.dumps({"admin": PASSWORD}))
     with ExitStack() as stack:
-        database = stack.enter_context(database(postgres))
+        metadata = stack.enter_context(database(postgres))
         broker = stack.enter_context(database(postgres))
         bench.ledger = stack.enter_context(database(postgres))
         migrate(bench.ledger)
@@ -122,7 +122,7 @@ def own_airflow(
             url=url,
             variables={
                 "AIRFLOW_HOME": str(bench.folder / "airflow"),
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _driver(database),
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _driver(metadata),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
                 "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
                 "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",

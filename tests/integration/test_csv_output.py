@@ -17,6 +17,7 @@ from semel.find import find
 from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
@@ -94,7 +95,7 @@ def test_the_audit_sees_a_changed_field(
         bench.write("in/a.jsonl", [FULL, EMPTY, BARE])
         run_batch(ledger, spec, "r1", engine, say=quiet)
         assert audit(spec).ok
-        (marker,) = (spec.sink_path() / "_semel" / "markers").iterdir()
+        (marker,) = archive.markers(archive.of(spec)).iterdir()
         content = json.loads(marker.read_text())
         (entry,) = [file for file in content["files"] if file["kind"] == "data"]
         reseal(spec.sink_path() / entry["path"], entry, old, new)

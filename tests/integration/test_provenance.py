@@ -19,6 +19,7 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 from semel.stage import stage

@@ -12,6 +12,7 @@ import pytest
 from fix_dags import BY_INTERVAL, parsed, write
 from semel.errors import RetryableError, TerminalError
 
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two pipelines that are right, and four files that are not."""

@@ -92,7 +92,7 @@ def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
 def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
     # A manifest has no files of claims: finalize writes them from the ledger.
     files = [
-        (m.batch_id, at, file, str(m.path_of(file)))
+        (m.batch_id, at, file, m.target_of(file))
         for m in some
         for at, file in enumerate(m.files)
         if file.kind is not Kind.CLAIMS

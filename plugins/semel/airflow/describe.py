@@ -1,8 +1,9 @@
 """What a DAG's page in Airflow says about its pipeline, in Markdown."""
 
 from semel.spec.durations import format_duration
-from semel.spec.parts import PostgresSink, Select
+from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
+from semel.spec.sinks import PostgresSink
 from semel.summary import size
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,

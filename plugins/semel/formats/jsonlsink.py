@@ -57,12 +57,12 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 def write(table: pa.Table, file: Any) -> None:
     """See table.SinkCode."""
     names = table.column_names
-    ready = [_in_json(name, table.column(name).combine_chunks()) for name in names]
+    ready = [in_json(name, table.column(name).combine_chunks()) for name in names]
     pl.from_arrow(pa.table(ready, names=names)).write_ndjson(file)
 
 
 # Keeps S22.
-def _in_json(name: str, array: pa.Array) -> pa.Array:
+def in_json(name: str, array: pa.Array) -> pa.Array:
     """A column as JSON can hold it: bytes as base64.
 
     JSON has no NaN and no infinity; what writes it makes them null without a word.
@@ -78,18 +78,18 @@ def _in_json(name: str, array: pa.Array) -> pa.Array:
     if is_binary(kind):
         return as_base64(array)
     if pa.types.is_struct(kind):
-        inner = [_in_json(name, part) for part in array.flatten()]
+        inner = [in_json(name, part) for part in array.flatten()]
         return pa.StructArray.from_arrays(inner, kind.names, mask=array.is_null())
     if pa.types.is_map(kind):
         entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         pairs, sizes = pc.list_flatten(entries), _sizes(entries)
-        values = _in_json(name, pairs.field(1))
+        values = in_json(name, pairs.field(1))
         bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
         return pa.MapArray.from_arrays(bounds, pairs.field(0), values, mask=array.is_null())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lists = array.cast(pa.large_list(kind.value_type))
         # Only what no null hides: so offsets are made anew.
-        values = _in_json(name, pc.list_flatten(lists))
+        values = in_json(name, pc.list_flatten(lists))
         bounds = pa.array(np.concatenate(([0], np.cumsum(_sizes(lists)))), pa.int64())
         return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
     return array

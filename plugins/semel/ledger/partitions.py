@@ -17,6 +17,7 @@ from semel.sources.facts import Knowledge
 from semel.sources.files import Listing, Refusal
 from semel.sources.wanted import Evidence, Spans, Wanted
 
+
 def version(connection: sa.Connection, pipeline_id: int) -> int:
     """Counts the changes of a pipeline's partitions, claims and losses."""
     return row(connection, "partitions", "version", pipeline_id=pipeline_id)["source_version"]

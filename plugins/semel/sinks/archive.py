@@ -11,7 +11,8 @@ from pathlib import Path
 
 from semel import settings
 from semel.errors import TerminalError
-from semel.spec.pipeline import ARCHIVES, Spec
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import ARCHIVES
 
 
 def of(spec: Spec) -> Path:

@@ -5,8 +5,8 @@ from pathlib import Path
 from semel.errors import StateError, TerminalError
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
-from semel.spec.parts import PostgresSink
 from semel.spec.pipeline import Spec
+from semel.spec.sinks import PostgresSink
 
 
 def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
@@ -27,18 +27,19 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
 
 def _table(spec: Spec, declared: PostgresSink) -> Sink:
     try:
-        from semel.sinks import postgres
+        from semel.sinks.postgres import PostgresSink as Table
+        from semel.sinks.postgres.target import PostgresTarget, dsn_of
     except ImportError as error:
         raise TerminalError(
             f"sink.type: postgres needs a package that is not installed here ({error}); "
             "`pip install 'semel[postgres]'`"
         ) from error
-    target = postgres.PostgresTarget(
-        dsn=postgres.dsn_of(declared.connection),
+    target = PostgresTarget(
+        dsn=dsn_of(declared.connection),
         table=declared.table,
         mode=declared.mode,
         key=declared.key,
         create=declared.create,
         json_columns=tuple(n for n, kind in spec.column_types().items() if kind.word == "json"),
     )
-    return postgres.PostgresSink(target)
+    return Table(target)

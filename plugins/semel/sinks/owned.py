@@ -19,9 +19,9 @@ def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
         found = f"rows of batch {landed[-1]}"
     if found:
         raise TerminalError(
-            f"the sink {sink.address} holds {found}, and this ledger knows no pipeline {spec.name!r}: its "
-            f"records would be written there again. `semel adopt {spec.name}` takes over what is "
-            "there; or give the pipeline an empty sink"
+            f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "
+            f"{spec.name!r}: its records would be written there again. `semel adopt {spec.name}` "
+            "takes over what is there; or give the pipeline an empty sink"
         )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
-from string import Formatter
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,7 +20,7 @@ from pydantic import (
 )
 
 from semel import limits
-from semel.formats.table import SINKS, SOURCES, source_format
+from semel.formats.table import SOURCES, source_format
 from semel.spec import ddl
 from semel.spec.durations import format_duration, parse_duration, parse_size
 from semel.spec.yaml import Problem, Problems
@@ -155,7 +154,7 @@ class FilesSource(Model):
     @field_validator("path")
     @classmethod
     def _path(cls, path: str) -> str:
-        if why := _path_problem(path):
+        if why := path_problem(path):
             raise ValueError(f"{path!r} {why}")
         if path.endswith("/") or not PurePosixPath(path).name:
             raise ValueError(f"{path!r} is a folder; add a pattern such as *.jsonl")
@@ -220,89 +219,6 @@ class FilesSource(Model):
             yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
 
 
-class FilesSink(Model):
-    """A folder of files that are only ever added, whole batches at a time."""
-
-    type: Literal["files"]
-    """The kind of sink."""
-    path: Text
-    """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
-    archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/` beside the sink's folder."""
-    format: Literal[tuple(SINKS)]  # type: ignore[valid-type]
-    """The format of the files."""
-    partition_by: tuple[Text, ...] = ()
-    """Columns that become folders (column=value), outermost first."""
-    file_name: str = "{pipeline}-b{batch:08d}-{part:05d}"
-    """A file's name without extension, from {pipeline}, {batch}, {part} and {fence}."""
-    position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
-
-    @field_validator("file_name")
-    @classmethod
-    def _file_name(cls, template: str) -> str:
-        if why := _template_problem(template):
-            raise ValueError(f"{template!r} {why}")
-        return template
-
-    @field_validator("path", "archive")
-    @classmethod
-    def _path(cls, path: str | None) -> str | None:
-        return _folder(path)
-
-    @field_validator("partition_by")
-    @classmethod
-    def _partition_by(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if name := twice(names):
-            raise ValueError(f"names {name!r} twice")
-        if name := next((name for name in names if name[0] in "._"), None):
-            raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
-        return names
-
-
-class PostgresSink(Model):
-    """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
-
-    type: Literal["postgres"]
-    """The kind of sink."""
-    connection: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
-    table: Text
-    """The table, as `table` (in the schema public) or `schema.table`."""
-    mode: Literal["append", "upsert"] = "append"
-    """append: rows are added. upsert: a row replaces the one that has its key."""
-    key: tuple[Text, ...] = ()
-    """The columns of the key, for mode: upsert."""
-    create: bool = Field(default=False, strict=True)
-    """Make the table, and the key's unique index, where they are missing."""
-    archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
-    position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
-
-    format: ClassVar[str] = "parquet"
-    partition_by: ClassVar[tuple[str, ...]] = ()
-    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
-
-    @field_validator("archive")
-    @classmethod
-    def _archive(cls, path: str | None) -> str | None:
-        return _folder(path)
-
-    @model_validator(mode="after")
-    def _check(self) -> "PostgresSink":
-        if self.mode == "upsert" and not self.key:
-            raise Problems([Problem(("key",), "is missing: mode: upsert replaces the row of a key")])
-        if self.mode == "append" and self.key:
-            raise Problems([Problem(("key",), "has no meaning with mode: append")])
-        if name := twice(self.key):
-            raise Problems([Problem(("key",), f"names {name!r} twice")])
-        return self
-
-
-Sink = Annotated[FilesSink | PostgresSink, Field(discriminator="type")]
-
-
 class Dedup(Model):
     """How repeated records are recognised."""
 
@@ -337,18 +253,7 @@ class Limits(Model):
     """A planned batch without a sign of life for so long may be taken over by a later plan."""
 
 
-def _folder(path: str | None) -> str | None:
-    """The declared path of one folder. ValueError: it is none."""
-    if path is None:
-        return None
-    if why := _path_problem(path):
-        raise ValueError(f"{path!r} {why}")
-    if GLOB.search(path):
-        raise ValueError(f"{path!r} holds *, ? or [: it is one folder")
-    return path
-
-
-def _path_problem(path: str) -> str | None:
+def path_problem(path: str) -> str | None:
     if not path.isprintable():
         return "holds a control character"
     parts = PurePosixPath(path).parts
@@ -370,39 +275,6 @@ def _reads_dates(pattern: str) -> bool:
         return datetime.strptime(sample.strftime(pattern), pattern).replace(tzinfo=None) == sample
     except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
         return False
-
-
-# Keeps L1.
-def _template_problem(template: str) -> str | None:
-    """What is wrong with sink.file_name. Two (batch, part) must never give one name."""
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        return f"is not a template: {error}"
-    literals = "".join(literal for literal, *_ in parts)
-    if not re.fullmatch(r"[A-Za-z0-9._-]*", literals, re.ASCII):
-        return "may hold letters, digits, '.', '_', '-' and fields, and no slashes"
-    if template[:1] in (".", "_", "-"):
-        return "begins with '.', '_' or '-': readers such as Spark take that for a hidden file"
-    apart, seen = True, []
-    for literal, field, spec, conversion in parts:
-        apart = apart or bool(re.search(r"[^0-9]", literal))
-        if field is None:
-            continue
-        if field not in ("pipeline", "batch", "part", "fence"):
-            return f"has the unknown field {{{field}}}; known: pipeline, batch, part, fence"
-        if conversion or not re.fullmatch(r"(0[0-9]{1,2}d)?" if field != "pipeline" else "", spec):
-            return f"formats {{{field}}} in another way than {{batch:08d}}"
-        if field != "pipeline" and not apart:
-            return f"has a number right before {{{field}}}: 1 and 12 would read like 11 and 2"
-        apart = field == "pipeline"
-        seen.append(field)
-    if missing := {"batch", "part"} - set(seen):
-        return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
-    longest = template.format(pipeline="p" * 63, batch=1 << 62, part=1 << 31, fence=1 << 31)
-    if len(longest) > limits.FILE_NAME_BYTES_MAX:
-        return f"can grow longer than {limits.FILE_NAME_BYTES_MAX} bytes"
-    return None
 
 
 def twice(names: tuple[str, ...]) -> str | None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from semel import limits, settings
-from semel.errors import SpecError, TerminalError
+from semel import settings
+from semel.errors import SpecError
 from semel.formats.table import sink_format
-from semel.spec import ddl
+from semel.spec import ddl, machine
 from semel.spec import transforms as spec_transforms
 from semel.spec import yaml as spec_yaml
 from semel.spec.parts import (
@@ -29,13 +29,12 @@ from semel.spec.parts import (
     Late,
     Limits,
     Model,
-    PostgresSink,
     Scope,
-    Sink,
     Text,
     Unknown,
     twice,
 )
+from semel.spec.sinks import PostgresSink, Sink
 from semel.spec.yaml import Problem, Problems
 
 if TYPE_CHECKING:
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
 
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 """What a schedule may say in place of a cron expression."""
-
-ARCHIVES = "_semel"
-"""The name of the folder of archives, beside a sink or inside of it."""
 
 _NOT_OF_THE_DATA = ("description", "schedule", "max_active_runs", "limits")
 
@@ -263,8 +259,7 @@ def load(path: Path) -> Spec:
         raise document.error(spec_yaml.problems_of(error, Spec)) from error
     if document.problems:
         raise document.error([])
-    found = (*_limits_problems(spec), *_machine_problems(spec))
-    if problems := [Problem(key, why) for key, why in found]:
+    if problems := [Problem(key, why) for key, why in machine.problems(spec)]:
         raise document.error(problems)
     return spec
 
@@ -345,64 +340,6 @@ def find(name: str, folder: Path | None = None) -> Spec:
         shown = " and ".join(map(str, found))
         raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
     return load(found[0])
-
-
-def _limits_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Limits that are refused in a file and not in a stored spec: markers hold such ones."""
-    # Keeps P11.
-    shortest = 2 * limits.HEARTBEAT_SECONDS
-    if spec.limits.orphan_after.total_seconds() < shortest:
-        yield ("limits", "orphan_after"), (
-            f"is shorter than {shortest} s: the driver of a stage gives a sign of life every "
-            f"{limits.HEARTBEAT_SECONDS} s, and a plan between two of them would take its batch"
-        )
-
-
-def _machine_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with a spec on this machine: its folders and its transforms' modules."""
-    for at, name in enumerate(spec.transforms):
-        yield from ((("transforms", at), why) for why in spec_transforms.problems(name))
-    try:
-        source = spec.source_root()
-    except TerminalError as error:
-        source = None
-        yield ("source", "path"), str(error).removeprefix("source.path: ")
-    try:
-        sink = spec.sink_path()
-    except TerminalError as error:
-        yield ("sink", "path"), str(error).removeprefix("sink.path: ")
-        return
-    yield from _archive_problems(spec, sink, source)
-    if source is None or sink is None:
-        return
-    declared = spec.source.path
-    if not GLOB.search(declared) and os.path.isdir(source / spec.source_pattern()):
-        yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
-    if sink.is_relative_to(source):
-        yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
-    elif source.is_relative_to(sink):
-        yield ("sink", "path"), f"{sink} holds the source's folder {source}; keep them apart"
-
-
-def _archive_problems(
-    spec: Spec, sink: Path | None, source: Path | None
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if sink and ARCHIVES in sink.parts:
-        yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
-    key = ("sink", "archive")
-    try:
-        archive = spec.declared_archive()
-    except TerminalError as error:
-        yield key, str(error).removeprefix("sink.archive: ")
-        return
-    if archive is None:
-        return
-    if sink and sink.is_relative_to(archive):
-        yield key, f"{archive} holds the sink; keep them apart"
-    elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
-        yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
-    elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
-        yield key, f"{archive} and the source's folder {source} hold each other; keep them apart"
 
 
 def _split_glob(path: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from semel import limits
@@ -133,6 +134,15 @@ class StageJob:
             schema = schema.append(pa.field(SOURCE_COLUMN, pa.int64(), nullable=False))
             schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
         return schema
+
+
+def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
+    """A spilled table as the sink or the transforms see it."""
+    if not job.spec.sink.position_columns:
+        return table.drop_columns([OFFSET])
+    source = pa.array(np.full(table.num_rows, split.claim.source_partition_id, np.int64))
+    at = table.column_names.index(OFFSET)
+    return table.add_column(at, pa.field(SOURCE_COLUMN, pa.int64(), nullable=False), source)
 
 
 def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> Splits:

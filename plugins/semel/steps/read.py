@@ -26,7 +26,7 @@ from semel.sources import files
 from semel.sources.content import is_gzip
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
-from semel.steps.job import SOURCE_COLUMN, Split, StageJob
+from semel.steps.job import Split, StageJob, output_columns
 from semel.steps.spill import Spill
 from semel.steps.task_files import TaskFiles
 from semel.steps.together import read_together, small_groups
@@ -263,7 +263,7 @@ class _Reader:
             return block
         faults: dict[int, Fault] = {}
         offsets = block.table.column(OFFSET).to_numpy()
-        for refused in self._job.refuses(block.table):
+        for refused in self._job.refuses(output_columns(self._job, self._split, block.table)):
             why = SINK_REFUSES, f"{refused.reason}: {refused.detail}"
             for offset in offsets[refused.rows].tolist():
                 faults.setdefault(offset, why)
@@ -332,12 +332,3 @@ class _Reader:
             own = np.flatnonzero(shard == number)
             found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
         return found
-
-
-def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
-    """A spilled table as the sink or the transforms see it."""
-    if not job.spec.sink.position_columns:
-        return table.drop_columns([OFFSET])
-    source = pa.array(np.full(table.num_rows, split.claim.source_partition_id, np.int64))
-    at = table.column_names.index(OFFSET)
-    return table.add_column(at, pa.field(SOURCE_COLUMN, pa.int64(), nullable=False), source)

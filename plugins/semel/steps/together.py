@@ -21,7 +21,7 @@ from semel.manifest import SplitReport
 from semel.sources import files
 from semel.spec.pipeline import Scope, Spec
 from semel.steps.classify import SplitIds
-from semel.steps.job import Split, StageJob
+from semel.steps.job import Split, StageJob, output_columns
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """The valid records of all splits, one behind the other; of each its report and its ids by shard.
@@ -85,7 +85,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     offsets = pa.array(at - begins[owner] + starts[owner], pa.int64())
     index = table.schema.get_field_index(OFFSET)
     table = table.set_column(index, table.schema.field(index), offsets)
-    if job.refuses is not None and not job.spec.transforms and job.refuses(table):
+    asked = job.refuses is not None and not job.spec.transforms
+    if asked and job.refuses(output_columns(job, splits[0], table)):
         return None
     hashed = None
     if not job.spec.by_position and table.num_rows:

@@ -16,8 +16,7 @@ from semel.errors import CorruptionError, TerminalError
 from semel.formats.records import OFFSET
 from semel.manifest import SplitReport, StagedFile
 from semel.steps.classify import Dropped, Reason
-from semel.steps.job import Split, StageJob
-from semel.steps.read import output_columns
+from semel.steps.job import Split, StageJob, output_columns
 from semel.steps.spill import Spilled
 from semel.steps.task_files import TaskFiles
 

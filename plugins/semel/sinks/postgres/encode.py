@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
+from semel.formats.jsonlsink import in_json
 from semel.sinks import Won
-from semel.sinks.files import _in_json
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts
 from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN
@@ -106,7 +106,7 @@ class Encoder:
 
 def as_json(name: str, values: pa.Array) -> pa.Array:
     """Lists, structs and maps as texts of JSON, bytes as base64; null stays null."""
-    frame = pl.DataFrame({"v": pl.from_arrow(_in_json(name, values))})
+    frame = pl.DataFrame({"v": pl.from_arrow(in_json(name, values))})
     texts = frame.select(pl.struct("v").struct.json_encode()).to_series().to_arrow()
     # Each is {"v":...}.
     inner = pc.binary_slice(texts.cast(pa.large_binary()), _HEAD, -_TAIL).cast(pa.large_string())
