@@ -43,8 +43,8 @@ class MarkedFile:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink` is the folder of the output, as the caller named it, None where it is no folder; `address` the
-    sink's when the marker was written (None in formats 1 and 2).
+    `sink` is the folder of the output, as the caller named it, None where it is no folder.
+    `address` is the sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow
     types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
