@@ -108,8 +108,9 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds
     `archive_path`: where their markers lie, if `sink.archive` is declared.
 
     The columns are those of all batches together; a batch that lacks one gives nulls. In a JSON
-    Lines sink a date column is text, one of bytes is base64, and one of maps is left out, because
-    pyarrow reads none from JSON (polars, DuckDB and Spark do). TerminalError: no batch has been
+    Lines sink a date column is text, and one of maps is left out, because pyarrow reads none from
+    JSON (polars, DuckDB and Spark do); there and in CSV bytes are base64. A CSV file is parsed
+    whole, in some four times its size of memory. TerminalError: no batch has been
     finalized there, or two batches have a column of one name and types that do not go together.
     """
     sink = Path(sink_path)

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 
 from semel import limits
 
+_READ = ds.ParquetFileFormat()
+
 
 def refusal(kind: pa.DataType) -> str | None:
     """See table.SinkCode."""
@@ -36,7 +38,7 @@ def write(table: pa.Table, file: Any) -> None:
 
 def reading(path: Path, size: int) -> ds.FileFormat:
     """See table.SinkCode."""
-    return ds.ParquetFileFormat()
+    return _READ
 
 
 def rows(path: Path) -> int:
