@@ -324,12 +324,7 @@ def _write_manifest(
             "insert_manifest",
             attempt_id=attempt.attempt_id,
             batch_id=batch.batch_id,
-            kinds=[f.kind for f in manifest],
-            staged_paths=[f.staged_path for f in manifest],
-            final_paths=[f.final_path for f in manifest],
-            records=[f.records for f in manifest],
-            bytes=[f.bytes for f in manifest],
-            checksums=[f.checksum for f in manifest],
+            files=json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)]),
         )
         faults.point("stage.before_seal")
     faults.point("stage.after_seal")

@@ -61,15 +61,13 @@ INSERT INTO semel.batch
      interval_start, interval_end, commit_seq, batch_time, planned_at, seen_at, committed_at,
      finalized_at)
 OVERRIDING SYSTEM VALUE
-SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', CAST(b.spec AS jsonb),
+SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', b.spec,
        b.spec_digest, :split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time,
        b.batch_time, b.batch_time, b.batch_time, b.batch_time
-FROM unnest(CAST(:batches AS bigint[]), CAST(:request_keys AS text[]), CAST(:ordinals AS int[]),
-            CAST(:specs AS text[]), CAST(:spec_digests AS text[]),
-            CAST(:interval_starts AS timestamptz[]), CAST(:interval_ends AS timestamptz[]),
-            CAST(:commit_seqs AS bigint[]), CAST(:batch_times AS timestamptz[]))
-         AS b (batch_id, request_key, ordinal, spec, spec_digest, interval_start, interval_end,
-               commit_seq, batch_time);
+FROM jsonb_to_recordset(CAST(:batches AS jsonb))
+         AS b (batch_id bigint, request_key text, ordinal int, spec jsonb, spec_digest text,
+               interval_start timestamptz, interval_end timestamptz, commit_seq bigint,
+               batch_time timestamptz);
 
 -- name: insert_attempts
 INSERT INTO semel.attempt
@@ -80,13 +78,11 @@ SELECT b.batch_id, a.fence, 'won', b.commit_seq - 1, p.gc_floor, 'adopt', a.inpu
        a.sink_schema, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
        a.quarantined, a.late, a.rows_written, a.bytes_read, 'taken over by adopt', b.batch_time,
        b.batch_time, b.batch_time
-FROM unnest(CAST(:batches AS bigint[]), CAST(:fences AS int[]), CAST(:input_digests AS text[]),
-            CAST(:sink_schemas AS text[]), CAST(:records_read AS bigint[]),
-            CAST(:survivors AS bigint[]), CAST(:duplicates_batch AS bigint[]),
-            CAST(:duplicates_catalog AS bigint[]), CAST(:quarantined AS bigint[]),
-            CAST(:late AS bigint[]), CAST(:rows_written AS bigint[]), CAST(:bytes_read AS bigint[]))
-         AS a (batch_id, fence, input_digest, sink_schema, records_read, survivors,
-               duplicates_batch, duplicates_catalog, quarantined, late, rows_written, bytes_read)
+FROM jsonb_to_recordset(CAST(:attempts AS jsonb))
+         AS a (batch_id bigint, fence int, input_digest text, sink_schema text,
+               records_read bigint, survivors bigint, duplicates_batch bigint,
+               duplicates_catalog bigint, quarantined bigint, late bigint, rows_written bigint,
+               bytes_read bigint)
 JOIN semel.batch AS b USING (batch_id)
 JOIN semel.pipeline AS p USING (pipeline_id);
 
@@ -104,8 +100,7 @@ FROM jsonb_to_recordset(CAST(:claims AS jsonb))
 INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
                                  records, bytes, checksum)
 SELECT a.attempt_id, f.batch_id, f.ordinal, f.kind, '', f.final_path, f.records, f.bytes, f.checksum
-FROM unnest(CAST(:batches AS bigint[]), CAST(:ordinals AS int[]), CAST(:kinds AS text[]),
-            CAST(:final_paths AS text[]), CAST(:records AS bigint[]), CAST(:bytes AS bigint[]),
-            CAST(:checksums AS text[]))
-         AS f (batch_id, ordinal, kind, final_path, records, bytes, checksum)
+FROM jsonb_to_recordset(CAST(:files AS jsonb))
+         AS f (batch_id bigint, ordinal int, kind text, final_path text, records bigint,
+               bytes bigint, checksum text)
 JOIN semel.attempt AS a ON a.batch_id = f.batch_id AND a.status = 'won';

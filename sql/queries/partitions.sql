@@ -65,7 +65,7 @@ SELECT first_hash, head_length FROM known WHERE head_length IS NOT NULL;
 SELECT p.source_partition_id, p.path, p.generation, p.device, p.inode, p.head_length, p.head_hash,
        p.first_hash, p.reached, p.tail_hash, p.last_length, p.last_hash, p.content, p.size,
        p.mtime_ns, p.ctime_ns, p.birth_ns, p.packed, p.closed_at IS NOT NULL AS closed
-FROM unnest(CAST(:lengths AS int[]), CAST(:heads AS text[])) AS h (head_length, head_hash)
+FROM jsonb_to_recordset(CAST(:heads AS jsonb)) AS h (head_length int, head_hash text)
 CROSS JOIN LATERAL (
     SELECT * FROM semel.source_partition AS q
     WHERE q.pipeline_id = :pipeline_id AND q.retired_at IS NULL AND q.reached > 0
@@ -116,8 +116,7 @@ ORDER BY c.batch_id;
 -- name: free_ranges
 -- Of each partition up to an end: what no batch but an orphan has claimed, and what is not lost.
 SELECT w.source_partition_id, lower(f.span) AS start, upper(f.span) AS "end"
-FROM unnest(CAST(:partitions AS bigint[]), CAST(:ends AS bigint[]))
-         AS w (source_partition_id, record_end)
+FROM jsonb_to_recordset(CAST(:ends AS jsonb)) AS w (source_partition_id bigint, record_end bigint)
 CROSS JOIN LATERAL (
     SELECT unnest(int8multirange(int8range(0, w.record_end))
                   - COALESCE(range_agg(taken.span), CAST('{}' AS int8multirange))) AS span
@@ -142,9 +141,9 @@ ORDER BY p.path, p.source_partition_id;
 -- name: close
 -- Their files are gone, or hold something else: their paths and inodes are free.
 UPDATE semel.source_partition AS p
-SET closed_at = clock_timestamp(), content = f.content
-FROM unnest(CAST(:partitions AS bigint[]), CAST(:contents AS bigint[]))
-         AS f (source_partition_id, content)
+SET closed_at = clock_timestamp(), content = f.content, accounted = f.accounted
+FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
+         AS f (source_partition_id bigint, content bigint, accounted boolean)
 WHERE p.source_partition_id = f.source_partition_id;
 
 -- name: account
@@ -162,7 +161,8 @@ UPDATE semel.source_partition AS p
 SET path = f.path, device = f.device, inode = f.inode, birth_ns = f.birth_ns, size = f.size,
     mtime_ns = f.mtime_ns, ctime_ns = f.ctime_ns, content = f.content, reached = f.reached,
     head_length = f.head_length, head_hash = f.head_hash, first_hash = f.first_hash,
-    last_length = f.last_length, last_hash = f.last_hash, tail_hash = f.tail_hash, closed_at = NULL, accounted = false
+    last_length = f.last_length, last_hash = f.last_hash, tail_hash = f.tail_hash, closed_at = NULL,
+    accounted = false
 FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
          AS f (source_partition_id bigint, path text, device bigint, inode bigint, birth_ns bigint,
                size bigint, mtime_ns bigint, ctime_ns bigint, content bigint, reached bigint,
@@ -189,8 +189,8 @@ RETURNING source_partition_id, path, generation;
 -- name: lose
 INSERT INTO semel.loss (source_partition_id, span, reason, accepted_by)
 SELECT f.source_partition_id, int8range(f.start, f."end"), :reason, :accepted_by
-FROM unnest(CAST(:partitions AS bigint[]), CAST(:starts AS bigint[]), CAST(:ends AS bigint[]))
-         AS f (source_partition_id, start, "end");
+FROM jsonb_to_recordset(CAST(:spans AS jsonb))
+         AS f (source_partition_id bigint, start bigint, "end" bigint);
 
 -- name: restore
 -- What was read of them is what is still claimed. They are looked at again: some of them is free.

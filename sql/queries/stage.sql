@@ -54,12 +54,11 @@ LIMIT 1;
 -- name: insert_manifest
 INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
                                  records, bytes, checksum)
-SELECT :attempt_id, :batch_id, f.ordinal - 1, f.kind, f.staged_path, f.final_path, f.records, f.bytes,
+SELECT :attempt_id, :batch_id, f.ordinal, f.kind, f.staged_path, f.final_path, f.records, f.bytes,
        f.checksum
-FROM unnest(CAST(:kinds AS text[]), CAST(:staged_paths AS text[]), CAST(:final_paths AS text[]),
-            CAST(:records AS bigint[]), CAST(:bytes AS bigint[]), CAST(:checksums AS text[]))
-         WITH ORDINALITY
-         AS f (kind, staged_path, final_path, records, bytes, checksum, ordinal);
+FROM jsonb_to_recordset(CAST(:files AS jsonb))
+         AS f (ordinal int, kind text, staged_path text, final_path text, records bigint,
+               bytes bigint, checksum text);
 
 -- name: lose
 -- The committed `-> lost` is the proof that this attempt never lands.

@@ -66,7 +66,8 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
     def sealing(_: object, text: str, values: dict) -> None:
         if text.startswith("INSERT INTO semel.manifest_file"):
             seen.append("sealed")
-            assert len(values["staged_paths"]) == 5 and all(map(disk.keeps, values["staged_paths"]))
+            staged_paths = [file["staged_path"] for file in json.loads(values["files"])]
+            assert len(staged_paths) == 5 and all(map(disk.keeps, staged_paths))
 
     with statements(sealing):
         batch_id = plan(ledger, spec, "r1").batch.batch_id

@@ -1,5 +1,6 @@
 """What each run asks of the ledger must not read all that ever was: an index leads to it."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,8 +149,8 @@ def test_of_files_that_are_all_alike_only_the_last_are_read(ledger: Ledger) -> N
             "SELECT pipeline_id FROM semel.pipeline WHERE name = 'drops'"
         ).scalar_one()
         asked = {
-            "pipeline_id": pipeline_id, "lengths": [100], "heads": ["same"], "inodes": [7],
-            "paths": ["a"], "count": count,
+            "pipeline_id": pipeline_id, "heads": '[{"head_length": 100, "head_hash": "same"}]',
+            "inodes": [7], "paths": ["a"], "count": count,
         }  # fmt: skip
         found = connection.execute(query("partitions", "like"), asked).mappings().all()
         numbers = [row["source_partition_id"] for row in found]
@@ -175,7 +176,7 @@ def test_a_new_file_is_held_against_files_with_its_first_record(
 
     def note(self: Ledger, verb: str, name: str, /, **values: object) -> list:
         if name == "like":
-            asked.extend(values["lengths"])
+            asked.extend(head["head_length"] for head in json.loads(values["heads"]))
         return rows(self, verb, name, **values)
 
     monkeypatch.setattr(Ledger, "rows", note)

@@ -48,40 +48,45 @@ def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
 def _insert_batches(
     connection: sa.Connection, pipeline_id: int, some: list[Marker], ordinals: Counter[str]
 ) -> None:
-    numbers = []
-    for marker in some:
-        ordinals[marker.request_key] += 1
-        numbers.append(ordinals[marker.request_key])
+    batches = []
+    for m in some:
+        ordinals[m.request_key] += 1
+        start, end = (time.isoformat() if time else None for time in m.interval)
+        batches.append(
+            {
+                "batch_id": m.batch_id,
+                "request_key": m.request_key,
+                "ordinal": ordinals[m.request_key],
+                "spec": m.spec.to_json(),
+                "spec_digest": m.spec_digest,
+                "interval_start": start,
+                "interval_end": end,
+                "commit_seq": m.commit_seq,
+                "batch_time": m.batch_time.isoformat(),
+            }
+        )
     change(
         connection,
         "adopt",
         "insert_batches",
         pipeline_id=pipeline_id,
         split_bytes=limits.SPLIT_BYTES,
-        batches=[m.batch_id for m in some],
-        request_keys=[m.request_key for m in some],
-        ordinals=numbers,
-        specs=[json.dumps(m.spec.to_json()) for m in some],
-        spec_digests=[m.spec_digest for m in some],
-        interval_starts=[m.interval[0] for m in some],
-        interval_ends=[m.interval[1] for m in some],
-        commit_seqs=[m.commit_seq for m in some],
-        batch_times=[m.batch_time for m in some],
+        batches=json.dumps(batches),
     )
 
 
 def _insert_attempts(connection: sa.Connection, some: list[Marker]) -> None:
-    counts = [asdict(m.counts) for m in some]
-    change(
-        connection,
-        "adopt",
-        "insert_attempts",
-        batches=[m.batch_id for m in some],
-        fences=[m.fence for m in some],
-        input_digests=[m.input_digest for m in some],
-        sink_schemas=[json.dumps(m.sink_columns) for m in some],
-        **{name: [each[name] for each in counts] for name in counts[0]},
-    )
+    attempts = [
+        {
+            **vars(m.counts),
+            "batch_id": m.batch_id,
+            "fence": m.fence,
+            "input_digest": m.input_digest,
+            "sink_schema": json.dumps(m.sink_columns),
+        }
+        for m in some
+    ]
+    change(connection, "adopt", "insert_attempts", attempts=json.dumps(attempts))
 
 
 def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
@@ -92,20 +97,14 @@ def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
 def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
     # A manifest has no files of claims: finalize writes them from the ledger.
     files = [
-        (m.batch_id, at, file, m.target_of(file))
+        {
+            **vars(file),
+            "batch_id": m.batch_id,
+            "ordinal": at,
+            "final_path": m.target_of(file),
+        }
         for m in some
         for at, file in enumerate(m.files)
         if file.kind is not Kind.CLAIMS
     ]
-    change(
-        connection,
-        "adopt",
-        "insert_files",
-        batches=[batch_id for batch_id, *_ in files],
-        ordinals=[at for _, at, *_ in files],
-        kinds=[file.kind for _, _, file, _ in files],
-        final_paths=[path for _, _, _, path in files],
-        records=[file.records for _, _, file, _ in files],
-        bytes=[file.bytes for _, _, file, _ in files],
-        checksums=[file.checksum for _, _, file, _ in files],
-    )
+    change(connection, "adopt", "insert_files", files=json.dumps(files))

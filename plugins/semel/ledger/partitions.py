@@ -68,8 +68,7 @@ def knowledge(
             "partitions",
             "like",
             pipeline_id=pipeline_id,
-            lengths=[length for length, _ in heads],
-            heads=[head for _, head in heads],
+            heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
             inodes=inodes,
             paths=paths,
             count=limits.ALIKE_MAX,
@@ -128,8 +127,9 @@ def free_ranges(
         connection,
         "partitions",
         "free_ranges",
-        partitions=list(ends),
-        ends=list(ends.values()),
+        ends=json.dumps(
+            [{"source_partition_id": part, "record_end": end} for part, end in ends.items()]
+        ),
         orphans=list(orphans),
     )
     spans: Spans = {}
@@ -151,12 +151,12 @@ def unaccounted(
 
 def close(connection: sa.Connection, closed: dict[int, int], unread: Collection[int]) -> None:
     """Close partitions, each with what was seen of it. `unread`: some of it was never read."""
-    if closed:
-        values = {"partitions": list(closed), "contents": list(closed.values())}
-        change(connection, "partitions", "close", **values)
-    accounted = [partition for partition in closed if partition not in unread]
-    if accounted:
-        account(connection, accounted)
+    found = [
+        {"source_partition_id": partition, "content": content, "accounted": partition not in unread}
+        for partition, content in closed.items()
+    ]
+    if found:
+        change(connection, "partitions", "close", partitions=json.dumps(found))
 
 
 def update(connection: sa.Connection, updates: list[Partition]) -> None:
@@ -191,19 +191,14 @@ def account(connection: sa.Connection, partitions: Iterable[int]) -> None:
 
 def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str) -> None:
     """Record that ranges are lost for good, and whose word that is."""
-    flat = [(part, start, end) for part, found in spans.items() for start, end in found]
-    if flat:
-        partitions, starts, ends = (list(column) for column in zip(*flat, strict=True))
-        change(
-            connection,
-            "partitions",
-            "lose",
-            partitions=partitions,
-            starts=starts,
-            ends=ends,
-            reason=reason,
-            accepted_by=accepted_by,
-        )
+    lost = [
+        {"source_partition_id": partition, "start": start, "end": end}
+        for partition, found in spans.items()
+        for start, end in found
+    ]
+    if lost:
+        values = {"reason": reason, "accepted_by": accepted_by}
+        change(connection, "partitions", "lose", spans=json.dumps(lost), **values)
 
 
 # Keeps A6.
