@@ -35,6 +35,7 @@ WRONG = [
     (" ;", "1:1: holds no query"),
     ("/* only\n a note */", "1:1: holds no query"),
     ("SELECT id\nFORM records r x", "2:6: cannot be read at records"),
+    ("SELECT id,\r\n 'a\u2028\x0b b' AS x\r\nFORM records r", "3:1: cannot be read at FORM"),
     ("SELECT id\n  FROM\n", "2:3: cannot be read at FROM: Expected table name"),
     ("SELECT id,\n  'open FROM records -- so", "2:3: a text, a quoted name or a comment begins"),
     ("SELECT `id\nFROM records", "1:8: a text, a quoted name or a comment begins"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from semel import limits, settings
 
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import Token, exp
     from sqlglot.errors import ParseError
 
 PATTERN = r"^[a-z_][a-z0-9_]*(:[a-z_][a-z0-9_]*|\.sql)$"
@@ -51,7 +51,8 @@ def problems(name: str) -> Iterator[str]:
         yield f"{name!r}: {path} leads out of its folder; move the file itself there"
     elif is_sql(name):
         try:
-            data = path.read_bytes()
+            with path.open("rb") as file:
+                data = file.read(limits.SQL_BYTES_MAX + 1)
         except OSError as error:
             yield f"{name!r}: {path} cannot be read: {error.strerror}"
         else:
@@ -100,7 +101,7 @@ def _flaws(text: str) -> list[tuple[int, str]]:
     try:
         tree = sqlglot.parse(text, dialect="spark")[0]
     except ParseError as error:
-        return [_unreadable(text, error)]
+        return [_unreadable(tokens, error)]
     return _foreign(tree)
 
 
@@ -159,15 +160,14 @@ def _start(node: "exp.Expression") -> int:
     return min(places, default=0)
 
 
-def _unreadable(text: str, error: "ParseError") -> tuple[int, str]:
-    """Where the parser stopped. It counts a token's place from the token's end."""
+def _unreadable(tokens: "list[Token]", error: "ParseError") -> tuple[int, str]:
+    """Where the parser stopped; it names a token by the place of its end."""
     found = error.errors[0]
-    lines = text.splitlines(keepends=True)[: found["line"] - 1]
-    last = sum(map(len, lines)) + found["col"] - 1
-    token = found["highlight"]
+    end = found["line"], found["col"]
+    start = next((token.start for token in tokens if (token.line, token.col) == end), 0)
     why = found["description"].partition(" but got <")[0].partition(" for <class")[0]
     why = "" if why.startswith("Invalid expression") else f": {_printed(why)}"
-    return max(0, last - len(token) + 1), f"cannot be read at {_printed(token)}{why}"
+    return start, f"cannot be read at {_printed(found['highlight'])}{why}"
 
 
 def _printed(text: str) -> str:
