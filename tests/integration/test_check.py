@@ -310,11 +310,29 @@ def test_folders_of_the_driver(shared: Workbench, ledger: object) -> None:  # no
         found = check([spec], NOWHERE, quiet)
         told = {one.name: one for one in wrong(found)}
         assert "let that user write to it" in told["sink"].remedy
-        assert f"read all below {spec.source_root()}" in told["source"].remedy
+        assert f"make or mount {spec.source_root()}, and let" in told["source"].remedy
     for path in closed:
         path.chmod(0o777)
     with ordinary_user():
         assert {"sink", "source"} <= of_driver(spec)
+
+
+def test_folders_that_are_not_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A data folder that is not mounted is said, and nothing is written above it; so is a source.
+    """
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(tmp_path / "away"))
+    found = machine.look()
+    told = {one.name: one.remedy for one in wrong(found)}
+    assert told == {
+        "sink": "make or mount it",
+        "source": f"make or mount {tmp_path / 'away' / 'in'}, and let user {os.geteuid()} read all "
+        "below it",
+    }
+    assert not (tmp_path / "away").exists()
+    (tmp_path / "away" / "in").mkdir(parents=True)
+    assert machine.look().ok
 
 
 def of_driver(spec: Spec) -> set[str]:

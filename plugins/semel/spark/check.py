@@ -94,13 +94,13 @@ def check(specs: list[Spec], spark: str | None, say: Say) -> Found:
         say("the ledger")
         ahead, key = _ledger(found, stack)
         say("the folders")
-        folders, samples = _folders(found, stack, specs), _sources(found, specs)
+        folders, (sources, samples) = _folders(found, stack, specs), _sources(found, specs)
         needed = not specs or any(not spec.by_position for spec in specs)
         asked = probe.Asked(
             key=key if needed else None,
             token=secrets.token_hex(16),
             folders=tuple(map(str, folders)),
-            sources=tuple({str(spec.source_root()) for spec in specs}),
+            sources=tuple(map(str, sources)),
             samples=tuple(samples),
             seconds=limits.CHECK_TASK_SECONDS,
         )
@@ -160,6 +160,9 @@ def _folders(found: Found, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     user, made = os.geteuid(), []
     wanted = {spec.sink_path() for spec in specs} or set(settings.data_roots())
     for base in sorted({_there(path) for path in wanted}):
+        if not base.is_dir():
+            found.add("sink", f"{base} is not there", "make or mount it")
+            continue
         try:
             folder = stack.enter_context(_own_folder(base))
             check_links(folder, folder / "links")
@@ -173,9 +176,10 @@ def _folders(found: Found, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     return made
 
 
-def _sources(found: Found, specs: list[Spec]) -> list[probe.Sample]:
-    """The beginning of each source's newest file."""
-    samples = []
+def _sources(found: Found, specs: list[Spec]) -> tuple[set[Path], list[probe.Sample]]:
+    """The folders of the sources that the driver can read, and the beginning of the newest files.
+    """
+    sources, samples = set(), []
     for spec in specs:
         try:
             listing = list_files(spec)
@@ -187,16 +191,21 @@ def _sources(found: Found, specs: list[Spec]) -> list[probe.Sample]:
         if trouble:
             found.add(
                 "source", f"{spec.name}: {trouble}",
-                f"let user {os.geteuid()} read all below {spec.source_root()}",
+                f"make or mount {spec.source_root()}, and let user {os.geteuid()} read all below "
+                "it",
             )  # fmt: skip
         else:
+            sources.add(listing.root)
             found.add("source", f"{len(listing.files)} files of {spec.name} in {listing.root}")
-    return samples
+    return sources, samples
 
 
 def _there(path: Path) -> Path:
-    """The folder, or the first one above it that is there."""
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+    """The folder, or the first one above it that is there, up to its data root."""
+    root = next(root for root in settings.data_roots() if path.is_relative_to(root))
+    while path != root and not path.is_dir():
+        path = path.parent
+    return path
 
 
 @contextmanager
