@@ -1,0 +1,103 @@
+"""The commands of docker-compose.yaml, run here with the addresses and folders of a test."""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+import yaml
+
+from fix_postgres import empty_database, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_SECONDS = 240
+
+
+@pytest.fixture
+def services(postgres: str, tmp_path: Path) -> Iterator[dict]:
+    """The services with values for .env, and with this test's server, port and folders."""
+    server = sa.make_url(postgres)
+    (tmp_path / "airflow").mkdir()
+    with empty_database(postgres) as ledger, empty_database(postgres) as airflow:
+        text = (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
+        text = re.sub(r"\$\{SEMEL_POSTGRES_PASSWORD:[^}]*\}", server.password, text)
+        text = re.sub(r"\$\{\w+:[^}]*\}", secrets.token_hex(32), text)
+        text = text.replace("//postgres:", f"//{server.username}:")
+        for name, dsn in {"semel": ledger, "airflow": airflow}.items():
+            there = f"@{server.host}:{server.port}/{sa.make_url(dsn).database}"
+            text = text.replace(f"@postgres:5432/{name}", there)
+        text = text.replace("15002", str(free_port())).replace("/semel/.semel", str(tmp_path))
+        text = text.replace("/usr/local/bin/python", "python")
+        text = re.sub(r"(?<!\w)/semel/", f"{ROOT}/", text)
+        # A container's network is its own; here nothing but loopback may be listened on.
+        loopback = ("connect.grpc.binding.address", "driver.bindAddress", "driver.host")
+        (tmp_path / "spark-defaults.conf").write_text(
+            "".join(f"spark.{name} 127.0.0.1\n" for name in loopback)
+        )
+        yield yaml.safe_load(text)["services"]
+
+
+@contextmanager
+def running(service: dict, folder: Path) -> Iterator[subprocess.Popen]:
+    """A service's command as compose would start it; ended with the block."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+    with open(folder / "output", "ab") as output:
+        process = subprocess.Popen(
+            [word.replace("$$", "$") for word in service["command"]],
+            env={**kept, "PATH": path, "SPARK_CONF_DIR": str(folder), **service["environment"]},
+            cwd=folder,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # It has ended by itself.
+            process.wait()
+
+
+def test_migrate_as_it_stands(services: dict, tmp_path: Path) -> None:
+    """Both databases are at this version's schema when the service has ended."""
+    with running(services["migrate"], tmp_path) as process:
+        code = process.wait(WAIT_SECONDS)
+    assert code == 0, (tmp_path / "output").read_text()[-3000:]
+    environment = services["migrate"]["environment"]
+    with psycopg.connect(environment["SEMEL_LEDGER_DSN"]) as connection:
+        assert connection.execute("SELECT count(*) FROM semel.batch").fetchone() == (0,)
+    airflow = sa.make_url(environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    address = airflow.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT count(*) FROM dag").fetchone() == (0,)
+
+
+def test_spark_as_it_stands(services: dict, tmp_path: Path) -> None:
+    """The server answers on its port, and the service's own check of health says so."""
+    with running(services["spark"], tmp_path) as process:
+        port = int(services["spark"]["ports"][0].rsplit(":", 1)[1])
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _answers(port):
+            assert process.poll() is None and time.monotonic() < deadline, (
+                tmp_path / "output"
+            ).read_text()[-3000:]
+            time.sleep(0.2)
+        [_shell, check] = services["spark"]["healthcheck"]["test"]
+        env = {"PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
+        assert subprocess.run(["sh", "-c", check], env=env, timeout=60).returncode == 0
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
