@@ -59,6 +59,14 @@ def _mask(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
+_IN_JSON = {
+    "number": "no NaN and no infinity: JSON has none",
+    "nul": "no NUL (U+0000)",
+    "range": "times of the years 1 to 9999: in JSON they are texts",
+}
+"""What no value within JSON may be, by its reason."""
+
+
 def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[Refused]:
     values, found = table.column(column.name), []
     name = f"column {column.name!r} of {facts.table}"
@@ -67,10 +75,8 @@ def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[
         _add(found, pc.is_null(values), "null", f"{name} {why}")
     kind = values.type
     if types.is_nested(kind):
-        bad = _inside(values.combine_chunks(), "number")
-        _add(found, bad, "number", f"{name} takes no NaN and no infinity: JSON has none")
-        bad = _inside(values.combine_chunks(), "nul")
-        _add(found, bad, "nul", f"{name} takes no NUL (U+0000)")
+        for reason, why in _IN_JSON.items():
+            _add(found, _inside(values.combine_chunks(), reason), reason, f"{name} takes {why}")
         return found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         _of_text(found, name, column, values)
@@ -139,6 +145,9 @@ def _inside(array: pa.Array, what: str) -> np.ndarray:
         return _mask(pc.invert(pc.is_finite(array)))
     if what == "nul" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return _mask(pc.match_substring(array, "\0"))
+    if what == "range" and pa.types.is_temporal(kind):
+        years = pc.year(array)
+        return _mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
     if pa.types.is_struct(kind):
         for part in array.flatten():
             bad |= _inside(part, what)
