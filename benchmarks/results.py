@@ -11,6 +11,7 @@ from typing import Any
 import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
+ORDER += ("postgres_sink",)
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -30,6 +31,7 @@ _TARGETS = {
     "plan_idle_s": "below 2",
     "plan_idle_lock_ms": "below 50",
     "small_files_s": "below 15",
+    "postgres_sink_ratio": "1.3 or less",
 }
 _HEAD = """# Results
 

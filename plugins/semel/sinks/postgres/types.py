@@ -72,7 +72,6 @@ _WIRE = {
     "bigint": pa.int64(),
     "real": pa.float32(),
     "double precision": pa.float64(),
-    "bytea": pa.large_binary(),
     "date": pa.date32(),
     _TIME: pa.timestamp("us", "UTC"),
     _PLAIN_TIME: pa.timestamp("us"),
@@ -94,7 +93,9 @@ def wire(kind: pa.DataType, name: str) -> pa.DataType:
     """The type that a column is cast to, so that it is encoded as the Postgres type `name`."""
     if name == "numeric":
         return kind if at.is_decimal(kind) else pa.decimal128(19, 0)
-    return _WIRE.get(name, pa.large_string())
+    if name in _WIRE:
+        return _WIRE[name]
+    return pa.large_string() if is_nested(kind) else kind
 
 
 def is_nested(kind: pa.DataType) -> bool:
