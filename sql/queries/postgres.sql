@@ -4,11 +4,14 @@
 -- name: settings
 SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %(lock)s, true),
        set_config('idle_in_transaction_session_timeout', %(idle)s, true),
-       set_config('statement_timeout', '0', true), set_config('TimeZone', 'UTC', true),
+       set_config('TimeZone', 'UTC', true),
        set_config('DateStyle', 'ISO, YMD', true),
        set_config('tcp_keepalives_idle', '30', true),
        set_config('tcp_keepalives_interval', '10', true),
-       set_config('tcp_keepalives_count', '6', true);
+       set_config('tcp_keepalives_count', '6', true),
+       -- Millions of rows take what they take; PostgreSQL has the second one from 17 on.
+       (SELECT count(set_config(name, '0', true)) FROM pg_settings
+        WHERE name IN ('statement_timeout', 'transaction_timeout'));
 
 -- name: server
 SELECT current_setting('server_version_num')::integer AS version,

@@ -230,8 +230,6 @@ def test_the_server_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "SINK_ROWS_AT_ONCE", 1_000)
     with server() as dsn:
         warehouse = Warehouse(dsn=dsn, folder=tmp_path)
-        # A server may be told to be careless; what is published is durable all the same.
-        warehouse.run("ALTER DATABASE postgres SET synchronous_commit = off")
         sink, won = warehouse.sink(), warehouse.won(flights(5_000))
         with monkeypatch.context() as patch:
             patch.setattr(encode, "staged", between(lambda: restart(dsn)))
@@ -240,6 +238,17 @@ def test_the_server_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         warehouse.finalize(won, sink)
         restart(dsn)
         finalized_exactly(warehouse, won, sink)
+
+
+# Attacks PG1.
+def test_what_is_published_is_durable(warehouse: Warehouse) -> None:
+    """Also where a database is told that its commits need not be."""
+    database = sa.make_url(warehouse.dsn).database
+    warehouse.run(f"ALTER DATABASE {database} SET synchronous_commit = off")
+    assert warehouse.run("SHOW synchronous_commit") == [("off",)]
+    with link.transaction(warehouse.sink()._target) as connection:
+        found = connection.execute("SHOW synchronous_commit").fetchone()
+    assert found == {"synchronous_commit": "on"}
 
 
 def test_a_standby(warehouse: Warehouse) -> None:
@@ -253,6 +262,43 @@ def test_a_standby(warehouse: Warehouse) -> None:
     reset = f"ALTER DATABASE {name} RESET default_transaction_read_only"
     warehouse.run(f"BEGIN READ WRITE; {reset}; COMMIT")
     finalized_exactly(warehouse, won, sink)
+
+
+# Attacks PG1.
+@pytest.mark.parametrize("name", ["statement_timeout", "transaction_timeout"])
+def test_a_large_batch_of_a_hasty_user(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A time limit that is meant for people does not stop a batch for ever."""
+    monkeypatch.setattr(limits, "SINK_ROWS_AT_ONCE", 1_000)
+    database = sa.make_url(warehouse.dsn).database
+    sink, won = warehouse.sink(), warehouse.won(flights(5_000))
+    warehouse.finalize(warehouse.won(flights(1), batch_id=9), sink)
+    try:
+        warehouse.run(f"ALTER DATABASE {database} SET {name} = '1s'")
+    except psycopg.errors.UndefinedObject:
+        pytest.skip(f"this PostgreSQL has no {name}")
+    with monkeypatch.context() as patch:
+        patch.setattr(encode, "staged", between(lambda: time.sleep(2)))
+        sink.publish(won, won.files)
+    assert landed(warehouse) == [(5_001, 5_000, 2)]
+
+
+def test_reading_a_batch_back_is_cut(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with an error that may be retried, and not with less rows."""
+    sink, won = warehouse.sink(), warehouse.won(flights(2_000_000))
+    warehouse.finalize(won, sink)
+    rows = sink.rows_of(1, won.schema)
+    count = next(rows).num_rows
+    warehouse.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        "AND datname = current_database()"
+    )
+    with pytest.raises(UnavailableError, match="went away .*run this again"):
+        count += sum(part.num_rows for part in rows)
+    assert count < 2_000_000
 
 
 @contextmanager

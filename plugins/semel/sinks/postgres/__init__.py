@@ -170,7 +170,7 @@ class PostgresSink:
                 cursor.execute(text)
                 for some in cursor.fetch_record_batch():
                     yield encode.read_back(some, schema)
-        except adbc_driver_postgresql.dbapi.OperationalError as error:
+        except (adbc_driver_postgresql.dbapi.OperationalError, OSError) as error:
             raise UnavailableError(
                 f"{self.address} went away ({first_line(error)}); run this again"
             ) from error

@@ -141,6 +141,6 @@ def _meaning(
     return error
 
 
-def first_line(error: psycopg.Error) -> str:
+def first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
