@@ -4,7 +4,6 @@ The models check what the text alone can tell, so that a stored spec can be read
 depends on the machine (folders, transform modules) is checked by `load`.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from semel.formats.table import sink_format
 from semel.spec import ddl, machine
 from semel.spec import transforms as spec_transforms
 from semel.spec import yaml as spec_yaml
+from semel.spec.digest import digest
 from semel.spec.parts import (
     GLOB,
     RESERVED_NAME,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 """What a schedule may say in place of a cron expression."""
-
-_NOT_OF_THE_DATA = ("description", "schedule", "max_active_runs", "limits")
 
 
 class Spec(Model):
@@ -165,14 +163,8 @@ class Spec(Model):
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
-        shaping = {k: v for k, v in self.to_json().items() if k not in _NOT_OF_THE_DATA}
-        # They say what a plan does, and what is kept beside a batch, not what is in it.
-        del shaping["source"]["on_refused"], shaping["dedup"]["keep_ids"]
-        del shaping["sink"]["archive"]
-        if self.source.unknown is Unknown.IGNORE:
-            del shaping["source"]["unknown"]  # As it was before there was a choice.
-        text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return digest(self.to_json(), changed)
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON, defaults filled in; `from_json` reads it back.

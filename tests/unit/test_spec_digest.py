@@ -1,0 +1,123 @@
+"""The digest of a spec: the same in each version of semel, for declarations that mean the same."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from semel.spec.parts import Csv, Dedup, FilesSource
+from semel.spec.pipeline import Spec
+
+CLICKS = {
+    "name": "clicks", "description": "", "schedule": None,
+    "source": {
+        "type": "files", "path": "in/*.jsonl", "format": "jsonl",
+        "schema": [["id", "bigint"], ["at", "timestamp"]], "unknown": "ignore",
+        "select": "arrival", "interval_from": None, "lateness": "0 seconds",
+        "closed_after": None, "on_refused": None,
+        "csv": {"delimiter": ",", "quote": "\"", "multiline": False},
+    },
+    "record_id": [], "record_time": None,
+    "dedup": {
+        "scope": "horizon", "horizon": "30 days", "shards": 4, "late": "quarantine",
+        "keep_ids": None,
+    },
+    "transforms": [],
+    "sink": {
+        "type": "files", "path": "out/clicks", "format": "parquet", "partition_by": [],
+        "file_name": "{pipeline}-b{batch:08d}-{part:05d}", "position_columns": False,
+    },
+    "limits": {
+        "bytes_per_batch_max": 8589934592, "quarantine_ratio_max": 0.05, "log_samples": True,
+        "orphan_after": "1 hour",
+    },
+    "max_active_runs": 4, "parser_rules": 2,
+}  # fmt: skip
+"""A spec as the first version of semel stored it."""
+
+DAYS = CLICKS | {
+    "name": "days", "description": "d", "schedule": "@daily",
+    "source": CLICKS["source"] | {
+        "path": "in/*.csv", "format": "csv", "select": "interval",
+        "interval_from": "d-%Y-%m-%d.csv", "lateness": "2 hours", "closed_after": "1 minute",
+        "on_refused": "warn", "csv": {"delimiter": ";", "quote": "\"", "multiline": False},
+    },
+    "record_id": ["id"], "record_time": "at",
+    "dedup": {
+        "scope": "bucket", "horizon": "1 week", "shards": 4, "late": "accept", "keep_ids": True,
+    },
+    "sink": CLICKS["sink"] | {
+        "path": "out/days", "format": "jsonl", "partition_by": ["at"], "position_columns": True,
+    },
+    "limits": CLICKS["limits"] | {"quarantine_ratio_max": 0.5},
+    "max_active_runs": 2,
+}  # fmt: skip
+
+KEPT = CLICKS | {"source": CLICKS["source"] | {"unknown": "keep"}}
+
+STORED = [
+    (CLICKS, "e0742f1a0b942177f5150e2c2a6e118ec7025c661694c2f580721fdeb3030fac"),
+    (DAYS, "f23ee365906de501ffc72a398699e91b1e4dae63f3e106e38efa409c7ce9453a"),
+    (KEPT, "4d78840017822cca31ef453542e7199ded8036166de918dddbcfc01545640b03"),
+]
+"""Stored specs and the digests that the first version gave them."""
+
+
+def first_digest(stored: dict[str, Any]) -> str:
+    """The digest as the first version took it, of a spec as it stored it."""
+    plain = json.loads(json.dumps(stored))
+    for name in ("description", "schedule", "max_active_runs", "limits"):
+        del plain[name]
+    del plain["source"]["on_refused"], plain["dedup"]["keep_ids"]
+    if plain["source"]["unknown"] == "ignore":
+        del plain["source"]["unknown"]
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Attacks P20.
+@pytest.mark.parametrize(("stored", "digest"), STORED)
+def test_a_stored_spec_keeps_its_digest(stored: dict[str, Any], digest: str) -> None:
+    """What the first version planned is staged and finalized by each later one."""
+    assert first_digest(stored) == digest
+    spec = Spec.from_json(stored)
+    assert spec.digest() == digest
+    assert Spec.from_json(spec.to_json()) == spec
+
+
+# Attacks P20.
+def test_a_key_that_comes_later_changes_a_digest_only_when_it_is_used() -> None:
+    """A new key with its default leaves each digest as it was; another value is another digest."""
+
+    class LaterCsv(Csv):
+        comment: str = ""
+
+    class LaterSource(FilesSource):
+        csv: LaterCsv = LaterCsv()
+        from_end: bool = False
+
+    class LaterDedup(Dedup):
+        memory: int = 7
+
+    class LaterSpec(Spec):
+        source: LaterSource
+        dedup: LaterDedup = LaterDedup()
+        owner: str | None = None
+
+    source, csv, dedup = DAYS["source"], DAYS["source"]["csv"], DAYS["dedup"]
+    assert LaterSpec.from_json(DAYS).digest() == STORED[1][1]
+    used = [
+        DAYS | {"owner": "me"},
+        DAYS | {"source": source | {"from_end": True}},
+        DAYS | {"source": source | {"csv": csv | {"comment": "#"}}},
+        DAYS | {"dedup": dedup | {"memory": 8}},
+    ]
+    assert len({LaterSpec.from_json(stored).digest() for stored in (DAYS, *used)}) == 5
+
+
+@pytest.mark.parametrize("key", ["description", "schedule", "max_active_runs"])
+def test_what_is_not_of_the_data_is_in_no_digest(key: str) -> None:
+    """A pipeline may be described and scheduled anew while its batches are on their way."""
+    assert CLICKS[key] != DAYS[key]
+    assert Spec.from_json(CLICKS | {key: DAYS[key]}).digest() == STORED[0][1]
