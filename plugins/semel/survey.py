@@ -40,7 +40,7 @@ class Request:
         """The times of files that may be taken; None: all."""
         if self.interval is None:
             return None
-        return self.interval[0] - self.spec.source.lateness, self.interval[1]
+        return self.interval[0] - self.spec.source.lookback, self.interval[1]
 
 
 @dataclass(frozen=True, kw_only=True)

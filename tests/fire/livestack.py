@@ -52,7 +52,7 @@ PIPELINES: tuple[dict[str, Any], ...] = (
             "select": "interval",
             "interval_from": WINDOW_NAME,
             # A live run also takes what grew late in the two windows before its own.
-            "lateness": "40 s",
+            "lookback": "40 s",
         },
         "record_id": ["id"],
         "record_time": "at",

@@ -1,5 +1,6 @@
 """Declarations that are wrong, or change at the wrong time; limits; intervals."""
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 
@@ -8,11 +9,13 @@ import pytest
 from fix_account import ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_specs import as_first_stored, first_digest
 from semel import limits
 from semel.accept import accept_columns
 from semel.errors import LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.reader import markers
 from semel.run import run_batch
 from semel.spec import pipeline
 from test_bad_records import run
@@ -262,9 +265,9 @@ def test_an_intervals_late_bytes_come_with_a_cleared_run(bench: Workbench, ledge
     assert settled(spec).ids == ids(0, 15)
 
 
-def test_lateness_takes_what_earlier_intervals_left(bench: Workbench, ledger: Ledger) -> None:
-    """What is unclaimed within `lateness` before the interval comes along; older stays a gap."""
-    spec = daily(bench, lateness="1 day")
+def test_lookback_takes_what_earlier_intervals_left(bench: Workbench, ledger: Ledger) -> None:
+    """What is unclaimed within `lookback` before the interval comes along; older stays a gap."""
+    spec = daily(bench, lookback="1 day")
     for number in (1, 2, 3):
         bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
     on(ledger, spec, 3)
@@ -274,6 +277,24 @@ def test_lateness_takes_what_earlier_intervals_left(bench: Workbench, ledger: Le
     assert settled(spec).ids == ids(20, 42)
     on(ledger, spec, 1)
     assert settled(spec).ids == ids(10, 42)
+
+
+# Attacks P20.
+def test_a_batch_that_the_first_version_planned_is_finished(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """Its spec has `lateness` and none of the later keys; it is staged, committed and finalized."""
+    spec = daily(bench, lookback="1 day")
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    batch = plan(ledger, spec, "day 1", (day(1), day(2))).batch
+    old = as_first_stored(spec)
+    assert first_digest(old) == spec.digest() == batch.spec_digest
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE semel.batch SET spec = %s::jsonb", (json.dumps(old),))
+    on(ledger, spec, 1)
+    assert settled(spec).ids == ids(0, 10)
+    [marker] = markers(spec.sink_path())
+    assert marker.spec == spec and marker.spec_digest == spec.digest()
 
 
 def test_mtime_says_the_interval(bench: Workbench, ledger: Ledger) -> None:

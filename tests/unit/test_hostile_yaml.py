@@ -26,7 +26,7 @@ source:
   schema: {id: string, at: timestamp, "a b": "struct<x: array<decimal(5,2)>>"}
   select: interval
   interval_from: "clicks-%Y-%m-%d.jsonl"
-  lateness: 1 day
+  lookback: 1 day
 record_id: [id]
 record_time: at
 dedup: {scope: bucket, horizon: 30 days, shards: 4, late: accept}
@@ -220,7 +220,7 @@ def test_a_path_that_no_system_has(file: Path, depth: int) -> None:
     """Names and paths that are too long are no crash, whether the folder is there or not."""
     loaded(file, with_value("path", "clicks/" + "x" * 300))
     loaded(file, with_value("path", "clicks/" + "/".join(["x" * 100] * depth) + "/*.jsonl"))
-    loaded(file, with_value("interval_from", "null").replace(b"select: interval", b"lateness: 0 s"))
+    loaded(file, with_value("interval_from", "null").replace(b"select: interval", b"lookback: 0 s"))
 
 
 # fmt: off

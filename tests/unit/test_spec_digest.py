@@ -1,40 +1,16 @@
 """The digest of a spec: the same in each version of semel, for declarations that mean the same."""
 
-import hashlib
-import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fix_specs import CLICKS, first_digest
+from semel.errors import SpecError
+from semel.spec import pipeline
 from semel.spec.parts import Csv, Dedup, FilesSource
 from semel.spec.pipeline import Spec
-
-CLICKS = {
-    "name": "clicks", "description": "", "schedule": None,
-    "source": {
-        "type": "files", "path": "in/*.jsonl", "format": "jsonl",
-        "schema": [["id", "bigint"], ["at", "timestamp"]], "unknown": "ignore",
-        "select": "arrival", "interval_from": None, "lateness": "0 seconds",
-        "closed_after": None, "on_refused": None,
-        "csv": {"delimiter": ",", "quote": "\"", "multiline": False},
-    },
-    "record_id": [], "record_time": None,
-    "dedup": {
-        "scope": "horizon", "horizon": "30 days", "shards": 4, "late": "quarantine",
-        "keep_ids": None,
-    },
-    "transforms": [],
-    "sink": {
-        "type": "files", "path": "out/clicks", "format": "parquet", "partition_by": [],
-        "file_name": "{pipeline}-b{batch:08d}-{part:05d}", "position_columns": False,
-    },
-    "limits": {
-        "bytes_per_batch_max": 8589934592, "quarantine_ratio_max": 0.05, "log_samples": True,
-        "orphan_after": "1 hour",
-    },
-    "max_active_runs": 4, "parser_rules": 2,
-}  # fmt: skip
-"""A spec as the first version of semel stored it."""
 
 DAYS = CLICKS | {
     "name": "days", "description": "d", "schedule": "@daily",
@@ -62,18 +38,6 @@ STORED = [
     (KEPT, "4d78840017822cca31ef453542e7199ded8036166de918dddbcfc01545640b03"),
 ]
 """Stored specs and the digests that the first version gave them."""
-
-
-def first_digest(stored: dict[str, Any]) -> str:
-    """The digest as the first version took it, of a spec as it stored it."""
-    plain = json.loads(json.dumps(stored))
-    for name in ("description", "schedule", "max_active_runs", "limits"):
-        del plain[name]
-    del plain["source"]["on_refused"], plain["dedup"]["keep_ids"]
-    if plain["source"]["unknown"] == "ignore":
-        del plain["source"]["unknown"]
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Attacks P20.
@@ -121,3 +85,14 @@ def test_what_is_not_of_the_data_is_in_no_digest(key: str) -> None:
     """A pipeline may be described and scheduled anew while its batches are on their way."""
     assert CLICKS[key] != DAYS[key]
     assert Spec.from_json(CLICKS | {key: DAYS[key]}).digest() == STORED[0][1]
+
+
+def test_a_files_old_key_is_refused_with_its_name_of_today(tmp_path: Path) -> None:
+    """Who writes `lateness` is told the line, the key and what it is called now."""
+    path = tmp_path / "days.yaml"
+    path.write_text(yaml.safe_dump(DAYS | {"source": DAYS["source"] | {"schema": {"id": "int"}}}))
+    with pytest.raises(SpecError) as raised:
+        pipeline.load(path)
+    line = path.read_text().splitlines().index("  lateness: 2 hours") + 1
+    said = f"{path}:{line}: source.lateness: is called lookback now; rename it"
+    assert said in str(raised.value).splitlines()

@@ -35,8 +35,8 @@ Clearing a whole run plans what has arrived since. Readers go by the markers in 
 def _selection(spec: Spec) -> str:
     if spec.source.select is Select.ARRIVAL:
         return "what has arrived since the last batch"
-    late = format_duration(spec.source.lateness)
-    return f"what belongs to the run's interval by `{spec.source.interval_from}`, lateness {late}"
+    back = format_duration(spec.source.lookback)
+    return f"what belongs to the run's interval by `{spec.source.interval_from}`, lookback {back}"
 
 
 def _identity(spec: Spec) -> str:

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from semel.spec.parts import FilesSource
+
 _NOT_OF_THE_DATA = frozenset(
     """
     description schedule max_active_runs limits source.on_refused dedup.keep_ids sink.archive
@@ -23,6 +25,8 @@ _FIRST = frozenset(
 )
 """The first keys that there were: with these, a default is in the digest. Nothing is added here."""
 
+_FIRST_NAMES = {f"source.{now}": first for first, now in FilesSource.renamed.items()}
+
 
 # Keeps P20.
 def digest(plain: dict[str, Any], changed: dict[str, Any]) -> str:
@@ -39,9 +43,10 @@ def digest(plain: dict[str, Any], changed: dict[str, Any]) -> str:
 def _shaping(plain: dict[str, Any], changed: dict[str, Any], within: str) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, value in plain.items():
-        name = within + key
+        first = _FIRST_NAMES.get(within + key, key)
+        name = within + first
         if name in _NOT_OF_THE_DATA or not (name in _FIRST or key in changed):
             continue
         nested = isinstance(value, dict)
-        kept[key] = _shaping(value, changed.get(key, {}), f"{name}.") if nested else value
+        kept[first] = _shaping(value, changed.get(key, {}), f"{name}.") if nested else value
     return kept

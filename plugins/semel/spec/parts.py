@@ -90,6 +90,9 @@ class Late(StrEnum):
 class Model(BaseModel):
     """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
 
+    renamed: ClassVar[dict[str, str]] = {}
+    """Keys of earlier versions, each with its name today. Stored specs still have them."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -119,6 +122,9 @@ class Csv(Model):
 class FilesSource(Model):
     """Files that grow at their end, or appear."""
 
+    # "Allowed lateness" says another thing: how long a window waits for its records.
+    renamed: ClassVar[dict[str, str]] = {"lateness": "lookback"}
+
     type: Literal["files"]
     """The kind of source."""
     path: Text
@@ -134,7 +140,7 @@ class FilesSource(Model):
     """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
     interval_from: str | None = None
     """Where a file's time is read: a strptime pattern of its whole name, or "mtime"."""
-    lateness: Duration = timedelta(0)
+    lookback: Duration = timedelta(0)
     """An interval's batch also takes what is unclaimed this far before its start."""
     closed_after: Duration | None = None
     """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
@@ -195,8 +201,8 @@ class FilesSource(Model):
         if self.select is Select.ARRIVAL:
             if self.interval_from is not None:
                 yield ("interval_from",), "has no meaning with select: arrival; leave it out"
-            if self.lateness:
-                yield ("lateness",), "has no meaning with select: arrival; leave it out"
+            if self.lookback:
+                yield ("lookback",), "has no meaning with select: arrival; leave it out"
         if self.interval_from not in (None, "mtime") and not _reads_dates(self.interval_from):
             yield ("interval_from",), (
                 f"{self.interval_from!r} is not a strptime pattern of a file name with a date: "

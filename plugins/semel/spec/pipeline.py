@@ -178,7 +178,9 @@ class Spec(Model):
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
         """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
-        source = dict(plain["source"], schema=dict(plain["source"]["schema"]))
+        now = FilesSource.renamed
+        source = {now.get(key, key): value for key, value in plain["source"].items()}
+        source["schema"] = dict(source["schema"])
         beside = ("parser_rules", "code")
         declared = {key: value for key, value in plain.items() if key not in beside}
         try:

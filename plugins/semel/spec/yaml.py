@@ -154,7 +154,7 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
 def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        return "is an unknown key" + _suggestion(item["loc"], model)
+        return _unknown(item["loc"], model)
     if kind in ("missing", "union_tag_not_found"):
         return "is missing"
     if kind == "union_tag_invalid":
@@ -175,10 +175,13 @@ def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
     return f"{why}, not {value!r}{hint}"
 
 
-def _suggestion(loc: Key, model: type["BaseModel"]) -> str:
+def _unknown(loc: Key, model: type["BaseModel"]) -> str:
+    if now := model.renamed.get(str(loc[-1])):
+        return f"is called {now} now; rename it"
     known = [field.alias or name for name, field in model.model_fields.items()]
     close = get_close_matches(str(loc[-1]), known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+    told = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    return f"is an unknown key; {told}"
 
 
 def _text(path: Path) -> str:
