@@ -163,7 +163,10 @@ def _decide(
         raise _Behind
     # Keeps C5.
     if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
-        return f"its bucket {attempt.bucket_min} was collected (gc floor {now['gc_floor']})"
+        return (
+            f"its bucket {attempt.bucket_min} was collected: it lies below the garbage-collection "
+            f"watermark {now['gc_floor']}"
+        )
     # Keeps C13.
     if now["sink_schema"] not in (None, attempt.sink_schema):
         return "the output's columns changed since it was staged"

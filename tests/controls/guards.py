@@ -63,13 +63,13 @@ _ALL = (
         ),
     ),
     Guard(
-        name="gc floor looked at by commit",
+        name="garbage-collection watermark looked at by commit",
         rules="C5",
         remove=without.no_floor_check,
         tests=(f"{CHAOS}/test_rules.py::test_a_bucket_that_was_collected_takes_no_commit",),
     ),
     Guard(
-        name="gc floor raised before a run is retired",
+        name="garbage-collection watermark raised before a run is retired",
         rules="G1",
         remove=without.no_floor_before_retirement,
         tests=(f"{CHAOS}/test_time.py::test_what_a_bucket_forgot_is_late",),
