@@ -93,7 +93,7 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        wanted, refused = _unplanned(spec)
+        wanted, refused = unplanned(spec)
         found = [gap for item in wanted for gap in _of_file(item, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
     pipeline_id = pipeline.pipeline_id
@@ -133,7 +133,7 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
     )
 
 
-def _unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
+def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
     """What a first plan would see."""
     listing = files.list_files(spec)
     known = Knowledge(

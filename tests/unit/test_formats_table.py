@@ -62,11 +62,11 @@ def test_output_of_each_format_is_a_trace(tmp_path: Path, name: str) -> None:
     """A ledger that knows nothing of a sink sees what lies there, whatever its format was."""
     made = HonestSink(tmp_path, sink__format=name)
     made.path.mkdir()
-    assert traces.first(made.path, made.spec) is None
+    assert traces.first(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}x").touch()
-    assert traces.first(made.path, made.spec) is None
+    assert traces.first(made.path, made.archive, made.spec) is None
     (made.path / f"clicks-b00000001-00000.{name}").touch()
-    assert "an output file" in traces.first(made.path, made.spec)
+    assert "an output file" in traces.first(made.path, made.archive, made.spec)
 
 
 def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_an_entry_without_code_is_never_another_one(
     made.spec = with_format(made.spec, "sink", "avro")
     (marker,) = markers(made.path)
     object.__setattr__(marker, "spec", made.spec)
-    monkeypatch.setattr("semel.reader.read_marker", lambda path: marker)
-    monkeypatch.setattr("semel.audit.files.read_marker", lambda path: marker)
+    monkeypatch.setattr("semel.reader.read_marker", lambda *_: marker)
+    monkeypatch.setattr("semel.audit.files.read_marker", lambda *_: marker)
     for attempt in (
         lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
         lambda: columns_in_files(marker),
