@@ -256,7 +256,7 @@ def test_a_standby(warehouse: Warehouse) -> None:
     sink, won = warehouse.sink(), warehouse.won(flights(10))
     name = sa.make_url(warehouse.dsn).database
     warehouse.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    for ask in (lambda: sink.check(won.schema), lambda: sink.publish(won, won.files)):
+    for ask in (lambda: sink.examine(won.schema), lambda: sink.publish(won, won.files)):
         with pytest.raises(UnavailableError, match="takes no writes just now"):
             ask()
     reset = f"ALTER DATABASE {name} RESET default_transaction_read_only"

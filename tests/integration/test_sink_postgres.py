@@ -62,7 +62,7 @@ def test_every_type_lands_and_comes_back(warehouse: Warehouse) -> None:
     """Each value of each type is in the table as it was, and `rows` gives it with its type."""
     sink = warehouse.sink("every", json_columns=("j",))
     won = warehouse.won(ALL_TYPES.slice(0, 2), ALL_TYPES.slice(2))
-    sink.check(won.schema)
+    sink.examine(won.schema)
     warehouse.finalize(won, sink)
     row = warehouse.run(
         "SELECT i8, dec, whole, t, j, by, ts, s->>'x', m->'a', l->0, _semel_batch, _semel_seq "
@@ -140,7 +140,7 @@ def test_hostile_names(warehouse: Warehouse, name: str, mode: str) -> None:
     key = (name,) if mode == "upsert" else ()
     sink = warehouse.sink(f"{quoted}.{quoted}", mode=mode, key=key)
     won = warehouse.won(pa.table({name: [1, 2], "other": ["a", "b"]}))
-    sink.check(won.schema)
+    sink.examine(won.schema)
     warehouse.finalize(won, sink)
     assert pa.concat_tables(sink.rows_of(1, won.schema)).sort_by(name).to_pydict() == {
         name: [1, 2], "other": ["a", "b"],

@@ -16,7 +16,7 @@ def refusal(warehouse: Warehouse, schema: pa.Schema | None = SCHEMA, **declared:
     """What check says of a table."""
     sink = warehouse.sink(**{"create": False, **declared})
     with pytest.raises(TerminalError) as raised:
-        sink.check(schema)
+        sink.examine(schema)
     assert "postgresql://127.0.0.1:" in str(raised.value) and "public.flights" in str(raised.value)
     return str(raised.value)
 
@@ -30,7 +30,7 @@ def test_a_table_that_is_not_there(warehouse: Warehouse) -> None:
     warehouse.run("CREATE TABLE " + create)
     declared = {"mode": "upsert", "key": ("id",), "create": False}
     assert warehouse.sink(**declared).examine(SCHEMA).notes == ()
-    warehouse.sink("other").check(SCHEMA)
+    warehouse.sink("other").examine(SCHEMA)
     assert warehouse.run("SELECT to_regclass('other')") == [(None,)]  # check makes nothing.
 
 
@@ -56,7 +56,7 @@ def test_columns_that_do_not_fit(warehouse: Warehouse, columns: str) -> None:
     assert wanted in said
     if mends:
         warehouse.run("ALTER TABLE " + said.partition("ALTER TABLE ")[2])
-        warehouse.sink(create=False).check(SCHEMA)
+        warehouse.sink(create=False).examine(SCHEMA)
 
 
 def test_what_an_output_may_lack(warehouse: Warehouse) -> None:
@@ -64,7 +64,7 @@ def test_what_an_output_may_lack(warehouse: Warehouse) -> None:
     warehouse.run("CREATE TABLE flights (id integer, city varchar(9), n numeric(20,4), o text, "
                   "d text NOT NULL DEFAULT 'x', i bigint GENERATED ALWAYS AS IDENTITY, "
                   f"g bigint GENERATED ALWAYS AS (id * 2) STORED, {OWN})")  # fmt: skip
-    warehouse.sink(create=False).check(SCHEMA)
+    warehouse.sink(create=False).examine(SCHEMA)
     table = pa.table({"id": [1], "city": ["Oslo"], "n": pa.array([1], pa.decimal128(10, 2))})
     warehouse.finalize(warehouse.won(table), warehouse.sink(create=False))
     assert warehouse.run("SELECT id, n::text, d, i, g FROM flights") == [(1, "1.0000", "x", 1, 2)]
@@ -77,7 +77,7 @@ def test_own_columns(warehouse: Warehouse) -> None:
     assert "lacks _semel_batch and _semel_seq (bigint); ALTER TABLE" in said
     warehouse.run("ALTER TABLE flights DROP COLUMN _semel_seq")
     warehouse.run("ALTER TABLE " + refusal(warehouse).partition("ALTER TABLE ")[2])
-    warehouse.sink(create=False).check(SCHEMA)
+    warehouse.sink(create=False).examine(SCHEMA)
 
 
 UNFIT_KEYS = ["UNIQUE (city, id)", "CHECK (id > 0)"]
@@ -94,7 +94,7 @@ def test_a_key_without_its_index(warehouse: Warehouse, rule: str) -> None:
     sink = warehouse.sink(mode="upsert", key=("id",))
     table = pa.table({"id": [1], "city": ["x"], "n": pa.array([1], pa.decimal128(10, 2))})
     warehouse.finalize(warehouse.won(table), sink)
-    warehouse.sink(mode="upsert", key=("id",), create=False).check(SCHEMA)
+    warehouse.sink(mode="upsert", key=("id",), create=False).examine(SCHEMA)
 
 
 def test_a_deferrable_key(warehouse: Warehouse) -> None:
@@ -140,9 +140,9 @@ def test_what_is_no_table(warehouse: Warehouse) -> None:
     warehouse.run("CREATE VIEW flights AS SELECT 1 AS id")
     assert "it is no table" in refusal(warehouse)
     with pytest.raises(TerminalError, match='schema is not there; CREATE SCHEMA "no"'):
-        warehouse.sink("no.flights").check(SCHEMA)
+        warehouse.sink("no.flights").examine(SCHEMA)
     with pytest.raises(UnavailableError, match="does not answer .*; check its connection"):
-        warehouse.sink(dsn="host=127.0.0.1 port=1 dbname=x").check(SCHEMA)
+        warehouse.sink(dsn="host=127.0.0.1 port=1 dbname=x").examine(SCHEMA)
 
 
 def test_rights(warehouse: Warehouse) -> None:
@@ -160,7 +160,7 @@ def test_rights(warehouse: Warehouse) -> None:
     for wanted, statement, declared in steps:
         assert wanted in refusal(warehouse, **declared)
         warehouse.run(statement.format(role.name))
-    warehouse.sink(create=False, **upsert).check(SCHEMA)
+    warehouse.sink(create=False, **upsert).examine(SCHEMA)
     warehouse.run("ALTER TABLE flights ENABLE ROW LEVEL SECURITY")
     assert "row security" in refusal(warehouse, **upsert)
 
