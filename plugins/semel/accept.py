@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
+from semel.finalize import Finalized, finalize
 from semel.formats.declared import is_whole
 from semel.ledger import Ledger, change, partitions, pipelines, rows
 from semel.sources import files
@@ -301,6 +302,14 @@ def _who() -> str:
     except (OSError, KeyError):  # No name for this number.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
+
+
+def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+    """Finish a committed batch whose sink refuses rows: they go to the archive, the others land.
+
+    TerminalError: its sink is a folder, which refuses none; or it refuses too many.
+    """
+    return finalize(ledger, spec, batch_id, accepting=True)
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:

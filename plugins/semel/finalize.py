@@ -6,6 +6,7 @@ claims when they are many; success marker; `committed -> finalized`; and only th
 go.
 """
 
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
 from semel import code, faults, limits
@@ -43,13 +45,17 @@ class Finalized:
     marker: Path | None = None
 
 
-def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+def finalize(
+    ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool = False
+) -> Finalized:
     """Finish a committed batch. A finalized one is answered from the ledger, not from files.
+
+    `accepting`: rows that the sink refuses go to the archive, as a person has decided.
 
     CorruptionError: a file is missing or is not what the manifest says; nothing was touched.
     """
     try:
-        return _finalize(ledger, spec, batch_id)
+        return _finalize(ledger, spec, batch_id, accepting=accepting)
     except OSError as error:
         raise RetryableError(
             f"batch {batch_id}: {error}; it has committed and stays so. Mend the file system of "
@@ -57,7 +63,7 @@ def finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
         ) from error
 
 
-def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
         batch = batch_of(connection, spec, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
@@ -81,10 +87,18 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     looks = Looks()
     sink = open_sink(spec, pipeline.sink_address, looks)
     faults.point("finalize.before_publish")
+    output = _won(spec, batch, won, files)
+    refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
+    if accepting:
+        sink.publish_accepting(output, lambda rows: keep_refused(refused, rows))
     # Keeps F5.
-    publish(sink, Folder(root, spec, looks), _won(spec, batch, won, files), files, looks)
+    publish(sink, Folder(root, spec, looks), output, files, looks)
     faults.point("finalize.after_publish")
     content = marker_content(spec, pipeline, batch, won, counts, files)
+    if count := sink.refused(output):
+        content["files"].append(_listed(refused, root, Kind.REFUSED, count))
+    else:
+        refused.unlink(missing_ok=True)  # Of a try that did not land.
     content |= code.of_attempt(archive.attempt(root, batch_id, won["fence"]))
     if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
         content["files"].append(_keep_claims(root, batch_id, claims, part=len(files)))
@@ -233,11 +247,25 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
                 "it, and run finalize again"
             ) from None
         sync_folder(path.parent)
+    return _listed(path, root, Kind.CLAIMS, len(claims))
+
+
+def keep_refused(path: Path, rows: pa.Table) -> None:
+    """Write rows that the sink refuses, durably, in the place of a try that did not land."""
+    make_folder(path.parent)
+    path.unlink(missing_ok=True)
+    file = io.BytesIO()
+    pq.write_table(rows, file, compression="zstd")
+    write_new(path, file.getvalue())
+
+
+def _listed(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
+    """How the marker lists a file that finalize wrote."""
     return {
-        "kind": Kind.CLAIMS,
+        "kind": kind,
         "root": "archive",
         "path": os.path.relpath(path, root),
-        "records": len(claims),
+        "records": records,
         "bytes": path.stat().st_size,
         "checksum": checksum(path),
     }

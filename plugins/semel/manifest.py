@@ -13,13 +13,15 @@ MARKER_FORMAT = 3
 
 
 class Kind(StrEnum):
-    """What a file of a batch is. Claims are written by finalize; a manifest holds the others."""
+    """What a file of a batch is. Claims and refused rows are written by finalize; a manifest holds
+    the others."""
 
     DATA = "data"
     DECISIONS = "decisions"
     DEAD_LETTERS = "dead_letters"
     CLAIMS = "claims"
     IDS = "ids"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, kw_only=True)

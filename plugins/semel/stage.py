@@ -146,6 +146,8 @@ def _attempt(
                 make_folder(folder)
             sink = open_sink(spec, pipeline.sink_address)
             refuses = sink.check(_columns(job), job.data_dir)
+            for note in refuses.notes if refuses else ():
+                say(note)
             texts = archive.code(Path(pipeline.archive_path))
             taken = code.take(spec, batch, texts, job.folder, say)
             job = replace(job, refuses=refuses, code=taken)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from fix_account import quiet
@@ -13,12 +14,15 @@ from fix_sink_postgres import Warehouse
 from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
+from semel.cli import main
 from semel.commit import commit
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.find import find
 from semel.ledger import Ledger
+from semel.manifest import Kind
 from semel.plan import plan
+from semel.reader import markers_of
 from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
@@ -163,6 +167,36 @@ def test_a_table_that_does_not_fit_is_refused_before_any_work(
     table.run("ALTER TABLE events ADD n bigint, ADD at timestamptz")
     run(ledger, spec, "r1")
     assert there(table) == ids(0, 5)
+
+
+# Attacks PG7.
+def test_rows_that_the_table_refuses_after_the_commit(
+    bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CHECK that came in between: finalize says how to go on, and what it says works.
+
+    The refused row is in the archive, the others are in the table, and the audit counts both.
+    """
+    spec = declared(bench)
+    bench.write("in/a.jsonl", events(0, 20))
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    commit(ledger, spec, batch, lambda: None, say=quiet)
+    table.run(
+        "CREATE TABLE events (id text, n bigint CHECK (n <> 7), at timestamptz,"
+        " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
+    )
+    with pytest.raises(TerminalError, match=f"semel accept events --refused {batch}"):
+        finalize(ledger, spec, batch)
+    assert there(table) == []
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    assert main(["accept", "events", "--refused", str(batch)]) == 0
+    assert there(table) == [i for i in ids(0, 20) if i != "e000007"]
+    (marker,) = markers_of(spec)
+    (kept,) = marker.of_kind(Kind.REFUSED)
+    (row,) = pq.read_table(marker.path_of(kept)).to_pylist()
+    assert row["id"] == "e000007" and "events_n_check" in row["_semel_refusal"]
+    proven(spec)
 
 
 # Attacks D1, D10.

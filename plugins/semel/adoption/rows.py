@@ -95,7 +95,7 @@ def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
 
 
 def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
-    # A manifest has no files of claims: finalize writes them from the ledger.
+    # A manifest has none of what finalize writes.
     files = [
         {
             **vars(file),
@@ -105,6 +105,6 @@ def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
         }
         for m in some
         for at, file in enumerate(m.files)
-        if file.kind is not Kind.CLAIMS
+        if file.kind not in (Kind.CLAIMS, Kind.REFUSED)
     ]
     change(connection, "adopt", "insert_files", files=json.dumps(files))

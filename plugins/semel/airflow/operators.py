@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from semel.errors import StateError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
+from semel.spec.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager
@@ -85,6 +86,8 @@ class VerbOperator(BaseOperator):
             if self.folder:
                 os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.
             spec = pipeline.find(self.pipeline)
+            if isinstance(spec.sink, PostgresSink):
+                surroundings.find_connection(spec.sink.connection)
             with Ledger(settings.ledger_dsn()) as ledger:
                 text = self.act(ledger, spec, context)
         except TerminalError as error:

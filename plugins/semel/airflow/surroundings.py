@@ -54,6 +54,13 @@ def find_ledger() -> None:
         os.environ[settings.LEDGER_VARIABLE] = _address(connection)
 
 
+def find_connection(name: str) -> None:
+    """Set AIRFLOW_CONN_<NAME>, as a sink and spark-submit read it, by the connection `name`."""
+    variable = f"AIRFLOW_CONN_{name.upper()}"
+    if not os.environ.get(variable) and (connection := connection_of(name)):
+        os.environ[variable] = connection.get_uri()
+
+
 def connection_of(name: str) -> Connection | None:
     """An Airflow connection, or None when there is none of this name."""
     try:

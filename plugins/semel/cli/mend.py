@@ -27,6 +27,10 @@ def accept(
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
     ] = False,
+    refused: Annotated[
+        int | None,
+        typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
+    ] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
@@ -34,20 +38,26 @@ def accept(
     A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
     dropped; by position it is written again. --same goes on where the old file ended. --lost is for
     records whose file is gone for good. The path is absolute, or below the data folder, the working
-    folder or the source's. Or: let the output have new --columns.
+    folder or the source's. Or: let the output have new --columns. Or, for a committed batch of which
+    the sink's table refuses rows: land the others, and keep the --refused ones in the archive.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    if (path is None) != columns:
-        raise typer.BadParameter("give either a PATH or --columns")
+    if (path is not None) + columns + (refused is not None) != 1:
+        raise typer.BadParameter("give either a PATH, --columns or --refused BATCH")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
-    from semel.accept import accept_columns, accept_file, accept_loss
+    from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
     from semel.cli.connect import open_ledger
     from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
+        if refused is not None:
+            accept_refused(ledger, spec, refused)
+            text = f"batch {refused} is finalized; `semel show {refused}` names its archive"
+            output.emit({"batch": refused}, as_json=as_json, render=lambda: print(text))
+            return
         if path is None:
             accept_columns(ledger, spec)
             text = f"{pipeline}: the next batch that commits decides the columns"

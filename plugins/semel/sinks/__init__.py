@@ -77,8 +77,13 @@ class Refused(NamedTuple):
     detail: str
 
 
-Refuses = Callable[["pa.Table"], list[Refused]]
-"""Finds the rows of a table that a sink will refuse. It goes to tasks, and holds no connection."""
+class Refuses(Protocol):
+    """Finds the rows that a sink will refuse. It goes to tasks, and holds no connection."""
+
+    notes: tuple[str, ...]
+    """What it cannot tell beforehand, for the operator."""
+
+    def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
 
 class Sink(Protocol):
@@ -127,6 +132,18 @@ class Sink(Protocol):
         there MUST be durable on return. RetryableError: look again. TerminalError: the target
         refuses the rows, and none of them is visible.
         """
+        ...
+
+    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:
+        """Make visible what the target takes. By finalize, when a person has accepted that.
+
+        `keep` is given the refused rows before the others are visible, with the reason of each in
+        the last column, and makes them durable. TerminalError: this sink refuses no rows.
+        """
+        ...
+
+    def refused(self, won: Won) -> int:
+        """How many rows of a published batch were refused, and that was accepted."""
         ...
 
     def batches(self, pipeline: str) -> list[int]:

@@ -5,7 +5,7 @@ correctness, and never replaces what is there.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel import limits
+from semel.errors import TerminalError
 from semel.manifest import Kind, ManifestFile, StagedFile
 from semel.sinks import Presence, Won
 from semel.spec.pipeline import Spec
@@ -94,6 +95,17 @@ class Folder:
             below = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(self.root)}
             for folder in sorted(below, reverse=True):
                 sync_folder(folder)
+
+    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> None:  # noqa: ARG002
+        """Files are never refused."""
+        raise TerminalError(
+            f"the sink of batch {won.batch_id} is a folder of files, which refuses no row; run "
+            "finalize again, it says what is wrong"
+        )
+
+    def refused(self, won: Won) -> int:  # noqa: ARG002 - the seam's
+        """None are."""
+        return 0
 
     def batches(self, pipeline: str) -> list[int]:  # noqa: ARG002 - the seam's
         """Names of files tell it."""

@@ -9,7 +9,6 @@ Known limitation: in mode upsert a batch's row goes when a later batch has its k
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from semel.sinks.postgres.link import (
     refuses_rows,
     transaction,
 )
-from semel.sinks.postgres.refused import refused
+from semel.sinks.postgres.refused import RowCheck
 from semel.sinks.postgres.target import BATCH_COLUMN, BATCHES, SEQ_COLUMN, PostgresTarget
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class PostgresSink:
         return f"PostgresSink({self.address})"
 
     def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
-        return partial(refused, self.examine(schema))
+        return RowCheck(facts=self.examine(schema))
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """The columns, where only the job could tell them; and each key once."""
@@ -144,6 +143,11 @@ class PostgresSink:
                 keep(table)
             faults.point("sink.before_accepted")
         return table.num_rows
+
+    def refused(self, won: Won) -> int:
+        with transaction(self._target) as connection:
+            found = self._found(connection, won)
+        return found["refused"] if found else 0
 
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         return self.rows_of(marker.batch_id, marker.sink_schema)

@@ -6,6 +6,7 @@ minimum and maximum.
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +34,21 @@ _NUMBER_DIGITS = (131_072, 16_383)  # Before and behind the point.
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 Row = np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCheck:
+    """`refused`, with what it needs to know of the table."""
+
+    facts: TableFacts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What will refuse rows without being looked at before."""
+        return self.facts.notes
+
+    def __call__(self, table: pa.Table) -> list[Refused]:
+        return refused(self.facts, table)
 
 
 # Keeps PG6.
