@@ -38,8 +38,8 @@ def accept(
     A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
     dropped; by position it is written again. --same goes on where the old file ended. --lost is for
     records whose file is gone for good. The path is absolute, or below the data folder, the working
-    folder or the source's. Or: let the output have new --columns. Or, for a committed batch of which
-    the sink's table refuses rows: land the others, and keep the --refused ones in the archive.
+    folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
+    which the sink's table refuses rows: land the others, and keep the --refused ones apart.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
