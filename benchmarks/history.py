@@ -182,10 +182,10 @@ class _Side:
         self._landed = 0
         self.land(100)
         harness.tasks_use(ledger.dsn)
-        run_batch(ledger, self.quiet, "once", LocalEngine(), say=quiet)
+        run_batch(ledger, self.quiet, "once", LocalEngine(), log=quiet)
         for number in range(limits.BATCHES_SHOWN):
             self.land(100)
-            run_batch(ledger, self.spec, f"before-{number}", LocalEngine(), say=quiet)
+            run_batch(ledger, self.spec, f"before-{number}", LocalEngine(), log=quiet)
 
     def land(self, records: int) -> None:
         """A new file of new records. Those that were read are gone."""
@@ -272,7 +272,7 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
             for each in range(count):
                 (folder / f"{each:06d}.jsonl").write_bytes(b'{"id": "%020d"}\n' % each)
             started = time.perf_counter()
-            ran = run_batch(ledger, spec, "r1", engine, say=quiet)
+            ran = run_batch(ledger, spec, "r1", engine, log=quiet)
             seconds = {"whole": time.perf_counter() - started, **ran.seconds}
             harness.check("records of small files", ran.finalized.counts.survivors, count)
             harness.tell(f"  {count:,} files: {seconds}")

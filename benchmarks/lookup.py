@@ -127,7 +127,7 @@ class _Bench:
                 self.place.fresh_cache()
             with clock:
                 ran = run_batch(
-                    self.ledger, grown.spec, path.name, self.engine, say=harness.quiet
+                    self.ledger, grown.spec, path.name, self.engine, log=harness.quiet
                 )
             check(grown.spec.name, ran.finalized.counts.survivors, shape.new)
             self._forget(ran.plan.batch.batch_id)

@@ -71,7 +71,7 @@ def _one(place: Place, records: int, kind: str) -> dict[tuple[str, str], float]:
         sampler = _Sampler()
         sampler.start()
         with (clock := Clock()):
-            ran = run_batch(ledger, spec, "one", SparkEngine(spark), say=harness.quiet)
+            ran = run_batch(ledger, spec, "one", SparkEngine(spark), log=harness.quiet)
         sampler.stop()
     expected = shape.new if kind == "id" else records
     harness.check(name, ran.finalized.counts.survivors, expected)

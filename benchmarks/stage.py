@@ -220,7 +220,7 @@ class _Bench:
         return self.place.spec(f"p{self._names}", path=path, **declared)
 
     def _batch(self, spec: Spec, request: str) -> dict[str, float]:
-        return run_batch(self.ledger, spec, request, self.engine, say=harness.quiet).seconds
+        return run_batch(self.ledger, spec, request, self.engine, log=harness.quiet).seconds
 
     def _fresh(self, name: str) -> Path:
         self._names += 1

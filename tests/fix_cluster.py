@@ -234,15 +234,15 @@ def _drive(
     limits.SPLIT_BYTES = SPLIT_BYTES
     settings.transforms_dir = lambda: transforms
     faults.arm_all(armed, folder)
-    log = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends
-    say = lambda text: print(text, file=log, flush=True)  # noqa: E731
-    with open_engine(remote, say) as spark, Ledger(dsn) as ledger:
+    file = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends
+    log = lambda text: print(text, file=file, flush=True)  # noqa: E731
+    with open_engine(remote, log) as spark, Ledger(dsn) as ledger:
         engine = TwiceEngine(spark) if twice else spark
         if hold:
             engine = HeldEngine(spark, hold, folder)
         for number in range(runs_max):
             try:
-                run_batch(ledger, pipeline.load(spec_path), request, engine, say=say)
+                run_batch(ledger, pipeline.load(spec_path), request, engine, log=log)
                 outcome = "done"
             except RetryableError as error:
                 outcome = f"{type(error).__name__}: {error}"

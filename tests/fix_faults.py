@@ -39,9 +39,9 @@ def contested(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r1, in whose middle r2 plans, stages, commits and finalizes: with common ids r1 overlaps."""
 
     def rival(_: object) -> None:
-        run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
 
-    run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
 
 
 def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
@@ -53,12 +53,12 @@ def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 def r1(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r1 alone."""
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
 
 
 def r2(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r2 alone."""
-    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
 
 
 def abandoning(ledger: Ledger, spec: pipeline.Spec) -> None:
@@ -82,12 +82,12 @@ def accepting(ledger: Ledger, spec: pipeline.Spec) -> None:
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
     merge.merge_candidates.__kwdefaults__["live_max"] = 1
-    collect(ledger, spec, say=quiet)
+    collect(ledger, spec, log=quiet)
 
 
 def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """Take over what the pipeline's batches left."""
-    adopt(ledger, spec, say=quiet)
+    adopt(ledger, spec, log=quiet)
 
 
 SCRIPTS = {

@@ -32,7 +32,7 @@ from semel.sinks.declared import open_sink
 from semel.sinks.traces import Traces
 from semel.sources.files import list_files
 from semel.spec.pipeline import Scope, Spec
-from semel.stage import Say
+from semel.stage import Log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def adopt(
     others: Iterable[Spec] = (),
     *,
     forget_ids: bool = False,
-    say: Say = print,
+    log: Log = print,
 ) -> Adopted:
     """Take over what batches left in a pipeline's sink. The same call again changes nothing.
 
@@ -81,7 +81,7 @@ def adopt(
     TerminalError: what is there does not go together, or the ledger has other batches.
     """
     try:
-        return _adopt(ledger, spec, others, forget_ids=forget_ids, say=say)
+        return _adopt(ledger, spec, others, forget_ids=forget_ids, log=log)
     except OSError as error:
         raise RetryableError(
             f"adopt of {spec.name}: {error}; the ledger has nothing of it yet. Mend that, then run "
@@ -90,7 +90,7 @@ def adopt(
 
 
 def _adopt(
-    ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, say: Say
+    ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
 ) -> Adopted:
     sink, kept = spec.sink_path(), archive.of(spec)
     found = _markers(spec, sink, kept)
@@ -107,7 +107,7 @@ def _adopt(
         )
     _check(spec, found)
     _check_landed(spec, found, landed)
-    now = _pass_numbers(ledger, spec, found, there, [_numbers(o, say) for o in others])
+    now = _pass_numbers(ledger, spec, found, there, [_numbers(o, log) for o in others])
     partitions = partitions_of(spec, found, list_files(spec).files)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
@@ -219,14 +219,14 @@ def _check_landed(spec: Spec, found: list[Marker], landed: list[int]) -> None:
         )
 
 
-def _numbers(other: Spec, say: Say) -> tuple[int, int]:
+def _numbers(other: Spec, log: Log) -> tuple[int, int]:
     """The highest batch and source partition that another pipeline's sink shows."""
     sink, kept = other.sink_path(), archive.of(other)
     batch_max = traces.look(sink, kept, [other]).batch_max
     try:
         return batch_max, _partition_max(markers_in(sink, kept))
     except CorruptionError as error:
-        say(f"the numbers of {other.name} are not left free as a whole: {error}")
+        log(f"the numbers of {other.name} are not left free as a whole: {error}")
         return batch_max, 0
 
 

@@ -74,7 +74,7 @@ def digest(described: dict[str, Any]) -> str:
 
 # Keeps S26.
 def take(
-    spec: Spec, batch: Batch, kept: Path, attempt: Path, say: Callable[[str], None]
+    spec: Spec, batch: Batch, kept: Path, attempt: Path, log: Callable[[str], None]
 ) -> dict[str, bytes]:
     """The texts that an attempt runs, read once and kept; says what changed since it was planned.
 
@@ -83,7 +83,7 @@ def take(
     """
     found = look(spec)
     for line in _changes(batch, found):
-        say(line)
+        log(line)
     _keep(kept, found)
     with Sealed(attempt / _RECORD) as file:
         file.write(json.dumps(found.to_json(), sort_keys=True).encode())

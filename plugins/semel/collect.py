@@ -30,7 +30,7 @@ from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines, rows
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
-from semel.stage import Say
+from semel.stage import Log
 from semel.storage import remove_folder
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
@@ -52,7 +52,7 @@ class Collected:
     bytes_freed: int
 
 
-def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
+def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
     """Collect one pipeline's garbage. None when it never planned a batch.
 
     Two at once are safe; what is still in use is left for the next time.
@@ -63,10 +63,10 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
         return None
     pipeline_id, kept = pipeline.pipeline_id, Path(pipeline.archive_path)
     retired = _retire(ledger, spec, pipeline)
-    merged = _merge(ledger, spec, pipeline_id, say)
+    merged = _merge(ledger, spec, pipeline_id, log)
     deleted = delete_payload(ledger, pipeline_id)
     faults.point("collect.after_delete")
-    dropped = _drop(ledger, pipeline_id, say)
+    dropped = _drop(ledger, pipeline_id, log)
     try:
         folders, freed = _remove_staged(ledger, pipeline_id, kept)
     except OSError as error:
@@ -74,7 +74,7 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
             f"collect of {spec.name}: {error}; mend the file system below {kept}, then run this "
             "again"
         ) from error
-    finished, damaged = _finish(ledger, spec, pipeline_id, say)
+    finished, damaged = _finish(ledger, spec, pipeline_id, log)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
@@ -90,7 +90,7 @@ def collect(ledger: Ledger, spec: Spec, say: Say = print) -> Collected | None:
 
 # Keeps G8.
 def _finish(
-    ledger: Ledger, spec: Spec, pipeline_id: int, say: Say
+    ledger: Ledger, spec: Spec, pipeline_id: int, log: Log
 ) -> tuple[int, tuple[str, ...]]:
     """Finalize what was left. Returns how many batches were, and why others cannot be.
 
@@ -106,11 +106,11 @@ def _finish(
         except TerminalError as error:
             damaged.append(str(error))
         except RetryableError as error:
-            say(f"batch {batch_id} was left for the next time: {error}")
+            log(f"batch {batch_id} was left for the next time: {error}")
             later = error
         else:
             finished += 1
-            say(f"finalized batch {batch_id}: it had committed, and its run did not come back")
+            log(f"finalized batch {batch_id}: it had committed, and its run did not come back")
     if later:
         raise later
     return finished, tuple(damaged)
@@ -133,7 +133,7 @@ def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
     return retired
 
 
-def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
+def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
     """Merge until each shard has few live runs. Returns how many runs went into others."""
     merged = 0
     cache = FilterCache(settings.cache_dir())
@@ -153,7 +153,7 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, say: Say) -> int:
             except (RetryableError, CorruptionError) as error:
                 if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
                     raise
-                say(f"a merge was left for the next time: {error}")
+                log(f"a merge was left for the next time: {error}")
                 return merged
     return merged
 
@@ -165,7 +165,7 @@ def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[Run, ...]) -> bool:
     return all(run.id_run_id in live for run in group)
 
 
-def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
+def _drop(ledger: Ledger, pipeline_id: int, log: Log) -> int:
     dropped = 0
     with ledger.transaction() as connection:
         segments = droppable_segments(connection, pipeline_id)
@@ -176,7 +176,7 @@ def _drop(ledger: Ledger, pipeline_id: int, say: Say) -> int:
             faults.point("collect.after_drop")
             dropped += 1
         except RetryableError as error:
-            say(f"a segment was left for the next time: {error}")
+            log(f"a segment was left for the next time: {error}")
     return dropped
 
 

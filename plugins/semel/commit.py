@@ -25,7 +25,7 @@ from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.spec.pipeline import Spec
-from semel.stage import Say, lose
+from semel.stage import Log, lose
 
 _LEASE_POLL_S = 0.5
 
@@ -49,7 +49,7 @@ class _Ended(Exception):
 
 
 def commit(
-    ledger: Ledger, spec: Spec, batch_id: int, restage: Callable[[], object], say: Say = print
+    ledger: Ledger, spec: Spec, batch_id: int, restage: Callable[[], object], log: Log = print
 ) -> Committed:
     """Commit a batch, staging it again through `restage` as often as it must.
 
@@ -70,16 +70,16 @@ def commit(
             )
         if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
             # Not beside another holder: that one would win, and this attempt be lost too.
-            _wait_for_lease(ledger, batch, say)
-            _take_lease(ledger, batch, say)
+            _wait_for_lease(ledger, batch, log)
+            _take_lease(ledger, batch, log)
         if found is None:
-            say(f"batch {batch_id} has no staged attempt: staging it")
+            log(f"batch {batch_id} has no staged attempt: staging it")
             faults.point("commit.before_restage")
             restage()
             continue
         attempt = Attempt.from_row(found)
         try:
-            reason = _try(ledger, spec, batch, attempt, say)
+            reason = _try(ledger, spec, batch, attempt, log)
         except _Ended:
             continue
         if reason is None:
@@ -89,18 +89,18 @@ def commit(
             return Committed(batch=batch, fence=attempt.fence, found=False, losses=losses)
         lose(ledger, attempt.attempt_id, reason)
         losses += 1
-        say(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")
+        log(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")
     raise RetryableError(
         f"batch {batch_id} lost {losses} attempts to other commits in {limits.COMMIT_ROUNDS_MAX} "
         "rounds; nothing of it is committed, run commit again"
     )
 
 
-def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, say: Say) -> str | None:
+def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, log: Log) -> str | None:
     """Commit one attempt. Returns None, or why it can never commit."""
     compared = attempt.snapshot_seq
     for _ in range(limits.COMPARE_ROUNDS_MAX):
-        _wait_for_lease(ledger, batch, say)
+        _wait_for_lease(ledger, batch, log)
         with ledger.transaction() as connection:
             pipeline = pipelines.get(connection, batch.pipeline_id)
             now = snapshot(connection, batch.pipeline_id)
@@ -213,7 +213,7 @@ def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> dat
     return last_time(batch_time, max(ends, default=None), pipeline.bucket_seconds)
 
 
-def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
+def _take_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
     """Ask the other batches of the pipeline to wait: this one lost too often."""
     faults.point("commit.before_lease")
     taken = ledger.rows(
@@ -225,10 +225,10 @@ def _take_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
     )
     faults.point("commit.after_lease")
     if taken:
-        say(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
+        log(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
 
 
-def _wait_for_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
+def _wait_for_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
     """Wait while another batch holds the commit lease. It ends by itself when its holder died."""
     said = False
     for _ in range(int(limits.LEASE_SECONDS / _LEASE_POLL_S) + 1):
@@ -237,7 +237,7 @@ def _wait_for_lease(ledger: Ledger, batch: Batch, say: Say) -> None:
             return
         if not said:
             holder = now["lease_batch_id"]
-            say(f"batch {batch.batch_id} waits: batch {holder} holds the commit lease")
+            log(f"batch {batch.batch_id} waits: batch {holder} holds the commit lease")
             said = True
         time.sleep(_LEASE_POLL_S)
     raise RetryableError(

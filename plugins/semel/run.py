@@ -11,7 +11,7 @@ from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Say, Staged, stage
+from semel.stage import Engine, Log, Staged, stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def run_batch(
     request_key: str,
     engine: Engine,
     interval: tuple[datetime, datetime] | None = None,
-    say: Say = print,
+    log: Log = print,
 ) -> Ran:
     """Plan, stage, commit and finalize one batch. The same request goes on where it stopped."""
     seconds: dict[str, float] = {}
@@ -48,10 +48,10 @@ def run_batch(
     batch_id = planned.batch.batch_id
 
     def staging() -> Staged:
-        return stage(ledger, spec, batch_id, engine, say)
+        return stage(ledger, spec, batch_id, engine, log)
 
     staged = timed("stage", staging)
-    committed = timed("commit", lambda: commit(ledger, spec, batch_id, staging, say))
+    committed = timed("commit", lambda: commit(ledger, spec, batch_id, staging, log))
     finalized = timed("finalize", lambda: finalize(ledger, spec, batch_id))
     return Ran(
         plan=planned, staged=staged, committed=committed, finalized=finalized, seconds=seconds

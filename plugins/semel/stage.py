@@ -57,7 +57,7 @@ from semel.steps.job import StageJob, splits_of
 from semel.steps.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Outcome(Protocol):
@@ -92,7 +92,7 @@ class Staged:
     ignored: Ignored = Ignored()
 
 
-def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = print) -> Staged:
+def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = print) -> Staged:
     """Stage a planned batch; a batch that is staged or committed is answered without a new fence.
 
     AttemptLostError: another attempt won, or the batch was given up, while this one ran.
@@ -120,7 +120,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, say: Say = 
     # Keeps S19.
     if done is not None:
         return Staged(batch=batch, attempt=Attempt.from_row(done), found=True)
-    return _attempt(ledger, spec, pipeline, batch, claims, engine, say)
+    return _attempt(ledger, spec, pipeline, batch, claims, engine, log)
 
 
 def _attempt(
@@ -130,12 +130,12 @@ def _attempt(
     batch: Batch,
     claims: list[Claim],
     engine: Engine,
-    say: Say,
+    log: Log,
 ) -> Staged:
     root = Path(os.path.realpath(spec.source_root()))
     claims = files.find_claims(claims, root, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
-    say(
+    log(
         f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
         f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
     )
@@ -147,9 +147,9 @@ def _attempt(
             sink = open_sink(spec, pipeline.sink_address)
             refuses = sink.check(_columns(job), job.data_dir)
             for note in refuses.notes if refuses else ():
-                say(note)
+                log(note)
             texts = archive.code(Path(pipeline.archive_path))
-            taken = code.take(spec, batch, texts, job.folder, say)
+            taken = code.take(spec, batch, texts, job.folder, log)
             job = replace(job, refuses=refuses, code=taken)
             faults.point("stage.after_folders")
             check_sample(job)

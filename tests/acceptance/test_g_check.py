@@ -55,9 +55,9 @@ def test_both_executors_answer(
     assert {one.name for one in found.checks if not one.ok} == {"ledger from executors"}
     with open_engine(cluster.remote, quiet) as engine:
         with pytest.raises(TerminalError, match=r"does not know the ledger.*Set SEMEL_LEDGER_DSN"):
-            run_batch(migrated, spec, "r1", engine, say=quiet)
+            run_batch(migrated, spec, "r1", engine, log=quiet)
         point_executors(executors_state, migrated.dsn)
-        run_batch(migrated, spec, "r1", engine, say=quiet)
+        run_batch(migrated, spec, "r1", engine, log=quiet)
     collect(migrated, spec, quiet)
     assert dataset(spec.sink_path()).count_rows() == 200
 
@@ -71,7 +71,7 @@ def test_what_spark_keeps_of_a_job(
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 200))
     with open_engine(cluster.remote, quiet) as engine:
-        run_batch(migrated, spec, "r1", engine, say=quiet)
+        run_batch(migrated, spec, "r1", engine, log=quiet)
     secret = sa.make_url(migrated.dsn).password.encode()
     looked = 0
     for path in cluster.folder.rglob("*"):

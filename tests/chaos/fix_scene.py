@@ -39,7 +39,7 @@ class Scene:
         first = bench.write("in/a.jsonl", events(0, 40))
         self.sources = [first]
         self.spec = self.declare(**changes)
-        run_batch(ledger, self.spec, "r0", LocalEngine(), say=quiet)
+        run_batch(ledger, self.spec, "r0", LocalEngine(), log=quiet)
         bad = [b"{not json", b'{"id": null, "n": 1}']
         self.add("b.jsonl", [*events(30, 80), *events(50, 55), *bad])
         self.add("c.jsonl", [*events(60, 110), *events(70, 75), *bad])
@@ -60,7 +60,7 @@ class Scene:
 
     def run(self, *requests: str) -> None:
         for request in requests:
-            run_batch(self.ledger, self.spec, request, LocalEngine(), say=quiet)
+            run_batch(self.ledger, self.spec, request, LocalEngine(), log=quiet)
 
     def finish(self, *requests: str) -> Found:
         """Run the same requests again and one more, as a scheduler would; then all is exact."""

@@ -247,16 +247,16 @@ def test_a_late_copy_beside_a_retirement(bench: Workbench, ledger: Ledger, point
     timed = {"record_time": "at", "limits": {"bytes_per_batch_max": path.stat().st_size}}
     shorter = bench.spec(dedup={"shards": 1, "scope": "bucket", "horizon": "100 d"}, **timed)
     spec = bench.spec(dedup={"shards": 1, "scope": "bucket", "horizon": "3650 d"}, **timed)
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     sql(ledger, "UPDATE semel.id_run SET expires_at = now() WHERE seq_min IS NOT NULL")
 
     def meanwhile() -> None:
-        run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
 
     with faults.armed(point, meanwhile) as fault:
         assert collect(ledger, shorter, quiet).runs_retired == 1
     assert fault.hit
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     found = settled(spec)
     assert found.ids == [event["id"] for event in events(0, 6)]
     assert found.reasons == {"late": 6}
@@ -286,7 +286,7 @@ def test_a_span_ends_while_an_attempt_begins(bench: Workbench, ledger: Ledger) -
         raise RetryableError("the engine failed")
 
     with pytest.raises(RetryableError):  # It leaves a segment without a live run.
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=fails), say=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(before_write=fails), log=quiet)
 
     def span_ends() -> None:
         text = "UPDATE semel.segment SET span_start = now() - interval '2 hours', span_end = now()"
@@ -297,7 +297,7 @@ def test_a_span_ends_while_an_attempt_begins(bench: Workbench, ledger: Ledger) -
         before_statement("INSERT INTO semel.attempt", span_ends),
         faults.armed("stage.after_begin", lambda: collect(ledger, spec, quiet)),
     ):
-        run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert settled(spec).ids == [event["id"] for event in events(0, 10)]
 
 

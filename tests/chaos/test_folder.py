@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
     def _run(self) -> tuple[Refusal, ...]:
         self.runs += 1
         done = run_batch(
-            self.place.ledger, self.spec, f"r{self.runs}", LocalEngine(), say=quiet
+            self.place.ledger, self.spec, f"r{self.runs}", LocalEngine(), log=quiet
         ).plan
         self.place.seen["files recognised by content"] += len(done.matched)
         self._read_output()

@@ -161,7 +161,7 @@ class Scenes:
         scene.run("r1", "r2")
         scene.add("d.jsonl", events(110, 130))
         with pytest.raises(RetryableError):
-            run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), say=quiet)
+            run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), log=quiet)
         time_passes(self.ledger, runs=True)
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 

@@ -49,7 +49,7 @@ BETWEEN = (
 
 
 def run_and_collect(ledger: Ledger, scene: Scene) -> None:
-    run_batch(ledger, scene.spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, scene.spec, "r1", LocalEngine(), log=quiet)
     collecting(ledger, scene.spec)
 
 

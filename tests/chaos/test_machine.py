@@ -296,12 +296,12 @@ def test_a_copy_is_known_also_when_its_original_has_grown_again(
     """copytruncate: what was read is not read again from the copy, however fast the producer is."""
     original = bench.write("in/a.jsonl", events(0, 5))
     spec = bench.spec(record_id=None, dedup=None)
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     copy = original.with_name("a.1.jsonl")
     copy.write_bytes(original.read_bytes())
     original.write_bytes(b"")
     bench.write("in/a.jsonl", events(100, 110))
-    assert run_batch(ledger, spec, "r2", LocalEngine(), say=quiet).plan.refusals == ()
+    assert run_batch(ledger, spec, "r2", LocalEngine(), log=quiet).plan.refusals == ()
     assert settled(spec).ids == ids(0, 5) + ids(100, 110)
 
 

@@ -92,7 +92,7 @@ def run(request: str, interval: tuple[datetime, datetime] | None = None) -> tupl
     here.barrier.wait()
     for retry in range(RETRIES + 1):
         try:
-            done = run_batch(here.ledger, here.spec, request, LocalEngine(), interval, say=quiet)
+            done = run_batch(here.ledger, here.spec, request, LocalEngine(), interval, log=quiet)
             return (done.committed.losses if done.committed else 0), retry
         except RetryableError:
             if retry == RETRIES:
@@ -180,7 +180,7 @@ def storm(seed: int, acts: int) -> tuple[Counter[str], list[str], set[tuple[str,
             if act == "run":
                 _land(spec, f"{seed}-{number}", dice)
                 # A few keys only, so that twins meet too.
-                run_batch(here.ledger, spec, f"r{dice.randrange(4)}", LocalEngine(), say=quiet)
+                run_batch(here.ledger, spec, f"r{dice.randrange(4)}", LocalEngine(), log=quiet)
             elif act == "collect":
                 collect(here.ledger, spec, quiet)
             else:
@@ -252,7 +252,7 @@ def test_no_deadlock(
     assert [order for order in orders if list(order) != sorted(order, key=RANK.get)] == []
     assert deadlocks(ledger) == before
     scene.sources += sorted(scene.spec.source_root().glob("*.jsonl"))
-    while run_batch(ledger, scene.spec, "last", LocalEngine(), say=quiet).plan.batch:
+    while run_batch(ledger, scene.spec, "last", LocalEngine(), log=quiet).plan.batch:
         pass
     scene.run("r0", "r1", "r2", "r3")
     scene.check()
@@ -279,7 +279,7 @@ def long_backfill(day: int) -> int:
 
     here.barrier.wait()
     engine = LocalEngine(before_write=meanwhile)
-    done = run_batch(here.ledger, here.spec, f"backfill {day}", engine, days(day), say=quiet)
+    done = run_batch(here.ledger, here.spec, f"backfill {day}", engine, days(day), log=quiet)
     return done.committed.losses
 
 
@@ -299,7 +299,7 @@ def live(who: int, backfills: int) -> list[float]:
         day = 100 + 2 * number + who
         ids = [i * 1000 + day for i in range(backfills)] + [1_000_000 + day]
         _write(here.spec, f"{days(day)[0]:%Y-%m-%d}", [e for i in ids for e in events(i, i + 1)])
-        run_batch(here.ledger, here.spec, f"live {day}", LocalEngine(), days(day), say=quiet)
+        run_batch(here.ledger, here.spec, f"live {day}", LocalEngine(), days(day), log=quiet)
         taken.append(time.monotonic() - started)
     raise AssertionError
 

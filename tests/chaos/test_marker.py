@@ -93,7 +93,7 @@ def test_claims_beside_the_marker_are_read_by_all(
     """Audit and find know each record's file, wherever the claims stand."""
     spec = bench.spec()
     many_files(bench, limits.CLAIMS_IN_MARKER_MAX + beyond)
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     content = json.loads(marker_path(spec).read_text())
     kinds = {file["kind"] for file in content["files"]}
     assert ("claims" in kinds, "claims" in content) == (bool(beyond), not beyond)
@@ -120,7 +120,7 @@ def test_claims_last_before_the_marker(
 
     # The first file that is published is the claims', the second one the marker.
     with faults.armed("storage.before_publish", marking, nth=2) as fault:
-        run_batch(ledger, spec, "r1", engine, say=quiet)
+        run_batch(ledger, spec, "r1", engine, log=quiet)
     assert fault.hit
 
 
@@ -137,13 +137,13 @@ def test_a_finalize_that_died_goes_on_with_the_claims_that_are_there(
         raise FaultError(point)
 
     with faults.armed(point, die), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", engine, say=quiet)
+        run_batch(ledger, spec, "r1", engine, log=quiet)
     (bench.data / "in" / "0.jsonl").rename(bench.data / "in" / "renamed.jsonl")
     bench.write("in/1.jsonl", events(900, 901), mode="ab")
     plan(ledger, spec, "r2")
     finalize(ledger, spec, 1)
     assert finalize(ledger, spec, 1).found
-    run_batch(ledger, spec, "r2", engine, say=quiet)
+    run_batch(ledger, spec, "r2", engine, log=quiet)
     assert audit(spec).ok
 
 
@@ -161,7 +161,7 @@ def test_foreign_claims_are_loud(
         raise FaultError("damaged")
 
     with faults.armed("storage.after_publish", damage), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", engine, say=quiet)
+        run_batch(ledger, spec, "r1", engine, log=quiet)
     with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
         finalize(ledger, spec, 1)
     assert not marker_path(spec).exists()
@@ -180,7 +180,7 @@ def test_damaged_claims_are_told(
     """
     spec = bench.spec()
     many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     [kept] = (archive.of(spec) / "claims").glob("b*")
     if damage == "gone":
         kept.unlink()

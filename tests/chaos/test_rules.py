@@ -82,7 +82,7 @@ def test_locks_are_taken_in_one_order(scene: Scene, monkeypatch: pytest.MonkeyPa
         scene.run("r2")
 
     with statements(lambda connection, text, _: log.append((connection.get_transaction(), text))):
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), say=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
         scene.add("d.jsonl", events(110, 120))
         orphan = staged(scene, "r3")
         sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
@@ -143,7 +143,7 @@ def test_a_bucket_that_was_collected_takes_no_commit(bench: Workbench, ledger: L
     assert commit(ledger, spec, batches[1], restage, quiet).losses == 1
     assert attempts(ledger, batches[1]) == ["lost", "won"]
     for request in ("r1", "r2"):
-        run_batch(ledger, spec, request, LocalEngine(), say=quiet)
+        run_batch(ledger, spec, request, LocalEngine(), log=quiet)
     found = settled(spec)
     assert found.ids == [event["id"] for event in events(0, 6)]
     assert found.reasons == {"late": 6}
@@ -212,8 +212,8 @@ def test_the_first_commit_sets_the_columns(bench: Workbench, ledger: Ledger) -> 
     with pytest.raises(TerminalError, match="semel accept events --columns"):
         commit(ledger, wide, second, restage, quiet)
     assert status(ledger, second) == "planned" and set(attempts(ledger, second)) == {"lost"}
-    run_batch(ledger, narrow, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, narrow, "r1", LocalEngine(), log=quiet)
     assert {frozenset(row) for row in settled(narrow).rows} == {frozenset(("id", "n", "at"))}
     accept_columns(ledger, wide)
-    run_batch(ledger, wide, "r2", LocalEngine(), say=quiet)
+    run_batch(ledger, wide, "r2", LocalEngine(), log=quiet)
     assert settled(wide).ids == [event["id"] for event in events(0, 10)]

@@ -94,7 +94,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         faults.armed("finalize.before_finalized", finishing),
         faults.armed("storage.before_rmtree", removing),
     ):
-        run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert [*dict.fromkeys(seen)] == ["reported", "sealed", "marked", "finished", "removed"]
     assert not staged_folders(spec)
     assert settled(spec).counts.survivors == 3
@@ -262,12 +262,12 @@ def test_only_output_lies_beside_semels_own_folder(
 
     monkeypatch.setattr(faults, "point", look)
     bench.write("in/a.jsonl", [*events(0, 4), *events(0, 2), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     bench.write("in/b.jsonl", events(2, 6))
     with suppress(RetryableError):
-        run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), say=quiet)
+        run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), log=quiet)
     collect(ledger, spec, quiet)
-    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
     assert {"stage.after_seal", "finalize.after_publish", "collect.after_remove"} <= {*passed}
     rows = ds.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
     assert sorted(r["id"] for r in rows) == settled(spec).ids == [e["id"] for e in events(0, 6)]

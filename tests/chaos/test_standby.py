@@ -88,7 +88,7 @@ def test_each_verb_says_that_the_ledger_takes_no_writes(scene: Scene, standby: S
 def test_a_failover_in_the_middle_of_a_run(scene: Scene, standby: Standby, point: str) -> None:
     """A RetryableError, and the same request is exact once the ledger takes writes again."""
     with faults.armed(point, standby.begin) as fault, pytest.raises(UnavailableError):
-        run_batch(scene.ledger, scene.spec, "r1", LocalEngine(), say=quiet)
+        run_batch(scene.ledger, scene.spec, "r1", LocalEngine(), log=quiet)
         collecting(scene.ledger, scene.spec)
     assert fault.hit
     standby.end()

@@ -20,12 +20,12 @@ def test_what_a_bucket_forgot_is_late(bench: Workbench, ledger: Ledger) -> None:
     """A copy that comes when the ids of its bucket are gone is set aside as late, never new."""
     spec = bench.spec(record_time="at", dedup={"shards": 2, "scope": "bucket", "horizon": "30d"})
     bench.write("in/a.jsonl", events(0, 40))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     time_passes(ledger, segments=True, runs=True)
     collecting(ledger, spec)
     assert live_runs(ledger) == {} and payload_tables(ledger) == []
     bench.write("in/b.jsonl", events(0, 50))
-    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
     found = settled(spec)
     assert found.ids == ids(0, 40)
     assert found.reasons == {"late": 50}

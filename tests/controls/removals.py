@@ -167,9 +167,9 @@ def delete_on_unknown_outcome() -> None:
     archive = importlib.import_module("semel.sinks.archive")
 
     def rash(original: Callable) -> Callable:
-        def call(ledger, spec, batch, attempt, say):  # noqa: ANN001, ANN202
+        def call(ledger, spec, batch, attempt, log):  # noqa: ANN001, ANN202
             try:
-                return original(ledger, spec, batch, attempt, say)
+                return original(ledger, spec, batch, attempt, log)
             except errors.OutcomeUnknownError:
                 kept = archive.of(spec)
                 storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))

@@ -105,9 +105,9 @@ class LiveStack:
         self.specs: dict[str, Spec] = {}
         self.airflow: Airflow
 
-    def start(self, say: Callable[[str], None]) -> None:
+    def start(self, log: Callable[[str], None]) -> None:
         """Bring it up, and set the pipelines going."""
-        stack.up(echo=say)
+        stack.up(echo=log)
         self.specs = {name: pipeline.find(name) for name in (ARRIVALS, WINDOWS, ROTATED)}
         self.airflow = Airflow(stack.connection())
         wanted = {*self.specs, "semel_collect"}
@@ -115,9 +115,9 @@ class LiveStack:
         for name in sorted(wanted):
             self.airflow.call("PATCH", f"/api/v2/dags/{name}", {"is_paused": False})
 
-    def end(self, say: Callable[[str], None], *, keep: bool) -> None:
+    def end(self, log: Callable[[str], None], *, keep: bool) -> None:
         """Stop all of it; the folder goes unless somebody shall look at it."""
-        stack.down(echo=say)
+        stack.down(echo=log)
         if not keep:
             shutil.rmtree(self.folder)
 

@@ -57,7 +57,7 @@ def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -
 
     def go(day: int, request: str) -> object:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
-        return run_batch(ledger, spec, request, LocalEngine(), interval, say=quiet)
+        return run_batch(ledger, spec, request, LocalEngine(), interval, log=quiet)
 
     go(0, "r0")
     path.write_bytes(lines(0, 3))

@@ -26,7 +26,7 @@ from semel.stage import stage
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def sql(ledger: Ledger, text: str) -> list[tuple]:
@@ -84,12 +84,12 @@ def test_ten_batches_survive_their_ledger(bench: Workbench, ledger: Ledger, name
     left(ledger, bench, spec, "planned", verb="plan")
 
     lose(ledger)
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.batches, adopted.commits_lost) == (11, ((11, 11),))
     assert adopted.ids == (0 if spec.by_position else 210)
     assert adopted.files_found == adopted.source_partitions == 3
     assert {f"b{n:08d}" for n in (lost, staged)} <= {n.split("/")[0] for n in adopted.staging}
-    again = adopt(ledger, spec, say=quiet)
+    again = adopt(ledger, spec, log=quiet)
     assert again.found and again.batches == 11
 
     run(ledger, spec, "planned")
@@ -120,7 +120,7 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
         run(ledger, spec, "r2")
     archive.attempt(archive.of(spec), 41, 3).mkdir(parents=True)
     lose(ledger)
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     kept = archive.kept(archive.of(spec), "decisions", 2, 1)
     assert adopted.strays == (str(kept), str(sink / "events-b00000002-00000.parquet"))
     assert adopted.staging == ("b00000002/f0001", "b00000041/f0003")
@@ -144,7 +144,7 @@ def test_no_batch_came_to_a_marker(bench: Workbench, ledger: Ledger, point: str)
     with faults.armed(point, _fails), suppress(faults.FaultError):
         run(ledger, spec, "r1")
     lose(ledger)
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     output = spec.sink_path() / "events-b00000001-00000.parquet"
     assert (adopted.batches, adopted.strays) == (0, (str(output),))
     run(ledger, spec, "r1")
@@ -169,9 +169,9 @@ def test_a_disk_that_is_full_is_told(
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", full)
         with pytest.raises(RetryableError, match="adopt of events: .*No space .*run this again"):
-            adopt(ledger, spec, say=quiet)
+            adopt(ledger, spec, log=quiet)
     assert not sql(ledger, "SELECT FROM semel.pipeline")
-    assert adopt(ledger, spec, say=quiet).ids == 20
+    assert adopt(ledger, spec, log=quiet).ids == 20
 
 
 # Attacks D5.
@@ -183,10 +183,10 @@ def test_pipelines_of_one_ledger_are_adopted_one_by_one(bench: Workbench, ledger
         run(ledger, one, f"r{number}")
         run(ledger, other, f"r{number}")
     lose(ledger)
-    adopt(ledger, one, [other], say=quiet)
+    adopt(ledger, one, [other], log=quiet)
     bench.write("in/more.jsonl", events(30, 40))
     run(ledger, one, "more")
-    assert adopt(ledger, other, [one], say=quiet).batches == 3
+    assert adopt(ledger, other, [one], log=quiet).batches == 3
     run(ledger, other, "more")
     for spec in (one, other):
         assert settled(spec).ids == ids(0, 40)
@@ -201,7 +201,7 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
     lose(ledger)
     run(ledger, other, "r1")  # Nobody said that the other pipeline is to be adopted.
     with pytest.raises(TerminalError, match="2 numbers .*batch 1 to 'visits'.*Adopt each pipeline"):
-        adopt(ledger, one, say=quiet)
+        adopt(ledger, one, log=quiet)
     assert sql(ledger, "SELECT name FROM semel.pipeline") == [("visits",)]
 
 
@@ -211,7 +211,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    assert adopt(ledger, spec, say=quiet).found
+    assert adopt(ledger, spec, log=quiet).found
     lose(ledger)
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(
@@ -220,11 +220,11 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
             (str(spec.sink_path()), str(archive.of(spec))),
         )
     with pytest.raises(TerminalError, match="not batches 1 whose markers.*semel migrate.*adopt"):
-        adopt(ledger, spec, say=quiet)
+        adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
-        adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), say=quiet)
+        adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)
     lose(ledger)
-    assert adopt(ledger, spec, say=quiet).batches == 1
+    assert adopt(ledger, spec, log=quiet).batches == 1
 
 
 def change(spec: Spec, number: int, **values: object) -> None:
@@ -261,10 +261,10 @@ def test_markers_that_do_not_go_together(
     lose(ledger)
     change(spec, 2, **values)
     with pytest.raises((TerminalError, CorruptionError), match=message):
-        adopt(ledger, spec, say=quiet)
+        adopt(ledger, spec, log=quiet)
     assert not sql(ledger, "SELECT FROM semel.pipeline")
     archive.marker(archive.of(spec), 2).unlink()
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     output = spec.sink_path() / "events-b00000002-00000.parquet"
     assert (adopted.batches, adopted.strays) == (1, (str(output),))
     (spec.sink_path() / adopted.strays[0]).unlink()
@@ -279,13 +279,13 @@ def test_another_identity_is_refused(bench: Workbench, ledger: Ledger) -> None:
     run(ledger, bench.spec(), "r1")
     lose(ledger)
     with pytest.raises(TerminalError, match='record_id cannot change from \\["id"\\] to \\["n"\\]'):
-        adopt(ledger, bench.spec(record_id=["n"]), say=quiet)
+        adopt(ledger, bench.spec(record_id=["n"]), log=quiet)
 
 
 def test_nothing_to_adopt(bench: Workbench, ledger: Ledger) -> None:
     """An empty sink is told from a lost ledger's."""
     with pytest.raises(StateError, match="nothing to adopt; run events"):
-        adopt(ledger, bench.spec(), say=quiet)
+        adopt(ledger, bench.spec(), log=quiet)
 
 
 # Attacks D4.
@@ -296,11 +296,11 @@ def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     run(ledger, spec, "r1")
     lose(ledger)
     with (
-        faults.armed("adopt.after_numbers", lambda: adopt(ledger, spec, say=quiet)),
+        faults.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
         pytest.raises(RetryableError, match="made by somebody else meanwhile; run this again"),
     ):
-        adopt(ledger, spec, say=quiet)
-    assert adopt(ledger, spec, say=quiet).found
+        adopt(ledger, spec, log=quiet)
+    assert adopt(ledger, spec, log=quiet).found
     bench.write("in/a.jsonl", events(5, 20), "ab")
     run(ledger, spec, "r2")
     assert settled(spec).ids == ids(0, 20)
@@ -317,7 +317,7 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
         else:
             run(ledger, spec, f"r{number}")
     lose(ledger)
-    assert adopt(ledger, spec, say=quiet).commits_lost == ((2, 2),)
+    assert adopt(ledger, spec, log=quiet).commits_lost == ((2, 2),)
     run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 40)
     archive.marker(archive.of(spec), 3).unlink()

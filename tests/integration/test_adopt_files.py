@@ -46,7 +46,7 @@ def test_source_files_are_found_again(
     bench.write("in/app-2.jsonl", events(55, 60), "ab")
     bench.write("in/other.jsonl", events(60, 65), "ab")
     bench.write("in/new.jsonl", events(65, 70)[::-1])
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.source_partitions, adopted.files_found) == (4, 3)
     run(ledger, spec, "r3")
     account = settled(spec, audited=False)
@@ -65,7 +65,7 @@ def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger
     accept_file(ledger, spec, "a.jsonl", same=False)
     run(ledger, spec, "r3")
     lose(ledger)
-    adopt(ledger, spec, say=quiet)
+    adopt(ledger, spec, log=quiet)
     text = "SELECT generation, closed_at IS NULL FROM semel.source_partition ORDER BY 1"
     assert sql(ledger, text) == [(1, False), (2, True)]
     bench.write("in/a.jsonl", events(130, 140), "ab")

@@ -108,7 +108,7 @@ def test_three_ways_to_the_same_ids(
         sink=SINKS[sink],
     )
     old(bench.data / "in" / name, encode([*rows(0, 100), *rows(0, 9)]))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
     assert marker.counts.survivors == 100
     kept = found(spec, marker)
@@ -133,7 +133,7 @@ def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken
     """Output that was changed and ranges that were cut give no ids, nor do too few of them."""
     spec = bench.spec()
     path = bench.write("in/a.jsonl", events(0, 50))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
     output = spec.sink_path() / marker.files[0].path
     if broken == "changed":
@@ -170,18 +170,18 @@ def test_ids_that_a_transform_drops(
     spec = bench.spec(transforms=["drop:run"], dedup={"keep_ids": kept})
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(20 * number, 20 * number + 25))
-        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
     lose(ledger)
     gone = bench.data / "in" / "1.jsonl"
     away = gone.rename(bench.folder / "away")
     if not kept:
         with pytest.raises(TerminalError, match="ids of batches 2 of events .* --forget-ids`"):
-            adopt(ledger, spec, say=quiet)
+            adopt(ledger, spec, log=quiet)
         shutil.copy(away, gone)  # Restored, with another inode.
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.ids, adopted.batches_forgotten) == (65, ())
     bench.write("in/again.jsonl", events(0, 70))
-    run_batch(ledger, spec, "again", spark_engine, say=quiet)
+    run_batch(ledger, spec, "again", spark_engine, log=quiet)
     assert markers(spec.sink_path())[-1].counts.survivors == 5
 
 
@@ -191,17 +191,17 @@ def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
     lose(ledger)
     (bench.data / "in" / "1.jsonl").unlink()
     marker = markers(spec.sink_path())[1]
     (spec.sink_path() / marker.files[0].path).unlink()
     with pytest.raises(TerminalError, match="batches 2 .*output: .*source: .*forget-ids"):
-        adopt(ledger, spec, say=quiet)
-    adopted = adopt(ledger, spec, forget_ids=True, say=quiet)
+        adopt(ledger, spec, log=quiet)
+    adopted = adopt(ledger, spec, forget_ids=True, log=quiet)
     assert (adopted.ids, adopted.batches_forgotten) == (20, (2,))
     bench.write("in/again.jsonl", events(0, 30))
-    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
 
@@ -212,14 +212,14 @@ def test_a_bucket_that_lacks_ids_takes_no_more_records(bench: Workbench, ledger:
     dedup = {"scope": "bucket", "horizon": "3650 d"}
     spec = bench.spec(record_time="at", dedup=dedup)
     bench.write("in/0.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     lose(ledger)
     (bench.data / "in" / "0.jsonl").unlink()
     (marker,) = markers(spec.sink_path())
     (spec.sink_path() / marker.files[0].path).unlink()
-    adopt(ledger, spec, forget_ids=True, say=quiet)
+    adopt(ledger, spec, forget_ids=True, log=quiet)
     bench.write("in/again.jsonl", events(0, 12)[::-1])
-    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
     assert markers(spec.sink_path())[-1].counts.late == 12
 
 
@@ -238,7 +238,7 @@ def test_what_has_expired_is_not_made_again(
     spec = bench.spec(dedup={"horizon": "10 d"})
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
     first, second, _ = markers(spec.sink_path())
     backdate(first, 11)
     backdate(second, 9)
@@ -250,7 +250,7 @@ def test_what_has_expired_is_not_made_again(
 
     monkeypatch.setattr("semel.adopt.ids_of", noted)
     lose(ledger)
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     assert (asked, adopted.batches_expired, adopted.ids) == ([2, 3], 1, 20)
     # The second batch's run expires a day from now, the third's ten days.
     with ledger.engine.connect() as connection:
@@ -262,7 +262,7 @@ def test_what_has_expired_is_not_made_again(
             (2, 2, 1), (3, 3, 10),
         ]  # fmt: skip
     bench.write("in/again.jsonl", events(0, 30))
-    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
 
@@ -278,12 +278,12 @@ def test_the_gc_floor_is_that_of_now(bench: Workbench, ledger: Ledger) -> None:
     at = (datetime.now(UTC) - timedelta(days=15)).isoformat()
     records = [{**event, "at": at} for event in events(0, 10)]
     bench.write("in/0.jsonl", records)
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
     backdate(marker, 14)
     later = bench.spec(record_time="at", dedup=long)
     lose(ledger)
-    adopted = adopt(ledger, later, say=quiet)
+    adopted = adopt(ledger, later, log=quiet)
     assert adopted.ids == 10
     with ledger.engine.connect() as connection:
         text = "SELECT gc_floor * bucket_seconds, extract(epoch FROM now()) FROM semel.pipeline"
@@ -291,7 +291,7 @@ def test_the_gc_floor_is_that_of_now(bench: Workbench, ledger: Ledger) -> None:
     assert 0 <= float(now) - 3650 * 86400 - floor < marker.bucket_seconds + 60
     ancient = [{"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}]
     bench.write("in/again.jsonl", [*ancient, *records])
-    run_batch(ledger, later, "again", LocalEngine(), say=quiet)
+    run_batch(ledger, later, "again", LocalEngine(), log=quiet)
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.duplicates_catalog, counts.late) == (10, 1)
 
@@ -304,10 +304,10 @@ def test_runs_are_few_and_of_one_span(
     spec = bench.spec(dedup={"shards": 1})
     for number in range(6):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), say=quiet)
+        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
     lose(ledger)
-    adopted = adopt(ledger, spec, say=quiet)
+    adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.ids, adopted.id_runs) == (60, 2)
     bench.write("in/again.jsonl", events(0, 61))
-    run_batch(ledger, spec, "again", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
     assert settled(spec).ids == ids(0, 61)

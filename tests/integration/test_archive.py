@@ -27,7 +27,7 @@ def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> 
         plan(ledger, moved, "r2")
     with pytest.raises(StateError, match="cannot move"):
         run(ledger, moved, "r1")
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 5)
     bench.write("in/a.jsonl", events(3, 8), mode="ab")

@@ -256,7 +256,7 @@ def test_a_planned_file_that_changes_stops_its_batch(
     else:
         hook = lambda _: change(path)  # noqa: E731
     with pytest.raises(SourceError, match=rf"a\.jsonl.*{BETWEEN[change]}.*semel abandon"):
-        stage(ledger, spec, batch.batch_id, LocalEngine(before_write=hook), say=quiet)
+        stage(ledger, spec, batch.batch_id, LocalEngine(before_write=hook), log=quiet)
     assert settled(spec).ids == []
     moved = path.parent.with_name("moved")
     if moved.exists():
@@ -279,7 +279,7 @@ def test_growth_between_plan_and_stage_is_the_next_batchs(
     bench.write("in/a.jsonl", events(20, 22), mode="ab")
     with packed.open("ab") as file:
         file.write(gzip.compress(lines(22, 24)))
-    assert stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet).counts.survivors == 20
+    assert stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet).counts.survivors == 20
     run(ledger, spec, "r1")
     run(ledger, spec, "r2")
     assert refusals(ledger) == {}
@@ -296,13 +296,13 @@ def test_an_edit_in_the_middle_is_seen_between_attempts(bench: Workbench, ledger
     spec = bench.spec()
     path = bench.write("in/a.jsonl", events(0, 1000))
     batch = plan(ledger, spec, "r1").batch
-    stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+    stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE semel.attempt SET status = 'lost'")
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"n": 500', b'"n": 501'))
     with pytest.raises(TerminalError, match=r"read other bytes.*semel abandon"):
-        stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+        stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
     path.write_bytes(data)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 1000)

@@ -153,8 +153,8 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
         batch = plan(ledger, spec, "r2").batch.batch_id
-        stage(ledger, spec, batch, LocalEngine(), say=quiet)
-        commit(ledger, spec, batch, lambda: None, say=quiet)
+        stage(ledger, spec, batch, LocalEngine(), log=quiet)
+        commit(ledger, spec, batch, lambda: None, log=quiet)
         for folder in (sink, archive.of(spec) / "markers"):
             folder.chmod(0o555)
             with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
@@ -190,7 +190,7 @@ def test_a_full_disk_stops_the_attempt(
     batch = plan(ledger, spec, "r1").batch
     for size in (0, 4096):
         with file_size_max(size), pytest.raises(RetryableError, match="then run stage again"):
-            stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+            stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
         assert settled(spec).ids == []
     assert run(ledger, spec, "r1").committed.fence == 3
     found = settled(spec)
@@ -203,8 +203,8 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
-    commit(ledger, spec, batch, lambda: None, say=quiet)
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
     with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
         finalize(ledger, spec, batch)
     markers = archive.of(spec) / "markers"
@@ -224,7 +224,7 @@ def test_a_staging_folder_that_vanishes_loses_the_attempt(bench: Workbench, ledg
 
     batch = plan(ledger, spec, "r1").batch.batch_id
     with pytest.raises(RetryableError, match=f"batch {batch}, attempt 1: .*run stage again"):
-        stage(ledger, spec, batch, LocalEngine(before_write=clean), say=quiet)
+        stage(ledger, spec, batch, LocalEngine(before_write=clean), log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 10)
 
@@ -254,8 +254,8 @@ def test_finalize_of_damaged_files_is_loud(
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
-    commit(ledger, spec, batch, lambda: None, say=quiet)
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
     out, sink = bench.data / "out", spec.sink_path()
     backup = bench.folder / "backup"
     shutil.copytree(out, backup)

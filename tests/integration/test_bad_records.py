@@ -51,7 +51,7 @@ BAD_LINES = {
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> Ran:
-    return run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def age(path: Path, seconds: int = 3600) -> None:

@@ -31,7 +31,7 @@ def on(ledger: Ledger, spec, number: int, key: str | None = None):
     """Run the interval of one day."""
     interval = day(number), day(number + 1)
     key = key or f"day {number}"
-    return run_batch(ledger, spec, key, LocalEngine(), interval, say=quiet)
+    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
 
 
 def daily(bench: Workbench, **source: object):
@@ -158,7 +158,7 @@ def test_a_batch_that_is_bad_all_through_starts_no_job(
     bench.write("in/a.jsonl", bad)
     engine = LocalEngine()
     with pytest.raises(LimitError, match=r"batch 1: of at most 501 .*type_mismatch.*`\$\.n`"):
-        run_batch(ledger, spec, "r1", engine, say=quiet)
+        run_batch(ledger, spec, "r1", engine, log=quiet)
     assert engine.jobs == []
     assert settled(spec).ids == []
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
@@ -205,7 +205,7 @@ def test_an_interval_pipeline_needs_an_interval(bench: Workbench, ledger: Ledger
     bench.write("in/2026-01-01.jsonl", events(0, 10))
     for interval in (None, (day(1), day(1)), (day(2), day(1))):
         with pytest.raises(TerminalError, match="events selects by interval.*--interval"):
-            run_batch(ledger, spec, "r1", LocalEngine(), interval, say=quiet)
+            run_batch(ledger, spec, "r1", LocalEngine(), interval, log=quiet)
     assert stored(ledger, "batch") == 0
 
 

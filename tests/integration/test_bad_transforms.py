@@ -79,7 +79,7 @@ def spec_with(bench: Workbench, *functions: str, **changes: object):
 
 
 def run(ledger: Ledger, spec, key: str, engine: SparkEngine | LocalEngine) -> Ran:
-    return run_batch(ledger, spec, key, engine, say=quiet)
+    return run_batch(ledger, spec, key, engine, log=quiet)
 
 
 def rows_of(sink: Path) -> list[dict]:

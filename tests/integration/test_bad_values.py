@@ -73,7 +73,7 @@ def test_no_text_of_records_is_told(bench: Workbench, ledger: Ledger, line: byte
     spec = bench.spec(limits={"quarantine_ratio_max": 0.1, "log_samples": False})
     said: list[str] = []
     with pytest.raises(LimitError, match=r"a\.jsonl' byte 0: \w+") as caught:
-        run_batch(ledger, spec, "r1", LocalEngine(), say=said.append)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=said.append)
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
     batch = plan(ledger, spec, "r1").batch.batch_id
     staged = stage(ledger, spec, batch, LocalEngine(), said.append)
@@ -112,7 +112,7 @@ def test_no_text_of_a_failed_transform_is_told(
     bench.write("in/a.jsonl", [{"id": SECRET}])
     spec = bench.spec(transforms=["casts:cast"], limits={"log_samples": False})
     with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as caught:
-        run_batch(ledger, spec, "r1", spark_engine, say=print)
+        run_batch(ledger, spec, "r1", spark_engine, log=print)
     assert SECRET not in str(caught.value) and caught.value.__cause__ is None
 
 

@@ -69,7 +69,7 @@ def machine(
 
     real = module.open_engine
     monkeypatch.setattr(
-        module, "open_engine", lambda where, say: (own if where == "local" else real)(where, say)
+        module, "open_engine", lambda where, log: (own if where == "local" else real)(where, log)
     )
     monkeypatch.setenv("SEMEL_STATE_DIR", str(bench.folder / "no-stack"))
     monkeypatch.setenv(settings.SPARK_VARIABLE, "local")

@@ -30,7 +30,7 @@ def refused(ledger: Ledger, statement: str, constraint: str) -> None:
 def test_a_claim_is_bounded(bench: Workbench, ledger: Ledger, span: str) -> None:
     """An empty or unbounded range is no claim."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
     refused(ledger, CLAIM.format(span=span), "claim_bounded|claim_disjoint")
 
 
@@ -39,7 +39,7 @@ def test_a_claim_is_bounded(bench: Workbench, ledger: Ledger, span: str) -> None
 def test_a_position_is_claimed_once(bench: Workbench, ledger: Ledger, span: str) -> None:
     """A claim that overlaps with another one of its source partition is refused."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
     refused(ledger, CLAIM.format(span=span), "claim_disjoint")
 
 
@@ -47,7 +47,7 @@ def test_a_position_is_claimed_once(bench: Workbench, ledger: Ledger, span: str)
 def test_an_attempt_that_lost_a_record_cannot_be_staged(bench: Workbench, ledger: Ledger) -> None:
     """Read is the sum of what became of the records, or the attempt stays unstaged."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
     refused(ledger, "UPDATE semel.attempt SET survivors = survivors - 1", "attempt_accounted")
 
 
@@ -57,7 +57,7 @@ def test_a_final_name_belongs_to_one_batch(bench: Workbench, ledger: Ledger) -> 
     spec = bench.spec()
     for name, start in (("a", 0), ("b", 5)):
         bench.write(f"in/{name}.jsonl", events(start, start + 5))
-        run_batch(ledger, spec, name, LocalEngine(), say=quiet)
+        run_batch(ledger, spec, name, LocalEngine(), log=quiet)
     statement = (
         "UPDATE semel.manifest_file SET final_path = (SELECT final_path FROM semel.manifest_file"
         " WHERE batch_id = 1 LIMIT 1) WHERE batch_id = 2"
@@ -84,7 +84,7 @@ def test_a_finalized_batch_is_never_given_up(bench: Workbench, ledger: Ledger) -
     """Abandon is refused, and finalize answers from the ledger when retention took the files."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 5))
-    done = run_batch(ledger, spec, "r1", LocalEngine(), say=quiet).finalized
+    done = run_batch(ledger, spec, "r1", LocalEngine(), log=quiet).finalized
     with pytest.raises(StateError, match="finalized, not planned"):
         abandon(ledger, done.batch.batch_id, "by mistake")
     for file in spec.sink_path().glob("*.parquet"):

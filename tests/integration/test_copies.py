@@ -79,7 +79,7 @@ def test_a_small_copy_stays_refused_when_its_file_goes_on(
     def go(day: int = 0) -> dict[str, str]:
         when = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1)) if window else None
         told[:] = run_batch(
-            ledger, spec, f"r{next(runs)}", LocalEngine(), when, say=quiet
+            ledger, spec, f"r{next(runs)}", LocalEngine(), when, log=quiet
         ).plan.refusals
         return refusals(ledger)
 

@@ -58,10 +58,10 @@ def test_every_type(
     spec = csv_spec(bench, record_id=record_id, sink={"partition_by": keys})
     records = [FULL, EMPTY, BARE] if record_id != ["day", "money", "at"] else [FULL]
     bench.write("in/a.jsonl", records)
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     if record_id:
         bench.write("in/a.jsonl", records, mode="ab")
-    run_batch(ledger, spec, "r2", engine, say=quiet)
+    run_batch(ledger, spec, "r2", engine, log=quiet)
     rows = {row["id"]: row for row in dataset(spec.sink_path()).to_table().to_pylist()}
     for record in records:
         found = rows.pop(record["id"])
@@ -80,7 +80,7 @@ def test_one_column_of_nulls(bench: Workbench, ledger: Ledger, engine: LocalEngi
     """A row that is an empty line is a row for the audit and for semel's reader."""
     spec = csv_spec(bench, source={"schema": {"t": "string"}}, record_id=None)
     bench.write("in/a.jsonl", [{"t": None}, {"t": ""}, {"t": "a\n\nb"}, {"t": None}])
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     table = dataset(spec.sink_path()).to_table()
     assert table.column("t").to_pylist() == [None, "", "a\n\nb", None]
     assert audit(spec).ok
@@ -93,7 +93,7 @@ def test_the_audit_sees_a_changed_field(
     for at, (old, new) in enumerate([(b"full", b"fill"), (b"\nbare,,", b'\nbare,"",')]):
         spec = csv_spec(bench, name=f"p{at}", record_id=None, sink={"path": f"out/p{at}"})
         bench.write("in/a.jsonl", [FULL, EMPTY, BARE])
-        run_batch(ledger, spec, "r1", engine, say=quiet)
+        run_batch(ledger, spec, "r1", engine, log=quiet)
         assert audit(spec).ok
         (marker,) = archive.markers(archive.of(spec)).iterdir()
         content = json.loads(marker.read_text())
@@ -147,7 +147,7 @@ def test_what_spark_makes(
     """NaN and infinities are held, for semel's reader and for Spark's with the page's options."""
     bench.write("in/a.jsonl", [{"id": f"{n}", "n": n, "at": f"2024-01-0{n + 1}"} for n in range(4)])
     spec = transformed(bench, "odd")
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     settled(spec)
     rows = dataset(spec.sink_path()).to_table().sort_by("id").to_pylist()
     assert [repr(row["x"]) for row in rows] == ["nan", "inf", "-inf", "0.5"]
@@ -166,7 +166,7 @@ def test_every_type_passes_through_a_transform(
     (bench.transforms / "shapes.py").write_text(CODE)
     bench.write("in/a.jsonl", [FULL, BARE])
     spec = csv_spec(bench, transforms=["shapes:same"])
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert audit(spec).ok
     for row in dataset(spec.sink_path()).to_table().drop_columns(["g"]).to_pylist():
         assert row == {k: v for k, v in READ[row["id"]].items() if k != "g"}
@@ -181,7 +181,7 @@ def test_years_that_nobody_reads(
     bench.write("in/a.jsonl", [{"id": "a", "n": 1}])
     spec = transformed(bench, "years", form)
     with pytest.raises(TerminalError, match="column 'y' holds dates of years 10000 to 10000"):
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
 
 
 # Attacks S22.
@@ -200,6 +200,6 @@ def test_a_column_that_no_field_holds(
     bench.write("in/a.jsonl", [{"id": "a", "n": 1}])
     spec = transformed(bench, name, form)
     with pytest.raises(TerminalError, match=f"column {why}"):
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     # Ids are written before the transforms' job; of its tasks' files there is none.
     assert not list(spec.sink_path().rglob("data/t*"))

@@ -19,7 +19,7 @@ from semel.spec.pipeline import Spec
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 # Attacks D1.

@@ -42,7 +42,7 @@ def numbers() -> Iterator[int]:
 
 
 def run(ledger: Ledger, spec: pipeline.Spec, request: str = "r1") -> Ran:
-    return run_batch(ledger, spec, request, LocalEngine(), say=quiet)
+    return run_batch(ledger, spec, request, LocalEngine(), log=quiet)
 
 
 @FEW

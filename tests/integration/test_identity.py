@@ -21,7 +21,7 @@ OLD = ("record_id", "scope", "shards")
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def visits(bench: Workbench, name: str, first: int, last: int) -> Path:
@@ -108,12 +108,12 @@ def test_an_id_column_that_a_transform_drops_keeps_its_type(
     (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('what')\n")
     numbers(bench, "a", 0, 100)
     spec = by_number(bench, transforms=["drop:run"])
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     numbers(bench, "again", 0, 100)
     changed = by_number(bench, "string", transforms=["drop:run"])
     with pytest.raises(TerminalError, match="cannot change from integer to text"):
-        run_batch(ledger, changed, "r2", spark_engine, say=quiet)
-    run_batch(ledger, spec, "r2", spark_engine, say=quiet)
+        run_batch(ledger, changed, "r2", spark_engine, log=quiet)
+    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
     assert settled(spec).counts.rows_written == 100
 
 

@@ -43,9 +43,9 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
     """Those of the survivors, once; readers of data and the audit are not disturbed."""
     spec = bench.spec(dedup={"keep_ids": True})
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     bench.write("in/b.jsonl", [*events(40, 60)])
-    run_batch(ledger, spec, "r2", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
     assert kept(spec) == hashes(ids(0, 50))
     assert kept(spec, 1) == hashes(ids(50, 60))
     assert settled(spec).ids == ids(0, 60)
@@ -57,7 +57,7 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
     spec = bench.spec(dedup=dedup, record_time="at")
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(spec.sink_path() / file.path)
@@ -74,7 +74,7 @@ def test_transforms_keep_ids_by_default(
     dedup = {} if declared is None else {"keep_ids": declared}
     spec = bench.spec(transforms=["drop:run"], dedup=dedup)
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9)])
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert kept(spec) == (hashes(ids(0, 50)) if declared is None else set())
     assert audit(spec).ok
 
@@ -92,7 +92,7 @@ def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None
     """The audit finds a file of ids that has fewer than the batch has survivors."""
     spec = bench.spec(dedup={"keep_ids": True, "shards": 1})
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     path = spec.sink_path() / file.path

@@ -125,10 +125,10 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
 
     bench.write("in/a.jsonl", events(0, 10))
     bench.write("in/hole.jsonl", [b"\0" * 4096 + json.dumps(events(10, 11)[0]).encode()])
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     assert "0 source files hold what none of them has" in said("nope")
     bench.write("in/a.jsonl", [])
-    run_batch(ledger, spec, "r2", engine, say=quiet)
+    run_batch(ledger, spec, "r2", engine, log=quiet)
     path = bench.write("in/a.jsonl", events(20, 30))
     assert "1 source file holds what none of them has" in said("nope")
     plan(ledger, spec, "r3")

@@ -43,7 +43,7 @@ def declared(bench: Workbench, name: str = "events", **sink: object) -> Spec:
 
 
 def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), say=quiet)
+    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def there(table: Warehouse, name: str = "events") -> list[str]:
@@ -107,8 +107,8 @@ def test_the_later_commit_wins_in_any_order_of_finalize(
     for number in (1, 2):
         bench.write(f"in/{number}.jsonl", [{"id": f"of {number}", "n": 7, "at": None}])
         batch = plan(ledger, spec, f"r{number}").batch.batch_id
-        stage(ledger, spec, batch, LocalEngine(), say=quiet)
-        commit(ledger, spec, batch, lambda: None, say=quiet)
+        stage(ledger, spec, batch, LocalEngine(), log=quiet)
+        commit(ledger, spec, batch, lambda: None, log=quiet)
         batches.append(batch)
     for batch in reversed(batches):
         finalize(ledger, spec, batch)
@@ -163,7 +163,7 @@ def test_a_table_that_does_not_fit_is_refused_before_any_work(
 
     batch = plan(ledger, spec, "r1").batch.batch_id
     with pytest.raises(TerminalError, match="lacks the column .n."):
-        stage(ledger, spec, batch, LocalEngine(before_write=reads), say=quiet)
+        stage(ledger, spec, batch, LocalEngine(before_write=reads), log=quiet)
     table.run("ALTER TABLE events ADD n bigint, ADD at timestamptz")
     run(ledger, spec, "r1")
     assert there(table) == ids(0, 5)
@@ -180,8 +180,8 @@ def test_rows_that_the_table_refuses_after_the_commit(
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
     batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
-    commit(ledger, spec, batch, lambda: None, say=quiet)
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
     table.run(
         "CREATE TABLE events (id text, n bigint CHECK (n <> 7), at timestamptz,"
         " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
@@ -210,7 +210,7 @@ def test_a_lost_ledger_is_adopted_from_the_archive(
     lose(ledger)
     with pytest.raises(TerminalError, match="holds .*`semel adopt events`"):
         run(ledger, spec, "r1")
-    assert adopt(ledger, spec, say=quiet).batches == 1
+    assert adopt(ledger, spec, log=quiet).batches == 1
     bench.write("in/b.jsonl", events(10, 30))
     run(ledger, spec, "r2")
     assert there(table) == ids(0, 30)
@@ -234,10 +234,10 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     with pytest.raises(TerminalError, match=r"holds .* of semel"):
         run(ledger, spec, "r1")
     with pytest.raises(TerminalError, match=r"rows of batches 1, .*_semel_batch IN \(1\)"):
-        adopt(ledger, spec, say=quiet)
+        adopt(ledger, spec, log=quiet)
     table.run("DELETE FROM events WHERE _semel_batch IN (1)")
     table.run("DELETE FROM semel_batch WHERE batch_id IN (1)")
-    adopt(ledger, spec, say=quiet)
+    adopt(ledger, spec, log=quiet)
     run(ledger, spec, "r1")
     assert there(table) == ids(0, 20)
     proven(spec)
@@ -263,8 +263,8 @@ def test_a_batch_lands_where_it_was_planned(
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
     batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), say=quiet)
-    commit(ledger, spec, batch, lambda: None, say=quiet)
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
     other = table.dsn.rpartition("/")[0] + "/nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
     with pytest.raises(StateError, match="put the declaration or the connection back"):

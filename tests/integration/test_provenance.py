@@ -78,11 +78,11 @@ def test_a_marker_names_its_code(
     spec = both(bench)
     for number, stop in enumerate((5, 10), start=1):
         bench.write(f"in/{number}.jsonl", events(stop - 5, stop))
-        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
         (bench.folder / ".git" / "HEAD").write_text("b" * 40 + "\n")
     second = written(bench, 1, 3)
     bench.write("in/3.jsonl", events(10, 15))
-    run_batch(ledger, spec, "r3", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r3", spark_engine, log=quiet)
     found = [marked(spec, number) for number in (1, 2, 3)]
     assert [m["code"]["git_commit"] for m in found] == ["a" * 40, "b" * 40, "b" * 40]
     assert {m["code"]["semel"] for m in found} == {__version__}
@@ -146,7 +146,7 @@ def test_an_edit_while_stage_runs_counts_for_the_next(
     spec = both(bench)
     bench.write("in/a.jsonl", events(0, 5))
     edited = EditedEngine(spark_engine, lambda: written(bench, 7, 7))
-    run_batch(ledger, spec, "r1", edited, say=quiet)
+    run_batch(ledger, spec, "r1", edited, log=quiet)
     assert sorted(row["n"] for row in settled(spec).rows) == [2, 4, 6, 8, 10]
     assert marked(spec, 1)["code"]["files"] == {n: sha256(text) for n, text in texts.items()}
 
@@ -163,7 +163,7 @@ def test_an_edit_that_keeps_size_and_time_runs(
         os.utime(path, (1_700_000_000, 1_700_000_000))
         spec = spec or both(bench)
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 1))
-        run_batch(ledger, spec, f"r{number}", spark_engine, say=quiet)
+        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
     assert sorted(row["n"] for row in settled(spec).rows) == [11, 22]
 
 
@@ -178,9 +178,9 @@ def test_a_damaged_copy_is_loud(
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"SELECT")
     with pytest.raises(CorruptionError, match="does not hold the text"):
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     kept.unlink()
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert kept.read_bytes() == texts["times.sql"]
     assert settled(spec).counts.survivors == 5
 

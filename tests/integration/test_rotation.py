@@ -199,7 +199,7 @@ def test_packed_while_stage_runs(
     batch = plan(ledger, spec, "r1").batch
     engine = LocalEngine(before_write=lambda _: moved(log))
     with pytest.raises(RetryableError, match="copied or packed .* run stage again"):
-        stage(ledger, spec, batch.batch_id, engine, say=quiet)
+        stage(ledger, spec, batch.batch_id, engine, log=quiet)
     append(log, 10, 12)
     run(ledger, spec, "r1")
     run(ledger, spec, "r2")

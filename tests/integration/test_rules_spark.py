@@ -138,7 +138,7 @@ def test_the_driver_needs_each_report_once(
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "_read_only", again)
         with pytest.raises(RetryableError, match="each split below 1 once"):
-            run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert settled(spec).ids == []
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert settled(spec).ids == ids(0, 5)

@@ -23,7 +23,7 @@ def leaves_a_view(frame):
 
 def _run(remote: str, dsn: str, path: Path) -> None:
     with open_engine(remote, quiet) as engine, Ledger(dsn) as ledger:
-        run_batch(ledger, pipeline.load(path), "r1", engine, say=quiet)
+        run_batch(ledger, pipeline.load(path), "r1", engine, log=quiet)
 
 
 def test_a_query_keeps_what_it_was_made_of(

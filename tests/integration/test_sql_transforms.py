@@ -47,9 +47,9 @@ def test_partial_counts_by_day(
     written(bench, by_day=BY_DAY)
     spec = bench.spec(transforms=["by_day.sql"])
     bench.write("in/a.jsonl", [*on_days(0, 100), *on_days(0, 20), b"{bad"])
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     bench.write("in/b.jsonl", on_days(90, 250))
-    run_batch(ledger, spec, "r2", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
     found = settled(spec)
     assert len(found.rows) == 6
     days, total = Counter(), 0
@@ -82,7 +82,7 @@ def test_the_demos_flights_by_day(
                 for n in range(batch * 15, batch * 15 + 20)
             ],
         )  # fmt: skip
-        run_batch(ledger, spec, f"r{batch}", spark_engine, say=quiet)
+        run_batch(ledger, spec, f"r{batch}", spark_engine, log=quiet)
     rows = settled(spec).rows
     assert sorted((row["day"], row["carrier"], row["flights"]) for row in rows) == [
         (date(2013, 1, 1), "UA", 8), (date(2013, 1, 1), "UA", 10),
@@ -109,7 +109,7 @@ def test_sql_and_python_in_a_row(
     )
     spec = bench.spec(transforms=["more.sql", "own_view:own", "more.sql", "last.sql"])
     bench.write("in/a.jsonl", on_days(0, 100))
-    run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert sorted((row["id"], row["n"]) for row in settled(spec).rows) == [
         ("e000000", 30), ("e000001", 40)
     ]  # fmt: skip
@@ -141,13 +141,13 @@ def test_sql_that_spark_refuses_stops_the_batch(
     spec = bench.spec(transforms=["good.sql", "bad.sql"])
     bench.write("in/a.jsonl", on_days(0, 10))
     with pytest.raises(TerminalError, match=said) as raised:
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     assert "good.sql" not in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
     assert settled(spec).ids == []
     abandon(ledger, 1, "its transform is wrong")
     mended = bench.spec()
-    run_batch(ledger, mended, "r1", LocalEngine(), say=quiet)
+    run_batch(ledger, mended, "r1", LocalEngine(), log=quiet)
     assert settled(mended).ids == ids(0, 10)
 
 
@@ -163,14 +163,14 @@ def test_sql_that_changed_after_it_was_declared(
         bench.write("in/a.jsonl", on_days(0, 10))
         written(bench, daily="SELECT id FROM records\nUNION ALL SELECT id FROM others")
         with pytest.raises(TerminalError, match=r"daily\.sql:2:26: there is no table others"):
-            run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
         with pytest.raises(SpecError, match="there is no table others"):
             bench.spec(transforms=["daily.sql"])
         (bench.transforms / "daily.sql").unlink()
         with pytest.raises(TerminalError, match=r"daily\.sql cannot be read: No such file"):
-            run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
         written(bench, daily="SELECT id FROM records")
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     finally:
         session.sql("DROP TABLE others")
     assert settled(spec).ids == ids(0, 10)
@@ -187,7 +187,7 @@ def test_a_table_of_that_name_is_not_read(
         written(bench, daily="SELECT id FROM records")
         spec = bench.spec(transforms=["daily.sql"])
         bench.write("in/a.jsonl", on_days(0, 10))
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
     finally:
         session.sql("DROP TABLE records")
         session.catalog.dropGlobalTempView("records")

@@ -24,7 +24,7 @@ def through_spark(
     bench: Workbench, ledger: Ledger, engine: SparkEngine, spec: Spec
 ) -> list[dict]:
     """The output's rows as its files hold them, in the order of their ids; the audit agrees."""
-    run_batch(ledger, spec, "r1", engine, say=quiet)
+    run_batch(ledger, spec, "r1", engine, log=quiet)
     settled(spec)
     rows = []
     for marker in markers(spec.sink_path()):
@@ -140,4 +140,4 @@ def test_a_map_with_other_keys_is_no_json(
     bench.write("in/a.jsonl", [b'{"id":"0"}'])
     spec = bench.spec(sink={"format": "jsonl"}, transforms=["counted:counted"])
     with pytest.raises(TerminalError, match="column 'm' holds maps whose keys are int32"):
-        run_batch(ledger, spec, "r1", spark_engine, say=quiet)
+        run_batch(ledger, spec, "r1", spark_engine, log=quiet)

@@ -43,7 +43,7 @@ def test_a_header_is_no_evidence(bench: Workbench, ledger: Ledger, gone: str) ->
 
     def go(day: int) -> list:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1)) if window else None
-        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, say=quiet)
+        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, log=quiet)
         return list(done.plan.refusals)
 
     assert go(0) == []
@@ -95,7 +95,7 @@ def test_mtime_intervals_and_rotation(bench: Workbench, ledger: Ledger) -> None:
 
     def go(day: int) -> list:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
-        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, say=quiet)
+        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, log=quiet)
         return list(done.plan.refusals)
 
     for day in range(3):
@@ -147,7 +147,7 @@ def test_renamed_between_plan_and_stage(bench: Workbench, ledger: Ledger) -> Non
     batch = plan(ledger, spec, "r1").batch
     log.rename(log.with_name("app.log.1"))
     append(log, 10, 15)
-    stage(ledger, spec, batch.batch_id, LocalEngine(), say=quiet)
+    stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
     run(ledger, spec, "r1")
     run(ledger, spec, "r2")
     assert settled(spec).ids == ids(0, 15)
@@ -160,7 +160,7 @@ def test_renamed_while_stage_runs(bench: Workbench, ledger: Ledger) -> None:
     append(log, 0, 10)
     batch = plan(ledger, spec, "r1").batch
     engine = LocalEngine(before_write=lambda _: log.rename(log.with_name("app.log.1")))
-    stage(ledger, spec, batch.batch_id, engine, say=quiet)
+    stage(ledger, spec, batch.batch_id, engine, log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 10)
 

@@ -24,7 +24,7 @@ from semel.spark.engine import SparkEngine
 from semel.spark.session import interrupt, open_engine
 from semel.spark.settings import settings_for
 from semel.spec.pipeline import Spec
-from semel.stage import Say, stage
+from semel.stage import Log, stage
 
 CONNECTIONS = ("semel_spark", "spark_default")
 """The Airflow connections that say where Spark is: the first one that there is."""
@@ -47,11 +47,11 @@ class Stager:
     the ledger's address unseen nor hand back its answer.
     """
 
-    def __init__(self, ledger: Ledger, spec: Spec, batch_id: int, say: Say) -> None:
+    def __init__(self, ledger: Ledger, spec: Spec, batch_id: int, log: Log) -> None:
         self.ledger = ledger
         self.spec = spec
         self.batch_id = batch_id
-        self.say = say
+        self.log = log
         self._engine: SparkEngine | None = None
         self._hook: SparkSubmitHook | None = None
 
@@ -76,10 +76,10 @@ class Stager:
             self._hook.on_kill()
 
     def _over_connect(self, remote: str) -> str:
-        with open_engine(remote, self.say) as engine:
+        with open_engine(remote, self.log) as engine:
             self._engine = engine
             try:
-                answer = stage(self.ledger, self.spec, self.batch_id, engine, self.say)
+                answer = stage(self.ledger, self.spec, self.batch_id, engine, self.log)
             finally:
                 self._engine = None
         return summary.stage(answer)

@@ -41,10 +41,10 @@ def check(
         except SpecError as error:
             broken = str(error).splitlines()[0]
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         output.progress.print(line, markup=False)
 
-    found = look(specs, spark, say)
+    found = look(specs, spark, log)
     if broken:
         found.add("pipelines", broken, "semel validate")
 

@@ -122,7 +122,7 @@ def adopt(
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with open_ledger() as ledger:
         done = take_over(
-            ledger, spec, others, forget_ids=forget_ids, say=output.progress.print
+            ledger, spec, others, forget_ids=forget_ids, log=output.progress.print
         )
     output.emit({"adopted": done}, as_json=as_json, render=lambda: print(summary.adopt(done)))
 

@@ -51,11 +51,11 @@ def run(
     # One name for all runs by hand: the request finds its batch again, and then plans the next.
     request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         output.progress.print(line, markup=False)
 
-    with open_ledger() as ledger, open_engine(spark or settings.spark_remote(), say) as engine:
-        done = run_batch(ledger, spec, request, engine, window, say)
+    with open_ledger() as ledger, open_engine(spark or settings.spark_remote(), log) as engine:
+        done = run_batch(ledger, spec, request, engine, window, log)
 
     def render() -> None:
         print(summary.plan(done.plan))

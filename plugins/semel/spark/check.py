@@ -31,7 +31,7 @@ from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
 from semel.spec.pipeline import Spec
-from semel.stage import Say
+from semel.stage import Log
 from semel.storage import check_links, check_links_of
 
 _REMEDIES = {
@@ -84,16 +84,16 @@ class Found:
         self.checks.append(Check(name=name, detail=detail, remedy=remedy))
 
 
-def check(specs: list[Spec], spark: str | None, say: Say) -> Found:
+def check(specs: list[Spec], spark: str | None, log: Log) -> Found:
     """Look at everything for these pipelines. `spark`: a master or a Connect server's address.
 
     None: the one that is declared. What is wrong is an answer, and no error.
     """
     found = Found()
     with ExitStack() as stack:
-        say("the ledger")
+        log("the ledger")
         ahead, key = _ledger(found, stack)
-        say("the folders")
+        log("the folders")
         folders, (sources, samples) = _folders(found, stack, specs), _sources(found, specs)
         needed = not specs or any(not spec.by_position for spec in specs)
         asked = probe.Asked(
@@ -106,9 +106,9 @@ def check(specs: list[Spec], spark: str | None, say: Say) -> Found:
         )
         for folder in folders:
             (folder / "driver").write_text(asked.token, encoding="utf-8")
-        say("Spark")
+        log("Spark")
         began = time.time()
-        if _spark(found, spark, asked, say):
+        if _spark(found, spark, asked, log):
             _executors(found, asked, needed=needed)
             _links(found, folders)
             _clocks(found, ahead, began, time.time())
@@ -225,10 +225,10 @@ def _sample(path: Path) -> probe.Sample:
     return probe.Sample(path=str(path), length=len(head), digest=digest)
 
 
-def _spark(found: Found, spark: str | None, asked: probe.Asked, say: Say) -> bool:
+def _spark(found: Found, spark: str | None, asked: probe.Asked, log: Log) -> bool:
     """Run the tasks. Whether they answered."""
     try:
-        with open_engine(spark or settings.spark_remote(), say) as engine:
+        with open_engine(spark or settings.spark_remote(), log) as engine:
             session = engine.session
             found.add("Spark", f"version {session.version} answers, and has the settings")
             found.answers += _asked(session, asked)

@@ -19,7 +19,7 @@ from semel import limits
 from semel.errors import UnavailableError
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
-from semel.stage import Say
+from semel.stage import Log
 
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
@@ -28,7 +28,7 @@ _CONNECT_PORT = 15002  # Spark's own default
 
 
 @contextmanager
-def open_engine(remote_or_master: str, say: Say = print) -> Iterator[SparkEngine]:
+def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine]:
     """An engine on `sc://host:port`, on a master such as `local[4]`, or on SUBMITTED.
 
     UnavailableError: Spark does not answer. TerminalError: it lacks a setting that semel needs.
@@ -42,10 +42,10 @@ def open_engine(remote_or_master: str, say: Say = print) -> Iterator[SparkEngine
         except PySparkException as error:
             raise _away(remote_or_master, error) from error
         if connect:
-            session.registerProgressHandler(_Progress(say))
+            session.registerProgressHandler(_Progress(log))
             yield engine
         else:
-            with _watched(session, _Progress(say)):
+            with _watched(session, _Progress(log)):
                 yield engine
     finally:
         session.stop()
@@ -99,8 +99,8 @@ def _away(where: str, error: Exception) -> UnavailableError:
 class _Progress:
     """Says how many tasks are done, when that changed, at most every few seconds."""
 
-    def __init__(self, say: Say) -> None:
-        self.say = say
+    def __init__(self, log: Log) -> None:
+        self.log = log
         self.said = ""
         self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
 
@@ -119,7 +119,7 @@ class _Progress:
         done, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
         line = f"Spark: {done} of {total} tasks done, {running} running"
         if total and line != self.said and time.monotonic() >= self.next_time:
-            self.say(line)
+            self.log(line)
             self.said = line
             self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
 
