@@ -25,7 +25,9 @@ _WAIT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def _server(
+    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
+) -> Iterator[str]:
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     conf = spark_server.CONF | {
         "spark.connect.grpc.binding.port": str(port),
@@ -38,6 +40,8 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "SPARK_HOME": str(spark_server.installed()),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "PYSPARK_PYTHON": sys.executable,
+        "SEMEL_STATE_DIR": str(executors_state),
+        "SEMEL_LEDGER_DSN": "",
     }
     command = [spark_server.installed() / "bin" / "spark-submit", "--master", "local[1]"]
     with open(folder / "log", "wb") as log:

@@ -329,7 +329,7 @@ def doomed(
     place: tuple[str, int],
 ) -> None:
     """In a process of its own: a run or a collect that ends at a point as SIGKILL would end it."""
-    os.environ.update(environment)
+    os.environ.update(environment, SEMEL_LEDGER_DSN=dsn)
     tune(pytest.MonkeyPatch(), Clock(dsn))
     point, nth = place
     faults.arm(point, lambda: os._exit(faults.EXIT_CODE), nth)

@@ -223,7 +223,7 @@ def every_order(scene: Scene, points: tuple[str, ...], after: After, **acts: Act
     started = time.monotonic()
     bound = {name: partial(_act, scene, act) for name, act in acts.items()}
     with Play(scene.ledger.dsn, bound, points) as cast:
-        saved = _Saved(cast.connection, scene.spec.sink_path())
+        saved = _Saved(cast.connection, scene.spec.sink_path().parent)
 
         def play(wanted: tuple[str, ...]) -> Played:
             saved.again()

@@ -306,7 +306,10 @@ def test_a_name_is_taken_before_the_link(scene: Scene) -> None:
     """A file that appears under a final name after finalize looked stays as it is, and stops it."""
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
-    text = "SELECT final_path FROM semel.manifest_file WHERE batch_id = :batch ORDER BY ordinal"
+    text = (
+        "SELECT final_path FROM semel.manifest_file WHERE batch_id = :batch AND kind = 'data'"
+        " ORDER BY ordinal"
+    )
     [first, *_] = [Path(row["final_path"]) for row in sql(scene.ledger, text, batch=batch_id)]
     marker = archive.of(scene.spec) / "markers" / f"b{batch_id:08d}.json"
     with (

@@ -256,6 +256,7 @@ def machine_dsn(postgres: str, template: str) -> Iterator[str]:
 def arena(machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
     clock = Clock(machine_dsn)
     tune(monkeypatch, clock)
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", machine_dsn)
     with Mortal(machine_dsn) as ledger:
         yield Arena(folder=tmp_path, ledger=ledger, clock=clock, patch=monkeypatch)
     clock.close()

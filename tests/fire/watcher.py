@@ -20,6 +20,7 @@ import xxhash
 
 from semel.manifest import Kind
 from semel.reader import Marker, marker_paths, read_marker
+from semel.sinks import archive
 
 PASS_SECONDS = 1.0
 
@@ -60,12 +61,12 @@ class Watch:
         if self.markers:
             self._read(dice.choice(self.markers))
             self.seen.read_again += 1
-        for path in marker_paths(self.sink):
+        for path in marker_paths(archive.place(self.sink)):
             if path not in self.sights:
                 self._take(path)
 
     def _take(self, path: Path) -> None:
-        marker = read_marker(path)
+        marker = read_marker(path, self.sink)
         for record_id in self._read(marker):
             before = self.batch_of.setdefault(record_id, marker.batch_id)
             if before != marker.batch_id:
@@ -74,7 +75,7 @@ class Watch:
                 )
             self.seen.records += 1
         self.markers.append(marker)
-        listed = [self.sink / file.path for file in marker.files]
+        listed = [marker.path_of(file) for file in marker.files]
         self.sights |= {file: _sight(file) for file in [path, *listed]}
         self.seen.batches += 1
 

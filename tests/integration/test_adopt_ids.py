@@ -85,7 +85,7 @@ def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     parts = partitions_of(spec, [marker], list_files(spec).files)
     of = {part.known.source_partition_id: part for part in parts}
     claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
-    made = ids_of(spec.sink_path(), marker, claims)
+    made = ids_of(marker, claims)
     spans = {(part.bucket_start, part.bucket_end) for part in made}
     assert len(spans) == 1
     return {part.shard: set(zip(part.h1.tolist(), part.h2.tolist(), strict=True)) for part in made}
@@ -115,10 +115,10 @@ def test_three_ways_to_the_same_ids(
     assert sum(map(len, kept.values())) == 100
     for kind in (Kind.IDS, Kind.DATA):
         for file in marker.of_kind(kind):
-            (spec.sink_path() / file.path).unlink()
+            marker.path_of(file).unlink()
         assert found(spec, marker) == kept, f"without {kind}"
     for file in marker.of_kind(Kind.DECISIONS):
-        (spec.sink_path() / file.path).unlink()
+        marker.path_of(file).unlink()
     with pytest.raises(GoneError, match=r"ids files: .*; output: .*; source: "):
         found(spec, marker)
 
@@ -135,7 +135,7 @@ def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken
     path = bench.write("in/a.jsonl", events(0, 50))
     run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (marker,) = markers(spec.sink_path())
-    output = spec.sink_path() / marker.files[0].path
+    output = marker.path_of(marker.files[0])
     if broken == "changed":
         data = bytearray(output.read_bytes())
         data[len(data) // 2] ^= 1
@@ -195,7 +195,7 @@ def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     (bench.data / "in" / "1.jsonl").unlink()
     marker = markers(spec.sink_path())[1]
-    (spec.sink_path() / marker.files[0].path).unlink()
+    marker.path_of(marker.files[0]).unlink()
     with pytest.raises(TerminalError, match="batches 2 .*output: .*source: .*forget-ids"):
         adopt(ledger, spec, log=quiet)
     adopted = adopt(ledger, spec, forget_ids=True, log=quiet)
@@ -216,7 +216,7 @@ def test_a_bucket_that_lacks_ids_takes_no_more_records(bench: Workbench, ledger:
     lose(ledger)
     (bench.data / "in" / "0.jsonl").unlink()
     (marker,) = markers(spec.sink_path())
-    (spec.sink_path() / marker.files[0].path).unlink()
+    marker.path_of(marker.files[0]).unlink()
     adopt(ledger, spec, forget_ids=True, log=quiet)
     bench.write("in/again.jsonl", events(0, 12)[::-1])
     run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
@@ -244,9 +244,9 @@ def test_what_has_expired_is_not_made_again(
     backdate(second, 9)
     asked = []
 
-    def noted(sink: Path, marker: Marker, claims: list) -> list:
+    def noted(marker: Marker, claims: list) -> list:
         asked.append(marker.batch_id)
-        return ids_of(sink, marker, claims)
+        return ids_of(marker, claims)
 
     monkeypatch.setattr("semel.adopt.ids_of", noted)
     lose(ledger)

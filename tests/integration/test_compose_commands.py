@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from fix_postgres import empty_database, free_port
+from fix_postgres import database, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 240
@@ -28,7 +28,7 @@ def services(postgres: str, tmp_path: Path) -> Iterator[dict]:
     """The services with values for .env, and with this test's server, port and folders."""
     server = sa.make_url(postgres)
     (tmp_path / "airflow").mkdir()
-    with empty_database(postgres) as ledger, empty_database(postgres) as airflow:
+    with database(postgres) as ledger, database(postgres) as airflow:
         text = (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
         text = re.sub(r"\$\{SEMEL_POSTGRES_PASSWORD:[^}]*\}", server.password, text)
         text = re.sub(r"\$\{\w+:[^}]*\}", secrets.token_hex(32), text)

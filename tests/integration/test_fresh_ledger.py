@@ -81,7 +81,7 @@ def test_a_sink_does_not_move_into_another_ledgers_output(
     run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(5, 9))
     moved = bench.spec(sink={"path": "out/visits"})
-    with pytest.raises(TerminalError, match="out/visits holds markers .*batch 1 of 'visits'"):
+    with pytest.raises(TerminalError, match="_semel/visits holds markers .*batch 1 of 'visits'"):
         plan(ledger, moved, "r2")
     back = bench.spec()
     run(ledger, back, "r2")
@@ -114,7 +114,7 @@ def test_traces_hold_every_number(bench: Workbench) -> None:
         "day=1/00000014x3-events-1.parquet",
         "00000015x3-events-1.jsonl",
         "00000016x03-events-1.jsonl",
-        "00000017x3-events-1.csv",
+        "00000017x3-events-1.txt",
         "00000018x3-other-1.jsonl",
         "99999999999999999999999x3-events-1.jsonl",
     )

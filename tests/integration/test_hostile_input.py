@@ -33,7 +33,7 @@ FEW = settings(
 )
 
 
-SHOWN = NAMES.filter(lambda name: not name.startswith(b"."))
+SHOWN = NAMES.filter(lambda name: name and not name.startswith(b"."))
 
 
 @pytest.fixture
@@ -81,7 +81,8 @@ def test_any_files_with_any_names(
     survivors = found.counts.survivors
     assert survivors + len(found.decisions) + len(found.letters) == len(expected)
     assert survivors == len(found.rows) == len({row["id"] for row in found.rows})
-    assert {item.name for item in (bench.data / "out").iterdir()} <= {f"p{n}" for n in range(99)}
+    names = {"_semel", *(f"p{n}" for n in range(999))}
+    assert {item.name for item in (bench.data / "out").iterdir()} <= names
 
 
 # fmt: off
@@ -206,6 +207,7 @@ def test_a_link_within_the_folder_is_a_transform(bench: Workbench) -> None:
 def test_a_module_of_a_known_name_is_the_folders_own(bench: Workbench) -> None:
     """A file that is called like a module of Python is loaded itself, and is nobody else's."""
     (bench.transforms / "json.py").write_text("def dumps(frame):\n    return 'ours'\n")
-    [(_, found)] = load_transforms(bench.spec(transforms=["json:dumps"]).transforms)
-    assert found(None) == "ours" and json.dumps(None) == "null"
+    spec = bench.spec(transforms=["json:dumps"])
+    [found] = load_transforms(spec.transforms, {"json.py": b"def dumps(frame): return 'ours'"})
+    assert found.apply(None) == "ours" and json.dumps(None) == "null"
     assert where.transforms_dir() == bench.transforms

@@ -29,7 +29,7 @@ def proved(bench: Workbench, ledger: Ledger, form: str, source: dict, text: str)
     assert [place.what for place in find(spec, ["long"]).places] == ["output"]
     (marker,) = markers(spec.sink_path())
     (bench.data / "in").rename(bench.data / "away")  # So that adopt has the output alone.
-    assert sum(len(part.h1) for part in ids_of(spec.sink_path(), marker, marker.claims)) == 2
+    assert sum(len(part.h1) for part in ids_of(marker, marker.claims)) == 2
 
 
 @pytest.mark.parametrize("form", SINKS)

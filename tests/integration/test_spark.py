@@ -90,5 +90,5 @@ def test_readme_in_spark(spark: object, tmp_path: Path) -> None:
     sink = stored_sink(tmp_path)
     as_format_2(sink)
     found = {"spark": spark}
-    exec(snippet("Spark:").replace("data/out/flights", str(sink)), found)
+    exec(snippet("Spark:").replace("data/out", str(sink.parent)), found)
     assert found["flights"].count() == dataset(sink).count_rows() == 6

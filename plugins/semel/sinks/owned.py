@@ -35,7 +35,8 @@ def refuse_foreign_markers(
         shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
         raise TerminalError(
             f"{kept} holds markers of batches that {name!r} does not have in this ledger "
-            f"(batch {shown}); move the pipeline's own folder there first, or give it an empty one"
+            f"(batch {shown}); move the pipeline's own sink and archive there first, or give it an "
+            "empty sink"
         )
 
 
