@@ -89,9 +89,11 @@ class IdsEngine:
 
 
 def _file(job: StageJob, number: int, records: int) -> StagedFile:
+    path = job.data_dir / f"{number}"
+    path.write_bytes(b"\n")  # Stage looks whether it can be given a name.
     return StagedFile(
         kind=Kind.DATA,
-        path=str(job.data_dir / f"{number}"),
+        path=str(path),
         folder="",
         suffix=".parquet",
         records=records,
