@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from fix_dags import documented, parsed_files, write
 from semel import settings
@@ -173,3 +174,24 @@ def test_spark_has_a_connection_of_its_own_or_the_default(
     assert spark._connection().conn_id == "spark_default"
     monkeypatch.setenv("AIRFLOW_CONN_SEMEL_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     assert spark._connection().conn_id == "semel_spark"
+
+
+def test_a_sinks_connection_goes_where_the_sink_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only Airflow knows reaches the sink, and spark-submit; the environment's own wins."""
+    from airflow.sdk import Connection
+
+    from semel.airflow import surroundings
+    from semel.sinks.postgres.target import dsn_of
+
+    known = Connection(
+        conn_id="warehouse", conn_type="postgres", host="db", login="me", password="a/b@c",
+        schema="sales", port=5433,
+    )  # fmt: skip
+    monkeypatch.setattr(surroundings, "connection_of", lambda name: known)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "")
+    surroundings.find_connection("warehouse")
+    parts = conninfo_to_dict(dsn_of("warehouse"))
+    assert (parts["host"], parts["password"], parts["dbname"]) == ("db", "a/b@c", "sales")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://you@there/other")
+    surroundings.find_connection("warehouse")
+    assert conninfo_to_dict(dsn_of("warehouse"))["host"] == "there"
