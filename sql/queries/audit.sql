@@ -4,7 +4,7 @@
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
-                    checked BOOLEAN, proven BOOLEAN);
+                    checked BOOLEAN, replaced BOOLEAN, proven BOOLEAN);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
@@ -229,7 +229,7 @@ FROM (
                 WHEN written = 0 THEN 'the survivor is not in the output'
                 ELSE written || ' rows for ' || survivors || ' survivors' END AS what
     FROM met AS m JOIN batch USING (batch)
-    WHERE survivors <> written AND NOT (transformed AND written < survivors)
+    WHERE survivors <> written AND NOT ((transformed OR replaced) AND written < survivors)
     UNION ALL
     SELECT batch, part, pos, file, m.id, 'content', 'the row has other values than the record'
     FROM met AS m JOIN batch USING (batch)

@@ -115,6 +115,24 @@ def test_the_later_commit_wins_in_any_order_of_finalize(
     assert table.run("SELECT id, n, _semel_batch FROM events") == [("of 2", 7, batches[1])]
 
 
+def test_what_was_replaced_is_not_missing(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """The audit takes it so, and says so; a row that is missing of the last batch is found."""
+    spec = declared(bench, mode="upsert", key=["n"])
+    for number in (1, 2):
+        records = [{"id": f"{number}-{n}", "n": n, "at": None} for n in range(number, number + 5)]
+        bench.write(f"in/{number}.jsonl", records)
+        run(ledger, spec, f"r{number}")
+    assert there(table) == ["1-1", "2-2", "2-3", "2-4", "2-5", "2-6"]
+    verdict = audit(spec)
+    assert verdict.ok and any("count as replaced" in note for note in verdict.notes)
+    table.run("INSERT INTO events SELECT 'more', 99, at, 1, 1 FROM events LIMIT 1")
+    assert not audit(spec).ok, "a row that no record made"
+    table.run("DELETE FROM events WHERE n IN (6, 99)")
+    assert not audit(spec).ok, "a row of the last batch is missing"
+
+
 # Attacks PG8.
 def test_a_key_that_is_twice_in_a_batch_fails_at_stage(
     bench: Workbench, ledger: Ledger, table: Warehouse

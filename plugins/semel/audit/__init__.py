@@ -238,6 +238,7 @@ class _Audit:
                 "bucketed": marker.spec.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": marker.spec.sink.type != "files",
+                "replaced": self._may_be_replaced(marker),
                 "proven": marker.batch_id not in self._lost,
             }
             for marker in self._markers
@@ -307,17 +308,26 @@ class _Audit:
             self._findings.examine("sums")
             for name in Counts.__dataclass_fields__:
                 said, found = getattr(marker.counts, name), getattr(shown[batch], name)
+                if name == "rows_written" and self._may_be_replaced(marker):
+                    said = min(said, found)
                 if said != found:
                     what = f"the marker says {name} = {said}, source and files show {found}"
                     offender = Offender(what=what, batch=batch, file=marker.path.name)
                     self._findings.blame("sums", offender)
         return shown
 
+    def _may_be_replaced(self, marker: Marker) -> bool:
+        """Whether later batches may have replaced rows of this one, in mode upsert."""
+        upsert = getattr(marker.spec.sink, "mode", "append") == "upsert"
+        return upsert and marker is not self._markers[-1]
+
     def _verdict(self) -> Verdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
         notes = []
         if not self._markers:
             notes.append("no batch has been finalized here")
+        if any(self._may_be_replaced(marker) for marker in self._markers):
+            notes.append("mode upsert: of all batches but the last, missing rows count as replaced")
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
