@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import psutil
+import psycopg
 
 from airflow_rest import wait_for
 from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
@@ -33,9 +34,16 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     """
     run, airflow = "demo-week-02", stack.airflow
     demo = stack.begin("demo")
-    wait_for(lambda: run in airflow.runs("flights"), "the run", COMMAND_SECONDS_MAX)
-    wait_for(lambda: airflow.tasks("flights", run)["stage"].state == "running", "its stage")
-    airflow.fail("flights", run, "stage")
+    planned = (
+        "SELECT FROM semel.batch JOIN semel.pipeline USING (pipeline_id)"
+        " WHERE name = 'flights' AND status = 'planned'"
+    )
+    wait_for(lambda: stack.query(planned), "its plan", COMMAND_SECONDS_MAX, poll=0.05)
+    with psycopg.connect(settings.ledger_dsn()) as held:
+        # Stage waits for this lock: a stage of two seconds may be over before one looks.
+        held.execute("SELECT FROM semel.pipeline WHERE name = 'flights' FOR NO KEY UPDATE")
+        wait_for(lambda: airflow.tasks("flights", run)["stage"].state == "running", "its stage")
+        airflow.fail("flights", run, "stage")
     code, answer, said = answer_of(demo)
     assert code == 1
     assert f"run {run} of flights failed" in answer["message"]
