@@ -92,21 +92,21 @@ def adopt(
 def _adopt(
     ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
 ) -> Adopted:
-    sink, kept = spec.sink_path(), archive.of(spec)
+    target, sink, kept = open_sink(spec), spec.sink_path(), archive.of(spec)
     found = _markers(spec, sink, kept)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
     there = traces.look(sink, kept, names.values())
-    landed = open_sink(spec).batches(spec.name)
-    known = _known(ledger, spec, found)
+    landed = target.batches(spec.name)
+    known = _known(ledger, spec, target.address, kept, found)
     if known is not None:
         return known
     if there == Traces() and not landed:
         raise StateError(
-            f"{sink or open_sink(spec).address} and {kept} hold nothing of semel, so there is "
-            f"nothing to adopt; run {spec.name}"
+            f"{target.address} and {kept} hold nothing of semel, so there is nothing to adopt; "
+            f"run {spec.name}"
         )
-    _check(spec, found)
-    _check_landed(spec, found, landed)
+    _check(spec, kept, found)
+    _check_landed(target.address, kept, found, landed)
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, log) for o in others])
     partitions = partitions_of(spec, found, list_files(spec).files)
     lost = note.gaps([marker.commit_seq for marker in found])
@@ -114,7 +114,7 @@ def _adopt(
         catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
         if lost:
             note.write(kept, lost)
-        _write(ledger, spec, found, partitions, catalog)
+        _write(ledger, spec, target.address, kept, found, partitions, catalog)
     listed = {marker.target_of(file) for marker in found for file in marker.files}
     named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
     won = {f"b{marker.batch_id:08d}/f{marker.fence:04d}" for marker in found}
@@ -149,13 +149,14 @@ def _markers(spec: Spec, sink: Path | None, kept: Path) -> list[Marker]:
 
 
 # Keeps D3.
-def _known(ledger: Ledger, spec: Spec, found: list[Marker]) -> Adopted | None:
+def _known(
+    ledger: Ledger, spec: Spec, address: str, kept: Path, found: list[Marker]
+) -> Adopted | None:
     """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
         if pipeline is None:
-            address = open_sink(spec).address
-            owner = pipelines.owner(connection, address, str(archive.of(spec)))
+            owner = pipelines.owner(connection, address, str(kept))
             if owner is None:
                 return None
             raise TerminalError(
@@ -166,8 +167,7 @@ def _known(ledger: Ledger, spec: Spec, found: list[Marker]) -> Adopted | None:
     if not unknown:
         return Adopted(pipeline=spec.name, found=True, batches=len(found))
     raise TerminalError(
-        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in "
-        f"{archive.of(spec)}: it "
+        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {kept}: it "
         "was restored to an earlier time, or they ran with another ledger. Make an empty database "
         "the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` for each pipeline"
     )
@@ -179,11 +179,11 @@ def _some(found: list[Marker]) -> str:
 
 
 # Keeps D2.
-def _check(spec: Spec, found: list[Marker]) -> None:
+def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
     """Prove that markers are of one pipeline, this one, and tell one story."""
     if foreign := [marker for marker in found if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{_some(foreign)} in {archive.of(spec)} are of pipeline {foreign[0].pipeline!r}; "
+            f"{_some(foreign)} in {kept} are of pipeline {foreign[0].pipeline!r}; "
             f"{spec.name!r} cannot take them over: give the pipeline its old name"
         )
     for one, other in pairwise(found):
@@ -207,15 +207,15 @@ def _check(spec: Spec, found: list[Marker]) -> None:
 
 
 # Keeps D10.
-def _check_landed(spec: Spec, found: list[Marker], landed: list[int]) -> None:
+def _check_landed(address: str, kept: Path, found: list[Marker], landed: list[int]) -> None:
     """Rows that no marker lists would stand beside those of the batch that reads them again."""
     if stray := sorted(set(landed) - {marker.batch_id for marker in found}):
         shown = ", ".join(map(str, stray))
         raise TerminalError(
-            f"{open_sink(spec).address} has rows of batches {shown}, which no marker in "
-            f"{archive.of(spec)} lists: they landed just before the ledger was lost, and their "
-            f"records will be read again. Delete these rows (WHERE _semel_batch IN ({shown})) and "
-            "the batches' rows in semel_batch, then run this again"
+            f"{address} has rows of batches {shown}, which no marker in {kept} lists: they landed "
+            "just before the ledger was lost, and their records will be read again. Delete these "
+            f"rows (WHERE _semel_batch IN ({shown})) and the batches' rows in semel_batch, then "
+            "run this again"
         )
 
 
@@ -349,6 +349,8 @@ def _bucket_max(marker: Marker) -> int:
 def _write(
     ledger: Ledger,
     spec: Spec,
+    address: str,
+    kept: Path,
     found: list[Marker],
     partitions: list[Adoptee],
     catalog: _Catalog,
@@ -360,8 +362,8 @@ def _write(
             "adopt",
             "insert_pipeline",
             name=spec.name,
-            sink_address=open_sink(spec).address,
-            archive_path=str(archive.of(spec)),
+            sink_address=address,
+            archive_path=str(kept),
             identity=identity.to_text(identity.identity_of(spec)),
             shards=spec.dedup.shards,
             bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,

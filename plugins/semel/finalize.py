@@ -90,7 +90,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     output = _won(spec, batch, won, files)
     refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     if accepting:
-        sink.publish_accepting(output, lambda rows: keep_refused(refused, rows))
+        sink.publish_accepting(output, lambda rows: _keep_refused(refused, rows))
     # Keeps F5.
     publish(sink, Folder(root, spec, looks), output, files, looks)
     faults.point("finalize.after_publish")
@@ -250,7 +250,7 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
     return _listed(path, root, Kind.CLAIMS, len(claims))
 
 
-def keep_refused(path: Path, rows: pa.Table) -> None:
+def _keep_refused(path: Path, rows: pa.Table) -> None:
     """Write rows that the sink refuses, durably, in the place of a try that did not land."""
     make_folder(path.parent)
     path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -131,28 +132,25 @@ def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
             columns=position, filter=condition
         )
         rows = table.to_pylist() if position else [{}] * table.num_rows
-        for row in rows:
-            yield Place(
-                what="output",
-                batch_id=marker.batch_id,
-                file=file.path,
-                source=_path(marker, row.get("_semel_source")),
-                offset=row.get("_semel_offset"),
-            )
+        yield from (_output_place(marker, file.path, row) for row in rows)
 
 
 def _in_table(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
     sink = open_sink(marker.spec)
     for table in sink.rows(marker):
         fields = {n: (ds.field(n), table.schema.field(n).type) for n in wanted}
-        for row in table.filter(_condition(fields, wanted)).to_pylist():
-            yield Place(
-                what="output",
-                batch_id=marker.batch_id,
-                file=sink.address,
-                source=_path(marker, row.get("_semel_source")),
-                offset=row.get("_semel_offset"),
-            )
+        rows = table.filter(_condition(fields, wanted)).to_pylist()
+        yield from (_output_place(marker, sink.address, row) for row in rows)
+
+
+def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
+    return Place(
+        what="output",
+        batch_id=marker.batch_id,
+        file=file,
+        source=_path(marker, row.get("_semel_source")),
+        offset=row.get("_semel_offset"),
+    )
 
 
 def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:

@@ -10,6 +10,7 @@ How it works:
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -161,6 +162,9 @@ def _write(
     if found.same_refusals and not changed:
         return None
     pipeline_id = pipeline.pipeline_id
+    stored: dict[str, Any] = {}
+    if draft.ranges:  # Before the lock, for it reads the transforms' files.
+        stored = request.spec.to_json() | {"code": code.look(request.spec).to_json()}
     with ledger.transaction() as connection:
         _lock(connection, pipeline, request, found)
         if not found.same_refusals:
@@ -176,7 +180,7 @@ def _write(
         new = partitions.insert(connection, pipeline_id, draft.made)
         batch = None
         if draft.ranges:
-            batch = _write_batch(connection, pipeline_id, request)
+            batch = _write_batch(connection, pipeline_id, request, stored)
             made = {r["path"]: r["source_partition_id"] for r in new}
             _write_claims(connection, batch, draft.ranges, made)
         if released:
@@ -217,7 +221,9 @@ def _write_refusals(
     )
 
 
-def _write_batch(connection: sa.Connection, pipeline_id: int, request: Request) -> Batch:
+def _write_batch(
+    connection: sa.Connection, pipeline_id: int, request: Request, stored: dict[str, Any]
+) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
         connection,
@@ -226,7 +232,7 @@ def _write_batch(connection: sa.Connection, pipeline_id: int, request: Request) 
         pipeline_id=pipeline_id,
         request_key=request.key,
         ordinal=request.before.ordinal + 1 if request.before else 1,
-        spec=json.dumps(request.spec.to_json() | {"code": code.look(request.spec).to_json()}),
+        spec=json.dumps(stored),
         spec_digest=request.spec.digest(),
         split_bytes=limits.SPLIT_BYTES,
         interval_start=start,

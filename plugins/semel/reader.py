@@ -45,8 +45,7 @@ class Marker:
 
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
     `address` is the sink's when the marker was written (None in formats 1 and 2).
-    `sink_columns` holds names and Arrow
-    types as the marker writes them, `sink_schema` as types.
+    `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
     `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
     """
 

@@ -10,7 +10,7 @@ from semel.batch import Pipeline
 from semel.catalog import identity
 from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
-from semel.sinks import archive, owned
+from semel.sinks import Sink, archive, owned
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
 
@@ -19,10 +19,11 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
-        address = open_sink(spec).address
+        sink = open_sink(spec)
+        address = sink.address
         kept = str(_archive(spec, found, address))
         if found is None:
-            _insert(connection, spec, address, kept)
+            _insert(connection, spec, sink, kept)
         owner = pipelines.owner(connection, address, kept)
         if owner is not None and owner.name != spec.name:
             raise TerminalError(_owned(spec, owner, address, kept))
@@ -54,15 +55,15 @@ def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
     )
 
 
-def _insert(connection: sa.Connection, spec: Spec, address: str, kept: str) -> None:
-    if pipelines.owner(connection, address, kept) is None:
-        owned.refuse_traces(spec, open_sink(spec), Path(kept))
+def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> None:
+    if pipelines.owner(connection, sink.address, kept) is None:
+        owned.refuse_traces(spec, sink, Path(kept))
     change(
         connection,
         "pipelines",
         "insert",
         name=spec.name,
-        sink_address=address,
+        sink_address=sink.address,
         archive_path=kept,
         identity=identity.to_text(identity.identity_of(spec)),
         shards=spec.dedup.shards,

@@ -47,7 +47,7 @@ from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.reader import arrow_type
-from semel.sinks import archive
+from semel.sinks import Sink, archive
 from semel.sinks.declared import open_sink
 from semel.sources import files
 from semel.sources.content import is_gzip
@@ -156,7 +156,7 @@ def _attempt(
             outcome = engine.run(job)
             faults.point("stage.after_job")
             files.check_claims(claims, root, batch.batch_id)
-        return _seal(ledger, spec, pipeline, batch, attempt, job, outcome)
+        return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)
         if isinstance(error, SourceError):
@@ -241,6 +241,7 @@ def _seal(
     attempt: Attempt,
     job: StageJob,
     outcome: Outcome,
+    sink: Sink,
 ) -> Staged:
     staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
     counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
@@ -261,11 +262,10 @@ def _seal(
             f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
             f"{spec.name} --columns` to let the output have new columns from here on"
         )
-    sink = open_sink(spec, pipeline.sink_address)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
     digest = account.input_digest(job, outcome.reports)
-    manifest = list(_final_names(spec, pipeline, batch, attempt, staged))
+    manifest = list(_final_names(sink, pipeline, batch, attempt, staged))
     check_links_of((f.path for f in staged), Path(pipeline.archive_path))
     # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
@@ -333,9 +333,9 @@ def _write_manifest(
 
 
 def _final_names(
-    spec: Spec, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
+    sink: Sink, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
 ) -> Iterator[ManifestFile]:
-    sink, root = open_sink(spec, pipeline.sink_address), Path(pipeline.archive_path)
+    root = Path(pipeline.archive_path)
     for part, file in enumerate(staged):
         if file.kind is Kind.DATA:
             final = sink.target(batch.batch_id, attempt.fence, part, file)

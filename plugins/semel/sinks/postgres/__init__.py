@@ -72,12 +72,8 @@ class PostgresSink:
         with transaction(self._target) as connection:
             if not _is_there(connection, self._target.batches):
                 return []
-            values = {
-                "batches": self._target.batches,
-                "table": sql.Literal(self._target.names[1]),
-                "pipeline": sql.Literal(pipeline),
-            }
-            found = connection.execute(filled(query("postgres", "landed"), **values)).fetchall()
+            landed = filled(query("postgres", "landed"), **self._of_pipeline(pipeline))
+            found = connection.execute(landed).fetchall()
         return [row["batch_id"] for row in found]
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
@@ -179,14 +175,17 @@ class PostgresSink:
                 f"{self.address} went away ({first_line(error)}); run this again"
             ) from error
 
-    def _of_batch(self, won: Won) -> dict[str, sql.Composable]:
-        """The key of a batch in semel_batch, for a statement."""
+    def _of_pipeline(self, pipeline: str) -> dict[str, sql.Composable]:
+        """What the rows of a pipeline's batches in semel_batch share, for a statement."""
         return {
             "batches": self._target.batches,
             "table": sql.Literal(self._target.names[1]),
-            "pipeline": sql.Literal(won.pipeline),
-            "batch_id": sql.Literal(won.batch_id),
+            "pipeline": sql.Literal(pipeline),
         }
+
+    def _of_batch(self, won: Won) -> dict[str, sql.Composable]:
+        """The key of a batch in semel_batch, for a statement."""
+        return {**self._of_pipeline(won.pipeline), "batch_id": sql.Literal(won.batch_id)}
 
     def _found(self, connection: Connection, won: Won) -> dict[str, Any] | None:
         """The batch's row in semel_batch."""
