@@ -12,13 +12,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
+from fix_engine import LocalEngine
 from fix_pipelines import events
 from semel.audit import audit
 from semel.batch import Counts
 from semel.cli import main
+from semel.commit import commit
 from semel.ledger import Ledger
+from semel.plan import plan
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
+from semel.stage import stage
 
 Letter = tuple[str, int, str, bytes]
 """A dead letter: file name, offset, reason, raw bytes."""
@@ -46,6 +50,14 @@ class Account:
 
 def quiet(_: str) -> None:
     """Takes what a verb says."""
+
+
+def committed(ledger: Ledger, spec: Spec, key: str) -> int:
+    """The number of a batch that was planned, staged and committed, and is not finalized."""
+    batch = plan(ledger, spec, key).batch.batch_id
+    stage(ledger, spec, batch, LocalEngine(), log=quiet)
+    commit(ledger, spec, batch, lambda: None, log=quiet)
+    return batch
 
 
 def ids(start: int, stop: int) -> list[str]:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, refusals, settled
+from fix_account import committed, ids, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, SourceError
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -152,9 +151,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
     sink = spec.sink_path()
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
-        batch = plan(ledger, spec, "r2").batch.batch_id
-        stage(ledger, spec, batch, LocalEngine(), log=quiet)
-        commit(ledger, spec, batch, lambda: None, log=quiet)
+        batch = committed(ledger, spec, "r2")
         for folder in (sink, archive.of(spec) / "markers"):
             folder.chmod(0o555)
             with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
@@ -202,9 +199,7 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     """A marker is whole or not there; finalize is repeated when there is room."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), log=quiet)
-    commit(ledger, spec, batch, lambda: None, log=quiet)
+    batch = committed(ledger, spec, "r1")
     with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
         finalize(ledger, spec, batch)
     markers = archive.of(spec) / "markers"
@@ -253,9 +248,7 @@ def test_finalize_of_damaged_files_is_loud(
     """
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), log=quiet)
-    commit(ledger, spec, batch, lambda: None, log=quiet)
+    batch = committed(ledger, spec, "r1")
     out, sink = bench.data / "out", spec.sink_path()
     backup = bench.folder / "backup"
     shutil.copytree(out, backup)

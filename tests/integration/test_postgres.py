@@ -6,7 +6,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet
+from fix_account import committed, quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -15,7 +15,6 @@ from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.cli import main
-from semel.commit import commit
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.find import find
@@ -59,6 +58,10 @@ def proven(spec: Spec) -> None:
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
 
 
+def dies() -> None:
+    raise faults.FaultError("died here")
+
+
 def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
     """Two batches, repeats among them: each id once, with its batch; the audit proves it."""
     spec = declared(bench, position_columns=True)
@@ -87,10 +90,6 @@ def test_a_killed_finalize_goes_on(
     """Wherever it dies, the next one ends it, and each row is there once."""
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
-
-    def dies() -> None:
-        raise faults.FaultError(point)
-
     with faults.armed(point, dies), pytest.raises(faults.FaultError):
         run(ledger, spec, "r1")
     run(ledger, spec, "r1")
@@ -106,9 +105,7 @@ def test_the_later_commit_wins_in_any_order_of_finalize(
     batches = []
     for number in (1, 2):
         bench.write(f"in/{number}.jsonl", [{"id": f"of {number}", "n": 7, "at": None}])
-        batch = plan(ledger, spec, f"r{number}").batch.batch_id
-        stage(ledger, spec, batch, LocalEngine(), log=quiet)
-        commit(ledger, spec, batch, lambda: None, log=quiet)
+        batch = committed(ledger, spec, f"r{number}")
         batches.append(batch)
     for batch in reversed(batches):
         finalize(ledger, spec, batch)
@@ -197,9 +194,7 @@ def test_rows_that_the_table_refuses_after_the_commit(
     """
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), log=quiet)
-    commit(ledger, spec, batch, lambda: None, log=quiet)
+    batch = committed(ledger, spec, "r1")
     table.run(
         "CREATE TABLE events (id text, n bigint CHECK (n <> 7), at timestamptz,"
         " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
@@ -242,10 +237,6 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     """The ledger is lost between landing and marker: adopt names the rows, and how to settle it."""
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
-
-    def dies() -> None:
-        raise faults.FaultError("died")
-
     with faults.armed("sink.after_publish", dies), pytest.raises(faults.FaultError):
         run(ledger, spec, "r1")
     lose(ledger)
@@ -280,9 +271,7 @@ def test_a_batch_lands_where_it_was_planned(
     """A connection that was changed after the commit is refused; put back, finalize ends."""
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    stage(ledger, spec, batch, LocalEngine(), log=quiet)
-    commit(ledger, spec, batch, lambda: None, log=quiet)
+    batch = committed(ledger, spec, "r1")
     other = table.dsn.rpartition("/")[0] + "/nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
     with pytest.raises(StateError, match="put the declaration or the connection back"):

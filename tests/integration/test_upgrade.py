@@ -5,13 +5,12 @@ from contextlib import suppress
 
 import pytest
 
-from fix_account import ids, quiet
+from fix_account import committed, ids, quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.abandon import abandon
 from semel.adopt import adopt
-from semel.commit import commit
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
@@ -57,9 +56,7 @@ def old(bench: Workbench, ledger: Ledger) -> Spec:
     bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3)])
     run(ledger, spec, "finalized")
     bench.write("in/b.jsonl", events(5, 20))
-    committed = plan(ledger, spec, "committed").batch.batch_id
-    stage(ledger, spec, committed, LocalEngine(), log=quiet)
-    commit(ledger, spec, committed, lambda: None, log=quiet)
+    committed(ledger, spec, "committed")
     bench.write("in/c.jsonl", events(20, 30))
     staged = plan(ledger, spec, "staged").batch.batch_id
     stage(ledger, spec, staged, LocalEngine(), log=quiet)
