@@ -11,11 +11,14 @@ FROM (SELECT to_jsonb(p) AS row FROM semel.source_partition AS p
       WHERE pipeline_id = {pipeline} AND closed_at IS NOT NULL LIMIT 1) AS one,
      generate_series(0, {files} - 1) AS n,
      jsonb_populate_record(NULL::semel.source_partition, row || jsonb_build_object(
-         'source_partition_id', {first} + n, 'path', '/gone/' || n || '.jsonl',
-         'inode', CASE n % 2 WHEN 0 THEN (row ->> 'inode')::bigint ELSE 8000000000 + n END,
-         'head_length', CASE n % 2 WHEN 0 THEN (row ->> 'head_length')::int ELSE 1 + n % 4096 END,
-         'head_hash', CASE n % 4 WHEN 0 THEN row ->> 'head_hash' ELSE md5(n::text) END,
-         'tail_hash', md5(n::text),
+         'source_partition_id', {first} + n, 'name', '/gone/' || n || '.jsonl',
+         'identity', CASE n % 2 WHEN 0 THEN row ->> 'identity' ELSE '1:' || 8000000000 + n END,
+         'evidence', (row -> 'evidence') || jsonb_build_object(
+             'head_length',
+             CASE n % 2 WHEN 0 THEN (row -> 'evidence' ->> 'head_length')::int ELSE 1 + n % 4096 END,
+             'head_hash',
+             CASE n % 4 WHEN 0 THEN row -> 'evidence' ->> 'head_hash' ELSE md5(n::text) END,
+             'tail_hash', md5(n::text)),
          'closed_at', now(), 'accounted', true)) AS made;
 
 INSERT INTO semel.batch OVERRIDING SYSTEM VALUE

@@ -34,62 +34,57 @@ CREATE TABLE semel.pipeline (
     CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
 );
 
--- A source partition: one generation of a file. Open; or closed, because its file is gone, until it
--- comes back; or retired by a person's word, for ever.
+-- A source partition: the unit in which a source orders its records, such as one generation of a
+-- file. Open; or closed, because it is gone, until it comes back; or retired by a person's word, for
+-- ever.
 CREATE TABLE semel.source_partition (
     source_partition_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
-    path              text NOT NULL,
+    name              text NOT NULL,
     generation        int NOT NULL CHECK (generation >= 1),
-    device            bigint NOT NULL,
-    inode             bigint NOT NULL,
-    -- What was read: its length, and hashes of its beginning, its first and last record and its
-    -- last bytes.
-    head_length       int NOT NULL CHECK (head_length >= 0),
-    head_hash         text NOT NULL,
+    -- The end of what was claimed.
     reached           bigint NOT NULL DEFAULT 0 CHECK (reached >= 0),
-    tail_hash         text NOT NULL DEFAULT '',
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     retired_at        timestamptz,
-    first_hash        text NOT NULL DEFAULT '',
-    last_length       int NOT NULL DEFAULT 0 CHECK (last_length >= 0),
-    last_hash         text NOT NULL DEFAULT '',
-    -- The file as the last plan saw it: its content's length, and its stat. A plan does not open a
-    -- file whose stat is still this one.
-    content           bigint NOT NULL DEFAULT 0 CHECK (content >= 0),
-    size              bigint NOT NULL DEFAULT -1,
-    mtime_ns          bigint NOT NULL DEFAULT 0,
-    ctime_ns          bigint NOT NULL DEFAULT 0,
-    birth_ns          bigint,
-    -- Positions are those of the bytes on disk of a gzip file: so it was before revision 0002.
-    packed            boolean NOT NULL DEFAULT false,
+    -- The end of what a plan saw.
+    seen              bigint NOT NULL DEFAULT 0 CHECK (seen >= 0),
     closed_at         timestamptz,
     -- Closed, and all that was seen of it is claimed or a recorded loss.
     accounted         boolean NOT NULL DEFAULT false,
-    -- This prevents two open generations of one path: the same bytes would be read under both.
+    -- Stays under another name: a file's device and inode.
+    identity          text NOT NULL,
+    -- How it looked when a plan last saw it: a file's size and times of change.
+    fingerprint       text NOT NULL DEFAULT '',
+    -- While it looks so, and is read to its end, no plan need look at it.
+    settled           boolean NOT NULL DEFAULT false,
+    -- What recognises it, by its source: hashes of what was read of a file, its time of birth.
+    evidence          jsonb NOT NULL DEFAULT '{}',
+    -- This prevents two open generations of one name: the same records would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.
-    CONSTRAINT source_partition_path_open EXCLUDE USING btree
-        (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
+    CONSTRAINT source_partition_name_open EXCLUDE USING btree
+        (pipeline_id WITH =, name WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
         DEFERRABLE INITIALLY DEFERRED,
     -- This prevents one file from being read under two paths (hard links).
     -- Keeps P9.
-    CONSTRAINT source_partition_inode_open EXCLUDE USING btree
-        (pipeline_id WITH =, device WITH =, inode WITH =)
-        WHERE (retired_at IS NULL AND closed_at IS NULL) DEFERRABLE INITIALLY DEFERRED
+    CONSTRAINT source_partition_identity_open EXCLUDE USING btree
+        (pipeline_id WITH =, identity WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
+        DEFERRABLE INITIALLY DEFERRED
 );
-CREATE INDEX source_partition_inode ON semel.source_partition
-    (pipeline_id, inode, source_partition_id)
-    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;
-CREATE INDEX source_partition_head ON semel.source_partition
-    (pipeline_id, head_length, head_hash, (closed_at IS NULL), source_partition_id DESC)
-    WHERE retired_at IS NULL AND reached > 0;
-CREATE INDEX source_partition_first ON semel.source_partition
-    (pipeline_id, first_hash, head_length) WHERE retired_at IS NULL AND reached > 0;
 CREATE INDEX source_partition_generation
-    ON semel.source_partition (pipeline_id, path, generation);
+    ON semel.source_partition (pipeline_id, name, generation);
 CREATE INDEX source_partition_gone ON semel.source_partition (pipeline_id)
     WHERE retired_at IS NULL AND closed_at IS NOT NULL AND NOT accounted;
+-- The next three are for files, which are recognised by what is in them.
+CREATE INDEX source_partition_inode ON semel.source_partition
+    (pipeline_id, split_part(identity, ':', 2), source_partition_id)
+    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;
+CREATE INDEX source_partition_head ON semel.source_partition
+    (pipeline_id, (evidence ->> 'head_hash'), (closed_at IS NULL), source_partition_id DESC)
+    WHERE retired_at IS NULL AND reached > 0;
+CREATE INDEX source_partition_first ON semel.source_partition
+    (pipeline_id, (evidence ->> 'first_hash'), (CAST(evidence ->> 'head_length' AS int)))
+    WHERE retired_at IS NULL AND reached > 0;
 
 -- A batch: a fixed set of offset ranges, written down before any work.
 CREATE TABLE semel.batch (
@@ -133,13 +128,8 @@ CREATE TABLE semel.claim (
     ordinal           int NOT NULL CHECK (ordinal >= 0),
     source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
     span              int8range NOT NULL,
-    tail_hash         text NOT NULL,
-    -- What was read up to the claim's end: the partition's own when the claims behind it go.
-    head_length       int NOT NULL DEFAULT 0 CHECK (head_length >= 0),
-    head_hash         text NOT NULL DEFAULT '',
-    first_hash        text NOT NULL DEFAULT '',
-    last_length       int NOT NULL DEFAULT 0 CHECK (last_length >= 0),
-    last_hash         text NOT NULL DEFAULT '',
+    -- What recognises what was read up to its end: its partition's own when the claims behind it go.
+    evidence          jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (batch_id, ordinal),
     -- This prevents a position from being claimed twice, whatever our own code does.
     -- Keeps P3.
@@ -273,18 +263,18 @@ CREATE INDEX id_run_segment ON semel.id_run (segment_id);
 -- What plan refused to read, and why: shown by `semel gaps` until it is gone or accepted.
 CREATE TABLE semel.refusal (
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
-    path              text NOT NULL,
+    name              text NOT NULL,
     reason            text NOT NULL,
     detail            text NOT NULL,
     seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Of a copy: while it is as it was, it stays refused, also when the other file went on.
+    -- Of the copy of a file: while it is as it was, it stays refused, also when the other file went on.
     -- Keeps P17.
     inode             bigint,
     size              bigint,
     copy_of           text,
     behind            bigint,
     CONSTRAINT refusal_of_a_copy CHECK (num_nulls(inode, size, copy_of) IN (0, 3)),
-    PRIMARY KEY (pipeline_id, path)
+    PRIMARY KEY (pipeline_id, name)
 );
 
 -- Totals per pipeline: what was read is accounted for, at any time.

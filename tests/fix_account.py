@@ -84,7 +84,7 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
         beside = [f for f in marker["files"] if f["kind"] == "claims"]
         claims = [c for f in beside for c in _rows(roots["archive"] / f["path"], "claims")]
         claims = claims or marker["claims"]
-        names = {c["source_partition_id"]: os.path.basename(c["path"]) for c in claims}
+        names = {c["source_partition_id"]: os.path.basename(c["name"]) for c in claims}
         held = Counter()
         for file in marker["files"]:
             rows = _rows(roots[file["root"]] / file["path"], file["kind"])
@@ -127,7 +127,7 @@ def _rows(path: Path, kind: str) -> list[dict]:
 def refusals(ledger: Ledger) -> dict[str, str]:
     """The reasons in semel.refusal, by file name: what is waiting for a person."""
     with ledger.engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT path, reason FROM semel.refusal")
+        found = connection.exec_driver_sql("SELECT name, reason FROM semel.refusal")
         return {os.path.basename(path): reason for path, reason in found}
 
 

@@ -5,8 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from semel.batch import Claim
-from semel.claims import pack_claims
+from semel.claims import pack_claims, to_claim
 from semel.sinks import archive
 
 _TESTS = Path(__file__).resolve().parent
@@ -47,7 +46,7 @@ def second_marker(sink: Path) -> Path:
 def as_format_2(sink: Path, **more: object) -> None:
     """Make the second marker of the stored sink one of format 2, with its claims beside it."""
     content = json.loads(second_marker(sink).read_text()) | {"format": 2} | more
-    claims = [Claim(**claim, packed=False) for claim in content.pop("claims")]
+    claims = [to_claim(claim) for claim in content.pop("claims")]
     path = archive.place(sink) / "claims" / "b00000002-00002.parquet"
     path.parent.mkdir()
     path.write_bytes(pack_claims(claims))

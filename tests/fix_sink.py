@@ -204,7 +204,7 @@ class HonestSink:
         self.rewrite_marker(
             number,
             {
-                "format": 3, "pipeline": "clicks", "batch_id": number, "fence": 1,
+                "format": 4, "pipeline": "clicks", "batch_id": number, "fence": 1,
                 "request_key": f"run-{number}", "commit_seq": number,
                 "bucket_seconds": 81_000,
                 "batch_time": (START + timedelta(hours=number)).isoformat(),
@@ -264,8 +264,10 @@ def _claim(path: Path, ordinal: int, part: int, start: int, end: int) -> dict:
     data, status = path.read_bytes(), path.stat()
     head = min(4096, len(data))
     return {
-        "ordinal": ordinal, "source_partition_id": part, "path": str(path),
-        "device": status.st_dev, "inode": status.st_ino, "head_length": head,
-        "head_hash": xxhash.xxh3_128_hexdigest(data[:head]), "start": start, "end": end,
-        "tail_hash": xxhash.xxh3_128_hexdigest(data[max(0, end - 4096) : end]),
+        "ordinal": ordinal, "source_partition_id": part, "name": str(path),
+        "identity": f"{status.st_dev}:{status.st_ino}", "start": start, "end": end,
+        "evidence": {
+            "head_length": head, "head_hash": xxhash.xxh3_128_hexdigest(data[:head]),
+            "tail_hash": xxhash.xxh3_128_hexdigest(data[max(0, end - 4096) : end]),
+        },
     }  # fmt: skip

@@ -16,16 +16,9 @@ from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
 from semel.finalize import Finalized, finalize
-from semel.formats.declared import is_whole
-from semel.ledger import Ledger, change, partitions, pipelines, rows
-from semel.sources import files
-from semel.sources.cut import show, unsure
-from semel.sources.evidence import Partition
-from semel.sources.facts import Facts, Recognised
-from semel.sources.files import Listing, quoted
-from semel.sources.gather import gather
-from semel.sources.recognise import REFUSED, Answer, Own
-from semel.sources.wanted import NOTHING_READ, Wanted, as_read
+from semel.ledger import Ledger, change, partitions, pipelines, row, rows
+from semel.sources import Shown, Word, as_read, quoted
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 
 _ROUNDS_MAX = 20
@@ -38,7 +31,7 @@ class Accepted:
     `lost` are the ranges of `retired` partitions that were seen and never read.
     """
 
-    path: str
+    name: str
     source_partition_id: int
     generation: int
     same: bool
@@ -51,9 +44,9 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Bytes [start, end) of a file that is gone, recorded as lost."""
+    """Positions [start, end) of a file, or the like, that is gone: recorded as lost."""
 
-    path: str
+    name: str
     source_partition_id: int
     start: int
     end: int
@@ -69,33 +62,33 @@ def accept_file(
     SourceError: the file is not in the source, or with `same` is not what was read before, or no
     record begins at `start`.
     """
-    pipeline = _pipeline(ledger, spec)
+    pipeline, source = _pipeline(ledger, spec), open_source(spec)
+    pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
-        listing = files.list_files(spec)
-        name = _named(spec, path, {file.path for file in listing.files})
+        shown = source.discover()
+        name = _named(spec, path, {item.name for item in shown.found})
         if name is None:
-            raise SourceError(_not_there(spec, path, listing))
+            raise SourceError(_not_there(spec, path, shown))
         with ledger.transaction() as connection:
-            version = partitions.version(connection, pipeline.pipeline_id)
-            known = partitions.knowledge(ledger, connection, pipeline.pipeline_id, listing)
+            version = partitions.version(connection, pipeline_id)
+            known = partitions.known(ledger, connection, pipeline_id, shown)
+            there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
         try:
-            recognised = gather(spec, listing, known, None)
-            done = _settled(ledger, pipeline, recognised, name)
-            if done is not None:
-                return done
-            accepting = _Accepting(spec, recognised, name, same=same, start=start)
+            word = source.accept(
+                shown, known, name, same=same, start=start, is_open=there is not None
+            )
         except FileNotFoundError:
             continue
+        if word is None:
+            return Accepted(**there, same=True, found=True)
         faults.point("accept.before_lock")
         with ledger.transaction() as connection:
             pipelines.lock(connection, pipeline)
-            if partitions.version(connection, pipeline.pipeline_id) != version:
+            if partitions.version(connection, pipeline_id) != version:
                 continue
-            accepted = accepting.write(connection, pipeline.pipeline_id)
-            change(
-                connection, "accept", "settle", pipeline_id=pipeline.pipeline_id, path=name
-            )
-            partitions.touch(connection, pipeline.pipeline_id)
+            accepted = _write(connection, pipeline_id, word)
+            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=name)
+            partitions.touch(connection, pipeline_id)
             faults.point("accept.before_accept")
         faults.point("accept.after_accept")
         return accepted
@@ -105,100 +98,36 @@ def accept_file(
     )
 
 
-def _settled(
-    ledger: Ledger, pipeline: Pipeline, recognised: Recognised, path: str
-) -> Accepted | None:
-    """The partition that the file is read in already. None: it is refused, or never was read."""
-    found = recognised.facts.get(path)
-    if found is not None and found.own is not Own.SAME:
-        return None
-    known = ledger.rows("accept", "open", pipeline_id=pipeline.pipeline_id, path=path)
-    return Accepted(**known[0], same=True, found=True) if known else None
-
-
-class _Accepting:
-    """What a word on one file comes to. SourceError when the word cannot be taken."""
-
-    def __init__(
-        self, spec: Spec, recognised: Recognised, path: str, *, same: bool, start: int
-    ) -> None:
-        found = recognised.facts.get(path)
-        if found is None and path in recognised.linked:
-            raise SourceError(
-                f"{path!r} is one of several names of a file; leave one of them in the source "
-                "folder, then run the pipeline"
-            )
-        if found is not None and found.answer is Answer.UNSURE:
-            raise SourceError(f"{path!r} has to wait: {unsure(found)}")
-        self.found = found
-        self.same = _same(spec, path, found) if same else None
-        if found is None or not (same or found.answer in REFUSED):
-            raise SourceError(
-                f"{path!r} is not refused as a file that changed or may be a copy, so there is "
-                f"nothing to accept; `semel gaps {spec.name}` lists what is refused, and why"
-            )
-        seen = found.seen
-        content = seen.of(self.same)
-        if content is None:
-            raise SourceError(f"{seen.trouble}; mend or replace the file, then run the pipeline")
-        if start and (start > content.size or content.read(start - 1, 1) != b"\n"):
-            raise SourceError(
-                f"no record of {path!r} begins at byte {start}: the byte before it ends none; the "
-                f"file has {content.size} bytes"
-            )
-        self.wanted = Wanted(
-            file=seen.file, birth_ns=seen.birth_ns, content=content, known=self.same, end=0,
-            start=start,
-        )  # fmt: skip
-        self.closed = {
-            k.source_partition_id: k
-            for k in (found.known, found.before)
-            if k is not None and k is not self.same
+def _write(connection: sa.Connection, pipeline_id: int, word: Word) -> Accepted:
+    """Retire what it was, and open what it is; what was unread of the first is lost."""
+    offer, same = word.offer, word.offer.known
+    superseded = {k.source_partition_id for k in word.superseded}
+    ends = {k.source_partition_id: k.seen for k in word.ended}
+    lost = partitions.free_ranges(
+        connection, {k: seen for k, seen in ends.items() if k not in superseded}
+    )
+    partitions.lose(connection, lost, "replaced", _who())
+    # A new one is no copy of what it holds: nobody shall ask again.
+    retired = [*ends, *(sorted(superseded - ends.keys()) if same is None else ())]
+    partitions.retire(connection, retired)
+    if same is None:
+        (new,) = partitions.insert(connection, pipeline_id, [(offer, None)])
+        if offer.start:
+            passed = {new["source_partition_id"]: [(0, offer.start)]}
+            partitions.lose(connection, passed, "repeated", _who())
+    else:
+        partitions.update(connection, [as_read(offer, None, settled=False)])
+        new = {
+            "name": offer.name,
+            "source_partition_id": same.source_partition_id,
+            "generation": same.generation,
         }
-
-    def write(self, connection: sa.Connection, pipeline_id: int) -> Accepted:
-        """Retire what the file was, and open what it is; what was unread of the first is lost."""
-        superseded = {k.source_partition_id for k in self.found.superseded}
-        ends = {k: known.content for k, known in self.closed.items() if k not in superseded}
-        lost = partitions.free_ranges(connection, ends)
-        partitions.lose(connection, lost, "replaced", _who())
-        retired = list(self.closed)
-        if self.same is None:  # It is no copy of these: nobody shall ask again.
-            retired += [k for k in superseded if k not in retired]
-        partitions.retire(connection, retired)
-        if self.same is None:
-            (new,) = partitions.insert(connection, pipeline_id, [(self.wanted, NOTHING_READ)])
-            if self.wanted.start:
-                passed = {new["source_partition_id"]: [(0, self.wanted.start)]}
-                partitions.lose(connection, passed, "repeated", _who())
-        else:
-            partitions.update(connection, [as_read(self.wanted, None, settled=False)])
-            new = {
-                "path": self.wanted.file.path,
-                "source_partition_id": self.same.source_partition_id,
-                "generation": self.same.generation,
-            }
-        return Accepted(
-            **new,
-            same=self.same is not None,
-            retired=tuple(retired),
-            lost=tuple((k, *span) for k, spans in lost.items() for span in spans),
-        )
-
-
-# Keeps A4.
-def _same(spec: Spec, path: str, found: Facts | None) -> Partition:
-    """The partition whose bytes the file begins with, and which no other file holds."""
-    able = [] if found is None else found.alike
-    if is_whole(spec):
-        able = [k for k in able if found.seen.content.size == k.reached]
-    if not able:
-        raise SourceError(
-            f"{path!r} cannot go on where a file that was cut or is gone stood: it does not begin "
-            "with what was read of one, or is read whole and grew; accept it as a new generation "
-            f"instead: `semel accept {spec.name} {quoted(path)}`"
-        )
-    return min(able, key=lambda k: (k.path != path, -k.reached))
+    return Accepted(
+        **new,
+        same=same is not None,
+        retired=tuple(retired),
+        lost=tuple((k, *span) for k, spans in lost.items() for span in spans),
+    )
 
 
 # Keeps A5.
@@ -211,14 +140,14 @@ def accept_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
-        name = _named(spec, path, {k.path for k in closed})
-        meant = [k for k in closed if k.path == name]
+        name = _named(spec, path, {k.name for k in closed})
+        meant = [k for k in closed if k.name == name]
         if not meant:
             known = _lost_before(connection, spec, pipeline, path)
             if known:
                 return known
             _refuse_held(connection, spec, pipeline, path)
-            shown = "; ".join(show(k) for k in closed[:5]) or "nothing is missing"
+            shown = "; ".join(str(k) for k in closed[:5]) or "nothing is missing"
             raise SourceError(
                 f"no records of {path!r} were seen and are gone ({shown}); `semel gaps "
                 f"{spec.name}` lists what is not read, and a plan finds what is gone"
@@ -226,12 +155,12 @@ def accept_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
         lost = {k.source_partition_id: spans[k.source_partition_id] for k in meant}
         partitions.lose(connection, lost, "gone", _who())
         partitions.account(connection, lost)
-        change(connection, "accept", "settle", pipeline_id=pipeline.pipeline_id, path=name)
+        change(connection, "accept", "settle", pipeline_id=pipeline.pipeline_id, name=name)
         partitions.touch(connection, pipeline.pipeline_id)
         faults.point("accept.before_loss")
     faults.point("accept.after_loss")
     return [
-        Loss(path=name, source_partition_id=partition, start=start, end=end)
+        Loss(name=name, source_partition_id=partition, start=start, end=end)
         for partition, found in lost.items()
         for start, end in found
     ]
@@ -242,8 +171,8 @@ def _lost_before(
 ) -> list[Loss]:
     """What was recorded as lost of a path: the same word may be given again."""
     found = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
-    name = _named(spec, path, {r["path"] for r in found})
-    return [Loss(**r) for r in found if r["path"] == name]
+    name = _named(spec, path, {r["name"] for r in found})
+    return [Loss(**r) for r in found if r["name"] == name]
 
 
 def _refuse_held(
@@ -258,8 +187,8 @@ def _refuse_held(
         pipeline_id=pipeline.pipeline_id,
         orphan_seconds=silent,
     )
-    name = _named(spec, path, {r["path"] for r in held})
-    batch = next((r["batch_id"] for r in held if r["path"] == name), None)
+    name = _named(spec, path, {r["name"] for r in held})
+    batch = next((r["batch_id"] for r in held if r["name"] == name), None)
     if batch is not None:
         raise StateError(
             f"batch {batch} has claimed records of {name!r}: `semel abandon {batch}` first, then "
@@ -284,9 +213,9 @@ def _named(spec: Spec, path: str, there: set[str]) -> str | None:
     return next((name for name in tried if name in there), None)
 
 
-def _not_there(spec: Spec, path: str, listing: Listing) -> str:
-    name = _named(spec, path, {r.path for r in listing.refused})
-    whys = (f"{r.reason}: {r.detail}" for r in listing.refused if r.path == name)
+def _not_there(spec: Spec, path: str, shown: Shown) -> str:
+    name = _named(spec, path, {r.name for r in shown.refused})
+    whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
     return (
         f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; mend the "

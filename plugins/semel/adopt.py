@@ -30,7 +30,7 @@ from semel.reader import Marker, markers_in
 from semel.sinks import archive, owned, traces
 from semel.sinks.declared import open_sink
 from semel.sinks.traces import Traces
-from semel.sources.files import list_files
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Scope, Spec
 from semel.stage import Log
 
@@ -108,7 +108,7 @@ def _adopt(
     _check(spec, kept, found)
     _check_landed(target.address, kept, found, landed)
     now = _pass_numbers(ledger, spec, found, there, [_numbers(o, log) for o in others])
-    partitions = partitions_of(spec, found, list_files(spec).files)
+    partitions = partitions_of(open_source(spec), found)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
         catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
@@ -123,7 +123,7 @@ def _adopt(
         found=False,
         batches=len(found),
         source_partitions=len(partitions),
-        files_found=sum(part.seen is not None for part in partitions),
+        files_found=sum(part.found for part in partitions),
         ids=sum(run.ids for run in catalog.runs),
         id_runs=len(catalog.runs),
         batches_expired=catalog.expired,

@@ -107,23 +107,23 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(_FromRow):
-    """One planned range: bytes [start, end) of one generation of a file, and what identifies it.
+    """One planned range: positions [start, end) of one source partition, as it is called now.
 
-    The bytes are those of its content; of its bytes on disk, where `packed` (a gzip file that was
-    planned before semel counted so).
+    `evidence` recognises what was read up to its end; what is in it is its source's own.
     """
 
     ordinal: int
     source_partition_id: int
-    path: str
-    device: int
-    inode: int
-    head_length: int
-    head_hash: str
+    name: str
+    identity: str
     start: int
     end: int
-    tail_hash: str
-    packed: bool
+    evidence: dict[str, Any]
+
+    @classmethod
+    def of(cls, other: "Claim") -> Self:
+        """The same, as its source sees it."""
+        return cls(**vars(other))
 
 
 @dataclass(frozen=True, kw_only=True)

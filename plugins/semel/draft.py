@@ -1,90 +1,99 @@
 """cut, the second step of plan: what follows from what was found. Changes nothing."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from semel.sources.cut import cut_ranges
-from semel.sources.evidence import Partition
-from semel.sources.facts import Facts, in_window
-from semel.sources.files import Refusal
-from semel.sources.recognise import Answer, Own
-from semel.sources.wanted import NOTHING_READ, Evidence, Range, Wanted, as_read
+from semel.errors import LimitError
+from semel.sources import Offer, Partition, Range, Refusal, as_read, in_window, unclaimed
 from semel.spec.parts import OnRefused
-from semel.survey import Found, Request
+from semel.survey import Request, Survey
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """The ranges of a batch, and what changes of source partitions.
 
-    `failing`: the refused files for which nothing is taken. `updates` are known partitions as they
-    are from now on; `made` are files that get a new one, with what is taken of each.
+    `failing`: the refusals for which nothing is taken. `left`: how much is left for a later plan.
+    `updates` are known partitions as they are from now on; `made` are offers that get a new one,
+    with the last range that is taken of each.
     """
 
     failing: list[Refusal]
     ranges: list[Range]
-    bytes_left: int
+    left: int
     updates: list[Partition]
-    made: list[tuple[Wanted, Evidence]]
+    made: list[tuple[Offer, Range | None]]
 
 
-def cut(request: Request, found: Found) -> Draft:
+def cut(request: Request, survey: Survey) -> Draft:
     """Cut a batch out of what is free. FileNotFoundError: look again; LimitError: too much."""
-    spec = request.spec
-    failing = _failing(request, found)
-    ranges, left = ([], 0) if failing else cut_ranges(spec, found.wanted, found.free)
+    failing = _failing(request, survey)
+    ranges, left = ([], 0) if failing else _ranges(request, survey)
     return Draft(
         failing=failing,
         ranges=ranges,
-        bytes_left=left,
-        updates=list(_updates(found, ranges)),
-        made=list(_made(found, ranges)),
+        left=left,
+        updates=list(_updates(survey, ranges)),
+        made=list(_made(survey, ranges)),
     )
 
 
-def _failing(request: Request, found: Found) -> list[Refusal]:
+def _failing(request: Request, survey: Survey) -> list[Refusal]:
     """The refusals for which the plan fails: those of its interval, or of an unknown time."""
     # Keeps P10.
     if request.spec.source.on_refused_or_default is OnRefused.WARN:
         return []
-    return [r for r in found.refusals if r.when is None or in_window(r.when, request.window)]
+    return [r for r in survey.refusals if r.when is None or in_window(r.when, request.window)]
 
 
-def _updates(found: Found, ranges: list[Range]) -> Iterator[Partition]:
+def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
+    """The ranges to claim, the oldest offer first, and how much is left for a later plan.
+
+    `select: arrival` takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises
+    LimitError.
+    """
+    spec, source = request.spec, survey.source
+    room = spec.limits.bytes_per_batch_max
+    offers = survey.matched.offers
+    spans = [(offer, *span) for offer in offers for span in unclaimed(offer, survey.free)]
+    total = sum(end - start for _, start, end in spans)
+    # Keeps P10.
+    if spec.source.select == "interval" and total > room:
+        raise LimitError(
+            f"pipeline {spec.name}: the interval holds {total} bytes in {len(spans)} ranges, and "
+            f"limits.bytes_per_batch_max is {room}; raise the limit, or run shorter intervals"
+        )
+    taken, used = [], 0
+    for offer, start, end in spans:
+        stop = source.stop(offer, start, end, room - used, first=not taken)
+        if stop > start:
+            evidence = source.evidence(offer, stop)
+            taken.append(Range(offer=offer, start=start, end=stop, evidence=evidence))
+            used += stop - start
+        if stop < end:
+            break
+    return taken, total - used
+
+
+def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
     """The known partitions of which the ledger has to know something else."""
-    last = {item.wanted.file.path: item for item in ranges}  # The last range of each file.
-    going_on = {item.known.source_partition_id for item in found.wanted if item.known}
-    for item in found.wanted:
-        if item.known is None:
+    last = {item.offer.name: item for item in ranges}  # The last range of each.
+    for offer in survey.matched.offers:
+        if offer.known is None:
             continue
-        # A hole is for a later plan, which has to look again, whatever the file's stat says.
-        settled = item.known.source_partition_id not in found.holes
-        new = as_read(item, last.get(item.file.path), settled=settled)
-        if new != item.known:
+        # A hole is for a later plan, which has to look again, whatever the fingerprint says.
+        settled = offer.known.source_partition_id not in survey.holes
+        new = as_read(offer, last.get(offer.name), settled=settled)
+        if new != offer.known:
             yield new
-    for facts in found.recognised.facts.values():
-        known, path = facts.known, facts.seen.file.path
-        if known is None or known.source_partition_id in going_on or facts.was_cut:
-            continue
-        # While it is unsure, the path is not free yet.
-        if facts.answer is not Answer.UNSURE and path != known.path:
-            yield replace(known, path=path)  # It was renamed, and refused for something else.
+    yield from survey.matched.renamed
 
 
-def _made(found: Found, ranges: list[Range]) -> Iterator[tuple[Wanted, Evidence]]:
-    """The files that get a new partition: of which something is taken, or that were cut."""
-    new = {r.wanted.file.path: (r.wanted, r.evidence) for r in ranges if r.wanted.known is None}
-    yield from new.values()
-    for facts in found.recognised.facts.values():
-        if _is_empty_anew(facts) and facts.seen.file.path not in new:
-            seen = facts.seen
-            begun = Wanted(
-                file=seen.file, birth_ns=seen.birth_ns, content=seen.content, known=None, end=0
-            )
-            yield begun, NOTHING_READ
-
-
-def _is_empty_anew(facts: Facts) -> bool:
-    """Whether a file was cut, so that its inode has a new life."""
-    new = facts.own is Own.CUT and facts.answer is Answer.NEW
-    return new and facts.seen.content is not None
+def _made(survey: Survey, ranges: list[Range]) -> Iterator[tuple[Offer, Range | None]]:
+    """What gets a new partition: that of which something is taken, or that began anew."""
+    new = {r.offer.name: r for r in ranges if r.offer.known is None}
+    for taken in new.values():
+        yield taken.offer, taken
+    for begun in survey.matched.begun:
+        if begun.name not in new:
+            yield begun, None

@@ -206,4 +206,4 @@ def _condition(
 
 
 def _path(marker: Marker, part: int | None) -> str | None:
-    return next((c.path for c in marker.claims if c.source_partition_id == part), None)
+    return next((c.name for c in marker.claims if c.source_partition_id == part), None)

@@ -1,4 +1,4 @@
-"""gaps: what the source holds and no finalized batch has, by file, and who is working on it."""
+"""gaps: what the source holds and no finalized batch has, by name, and who is working on it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +9,10 @@ from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, rows
-from semel.sources import files
-from semel.sources.cut import want
-from semel.sources.facts import Knowledge
-from semel.sources.files import Refusal
-from semel.sources.gather import gather
-from semel.sources.wanted import Spans, Wanted, unclaimed
+from semel.sources import Offer, Refusal, Spans, nothing_known, unclaimed
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
-from semel.survey import Found, Request, look
+from semel.survey import Request, Survey, look
 
 _ROUNDS_MAX = 20
 
@@ -34,9 +30,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Bytes [start, end) of a file. `silent`: its batch gives no sign of life; run it again."""
+    """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
+    it again.
+    """
 
-    path: str
+    name: str
     start: int
     end: int
     state: State
@@ -52,9 +50,9 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Bytes [start, end) of a file that a person called lost."""
+    """Positions [start, end) of a file, or the like, that a person called lost."""
 
-    path: str
+    name: str
     start: int
     end: int
     reason: str
@@ -81,8 +79,8 @@ class Gaps:
 
     @property
     def files(self) -> int:
-        """How many files hold what no finalized batch has."""
-        return len({item.path for item in (*self.gaps, *self.refusals)})
+        """How many of them hold what no finalized batch has."""
+        return len({item.name for item in (*self.gaps, *self.refusals)})
 
 
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
@@ -93,8 +91,8 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        wanted, refused = unplanned(spec)
-        found = [gap for item in wanted for gap in _of_file(item, {})]
+        offers, refused = unplanned(spec)
+        found = [gap for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
     pipeline_id = pipeline.pipeline_id
     seen = _seen(ledger, spec, pipeline)
@@ -110,9 +108,9 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
             pipeline_id=pipeline_id,
             count=limits.LOSSES_SHOWN,
         )
-    found = [gap for item in seen.wanted for gap in _of_file(item, seen.free)]
+    found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
     found += [Gap(**{**r, "state": State(r["state"])}) for r in held]
-    found.sort(key=lambda gap: (gap.path, gap.start))
+    found.sort(key=lambda gap: (gap.name, gap.start))
     return Gaps(
         pipeline=spec.name,
         gaps=tuple(found),
@@ -121,7 +119,7 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     )
 
 
-def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
+def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
     for _ in range(_ROUNDS_MAX):
         try:
             return look(ledger, pipeline, Request(spec=spec))
@@ -133,28 +131,18 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Found:
     )
 
 
-def unplanned(spec: Spec) -> tuple[list[Wanted], tuple[Refusal, ...]]:
+def unplanned(spec: Spec) -> tuple[list[Offer], tuple[Refusal, ...]]:
     """What a first plan would see."""
-    listing = files.list_files(spec)
-    known = Knowledge(
-        refused=[],
-        partitions=[],
-        unsettled=listing.files,
-        names={},
-        lengths=lambda *_: [],
-        like=lambda *_: [],
-    )
-    wanted, refused = want(spec, gather(spec, listing, known, None), None)
-    return wanted, (*listing.refused, *refused)
+    source = open_source(spec)
+    shown = source.discover()
+    matched = source.match(shown, nothing_known(shown), None)
+    return matched.offers, (*shown.refused, *matched.refused)
 
 
-def _of_file(item: Wanted, free: Spans) -> Iterator[Gap]:
-    """What no batch has of one file."""
-    path = item.file.path
-    for start, end in unclaimed(item, free):
-        yield Gap(path=path, start=start, end=end, state=State.UNCLAIMED)
-    reached = max(item.end, item.start, item.known.reached if item.known else 0)
-    # Of a gzip file that is not complete yet, only its size is known.
-    size = item.content.size if item.content else max(item.file.size, reached + 1)
-    if reached < size:
-        yield Gap(path=path, start=reached, end=size, state=State.WAITING)
+def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
+    """What no batch has of one offer."""
+    for start, end in unclaimed(offer, free):
+        yield Gap(name=offer.name, start=start, end=end, state=State.UNCLAIMED)
+    reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
+    if reached < offer.ahead:
+        yield Gap(name=offer.name, start=reached, end=offer.ahead, state=State.WAITING)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from semel.batch import Counts, Ignored
 
 # Keeps L6.
-MARKER_FORMAT = 3
+MARKER_FORMAT = 4
 """The format of success markers that finalize writes. Readers know all up to it."""
 
 

@@ -21,12 +21,9 @@ from semel.draft import Draft, cut
 from semel.errors import RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
-from semel.sources.facts import Recognised
-from semel.sources.files import Refusal
-from semel.sources.recognise import Answer
-from semel.sources.wanted import Range
+from semel.sources import Range, Refusal
 from semel.spec.pipeline import Spec
-from semel.survey import Found, Request, look
+from semel.survey import Request, Survey, look
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
 
@@ -35,7 +32,7 @@ _ROUNDS_MAX = 20  # When other planners win this often in a row, something else 
 class Plan:
     """The answer of plan. `batch` is None when there was nothing to take.
 
-    `matched` are the files that were recognised by what is in them, with the paths that they had.
+    `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
     """
 
     pipeline: Pipeline
@@ -46,7 +43,7 @@ class Plan:
     bytes_left: int = 0
     refusals: tuple[Refusal, ...] = ()
     taken_over: tuple[int, ...] = ()
-    matched: tuple[tuple[str, str], ...] = ()
+    resumed: tuple[tuple[str, str], ...] = ()
 
 
 class _Changed(Exception):
@@ -74,13 +71,13 @@ def plan(
             return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
         request = Request(spec=spec, key=request_key, before=before, interval=interval)
         try:
-            found = look(ledger, pipeline, request)
-            draft = cut(request, found)
+            survey = look(ledger, pipeline, request)
+            draft = cut(request, survey)
         except FileNotFoundError:  # It was moved under our eyes: look again.
             continue
         faults.point("plan.before_lock")
         try:
-            batch = _write(ledger, pipeline, request, found, draft)
+            batch = _write(ledger, pipeline, request, survey, draft)
         except _Changed:
             continue
         if draft.failing:
@@ -89,12 +86,12 @@ def plan(
             pipeline=pipeline,
             batch=batch,
             created=batch is not None,
-            files=len({r.wanted.file.path for r in draft.ranges}),
+            files=len({r.offer.name for r in draft.ranges}),
             bytes=sum(r.end - r.start for r in draft.ranges),
-            bytes_left=draft.bytes_left,
-            refusals=found.refusals,
-            taken_over=tuple(found.orphans) if batch else (),
-            matched=_matched(found.recognised),
+            bytes_left=draft.left,
+            refusals=survey.refusals,
+            taken_over=tuple(survey.orphans) if batch else (),
+            resumed=survey.matched.resumed,
         )
     raise RetryableError(
         f"plan of {spec.name}: other planners changed its claims, or files were moved, "
@@ -129,7 +126,7 @@ def _interval(
 
 
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
-    shown = [f"{r.path!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
+    shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
     more = len(refused) - len(shown)
     count = "1 file is" if len(refused) == 1 else f"{len(refused)} files are"
     return "\n".join(
@@ -142,46 +139,38 @@ def _failed(spec: Spec, refused: list[Refusal]) -> str:
     )
 
 
-def _matched(recognised: Recognised) -> tuple[tuple[str, str], ...]:
-    """(path, known path) of files that are known by what is in them."""
-    return tuple(
-        (path, found.matched.path)
-        for path, found in recognised.facts.items()
-        if found.answer is Answer.TAKE_UP and found.matched.reached
-    )
-
-
 def _write(
-    ledger: Ledger, pipeline: Pipeline, request: Request, found: Found, draft: Draft
+    ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: Draft
 ) -> Batch | None:
     """Write what a plan came to, the batch only where there is something to take.
 
     _Changed: it is made of what is not so any more, and nothing was written.
     """
-    changed = draft.ranges or draft.updates or draft.made or found.closed or found.retired
-    if found.same_refusals and not changed:
+    matched = survey.matched
+    changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
+    if survey.same_refusals and not changed:
         return None
     pipeline_id = pipeline.pipeline_id
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, for it reads the transforms' files.
         stored = request.spec.to_json() | {"code": code.look(request.spec).to_json()}
     with ledger.transaction() as connection:
-        _lock(connection, pipeline, request, found)
-        if not found.same_refusals:
-            _write_refusals(connection, pipeline_id, found.refusals)
+        _lock(connection, pipeline, request, survey)
+        if not survey.same_refusals:
+            _write_refusals(connection, pipeline_id, survey.refusals)
         released: set[int] = set()
         if draft.ranges:
             # Keeps P7, P11.
-            for orphan in found.orphans:
+            for orphan in survey.orphans:
                 released |= release(connection, orphan, f"taken over by {request.key}")
-        partitions.retire(connection, found.retired)
-        partitions.close(connection, found.closed, found.lost)
+        partitions.retire(connection, matched.retired)
+        partitions.close(connection, matched.gone, survey.lost)
         partitions.update(connection, draft.updates)
         new = partitions.insert(connection, pipeline_id, draft.made)
         batch = None
         if draft.ranges:
             batch = _write_batch(connection, pipeline_id, request, stored)
-            made = {r["path"]: r["source_partition_id"] for r in new}
+            made = {r["name"]: r["source_partition_id"] for r in new}
             _write_claims(connection, batch, draft.ranges, made)
         if released:
             partitions.restore(connection, released)
@@ -192,7 +181,7 @@ def _write(
 
 
 def _lock(
-    connection: sa.Connection, pipeline: Pipeline, request: Request, found: Found
+    connection: sa.Connection, pipeline: Pipeline, request: Request, survey: Survey
 ) -> None:
     """Take the pipeline's lock. _Changed when what a plan is made of is not so any more."""
     # Keeps P1, P2.
@@ -200,9 +189,9 @@ def _lock(
     silent = request.spec.limits.orphan_after.total_seconds()
     orphans = partitions.orphans(connection, pipeline.pipeline_id, request.key, silent)
     same = (
-        partitions.version(connection, pipeline.pipeline_id) == found.version
+        partitions.version(connection, pipeline.pipeline_id) == survey.version
         and _latest(connection, pipeline, request.key) == request.before
-        and set(found.orphans) <= set(orphans)
+        and set(survey.orphans) <= set(orphans)
     )
     if not same:
         raise _Changed
@@ -244,21 +233,21 @@ def _write_batch(
 def _write_claims(
     connection: sa.Connection, batch: Batch, ranges: list[Range], made: dict[str, int]
 ) -> None:
-    """The ranges of a batch; what a hole before the first of a file holds is lost."""
+    """The ranges of a batch; what a hole before the first of an offer holds is lost."""
 
     def partition(r: Range) -> int:
-        known = r.wanted.known
-        return known.source_partition_id if known else made[r.wanted.file.path]
+        known = r.offer.known
+        return known.source_partition_id if known else made[r.offer.name]
 
-    holes = {partition(r): [(0, r.wanted.start)] for r in ranges if r.wanted.start}
+    holes = {partition(r): [(0, r.offer.start)] for r in ranges if r.offer.start}
     partitions.lose(connection, holes, "hole", "plan")
     claims = [
         {
-            **vars(r.evidence),
             "ordinal": ordinal,
             "source_partition_id": partition(r),
             "start": r.start,
             "end": r.end,
+            "evidence": r.evidence,
         }
         for ordinal, r in enumerate(ranges)
     ]

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
 from semel.batch import Claim, Counts
-from semel.claims import read_claims, typed
+from semel.claims import read_claims, to_claim, typed
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.formats.table import sink_format
 from semel.manifest import MARKER_FORMAT, Kind
@@ -231,7 +231,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         sink_columns=plain["sink_schema"],
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
         counts=typed(Counts, plain["counts"]),
-        claims_listed=tuple(map(_claim, plain.get("claims", ()))),
+        claims_listed=tuple(map(to_claim, plain.get("claims", ()))),
         files=tuple(_file(f, plain["format"]) for f in plain["files"]),
         generation=int(plain.get("generation", 1)),
         code_digest=plain.get("code_digest"),
@@ -263,11 +263,6 @@ def _file(plain: dict[str, Any], format: int) -> MarkedFile:
         raise ValueError(f"it lists {path!r} below {plain['root']!r}")
     named = {key: value for key, value in plain.items() if key != "root"}
     return typed(MarkedFile, {**named, "kind": kind, "path": path})
-
-
-def _claim(plain: dict[str, Any]) -> Claim:
-    """A claim. Those of gzip files counted bytes on disk before markers said which they count."""
-    return typed(Claim, {"packed": str(plain["path"]).endswith(".gz"), **plain})
 
 
 def columns_in_files(marker: Marker) -> pa.Schema:

@@ -42,15 +42,14 @@ from semel.errors import (
     StateError,
     TerminalError,
 )
-from semel.formats.declared import is_whole
 from semel.ledger import Ledger, Row, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.reader import arrow_type
 from semel.sinks import Sink, archive
 from semel.sinks.declared import open_sink
-from semel.sources import files
-from semel.sources.content import is_gzip
+from semel.sources import Source
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.steps import account
 from semel.steps.job import StageJob, splits_of
@@ -132,9 +131,9 @@ def _attempt(
     engine: Engine,
     log: Log,
 ) -> Staged:
-    root = Path(os.path.realpath(spec.source_root()))
-    claims = files.find_claims(claims, root, batch.batch_id)
-    attempt, job = _begin(ledger, spec, pipeline, batch, claims, root)
+    source = open_source(spec)
+    claims = source.find(claims, batch.batch_id)
+    attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
     log(
         f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
         f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
@@ -155,12 +154,12 @@ def _attempt(
             check_sample(job)
             outcome = engine.run(job)
             faults.point("stage.after_job")
-            files.check_claims(claims, root, batch.batch_id)
+            source.check(claims, batch.batch_id)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)
         if isinstance(error, SourceError):
-            files.retry_elsewhere(claims, root, batch.batch_id, error)
+            _retry_elsewhere(source, claims, batch.batch_id, error)
         raise
 
 
@@ -183,8 +182,28 @@ def _give_up(
         ) from error
 
 
+def _retry_elsewhere(
+    source: Source, claims: list[Claim], batch_id: int, error: SourceError
+) -> None:
+    """RetryableError when all that was planned is in the source, though not where it was."""
+    try:
+        moved = source.find(claims, batch_id) != claims
+    except SourceError:
+        return
+    if moved:
+        raise RetryableError(
+            f"batch {batch_id}: what was planned was moved or packed while it was read ({error}); "
+            "it is there, so run stage again"
+        ) from error
+
+
 def _begin(
-    ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, claims: list[Claim], root: Path
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    claims: list[Claim],
+    source: Source,
 ) -> tuple[Attempt, StageJob]:
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
@@ -213,7 +232,7 @@ def _begin(
     faults.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = archive.attempt(Path(pipeline.archive_path), batch.batch_id, attempt.fence)
-    whole = {c.ordinal for c in claims if is_whole(spec) or is_gzip(c.path)}
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return attempt, StageJob(
         spec=spec,
         pipeline_id=pipeline.pipeline_id,
@@ -222,7 +241,7 @@ def _begin(
         began_at=begun["started_at"],
         fence=attempt.fence,
         folder=folder,
-        source_root=root,
+        source=source,
         splits=splits_of(claims, batch.split_bytes, whole=whole),
         shards=pipeline.shards,
         bucket_seconds=pipeline.bucket_seconds,

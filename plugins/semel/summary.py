@@ -38,13 +38,13 @@ def plan(answer: "Plan") -> str:
     if answer.taken_over:
         shown = ", ".join(map(str, answer.taken_over))
         lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
-    for path, known in answer.matched[: limits.FILES_NAMED_MAX]:
+    for path, known in answer.resumed[: limits.FILES_NAMED_MAX]:
         lines.append(f"known by its content: {path!r} goes on where {known!r} ended")
-    if len(answer.matched) > limits.FILES_NAMED_MAX:
-        more = len(answer.matched) - limits.FILES_NAMED_MAX
+    if len(answer.resumed) > limits.FILES_NAMED_MAX:
+        more = len(answer.resumed) - limits.FILES_NAMED_MAX
         lines.append(f"known by their content: {_count(more, 'file')} more")
     for refusal in answer.refusals[: limits.FILES_NAMED_MAX]:
-        lines.append(f"{REFUSED}{refusal.path!r}: {refusal.reason}: {refusal.detail}")
+        lines.append(f"{REFUSED}{refusal.name!r}: {refusal.reason}: {refusal.detail}")
     if len(answer.refusals) > limits.FILES_NAMED_MAX:
         more = len(answer.refusals) - limits.FILES_NAMED_MAX
         lines.append(f"{REFUSED}{_count(more, 'file')} more; `semel gaps {name}` lists all")

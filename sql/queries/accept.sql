@@ -1,19 +1,19 @@
 -- accept: a person's word on what plan refused.
 
 -- name: open
-SELECT path, source_partition_id, generation
+SELECT name, source_partition_id, generation
 FROM semel.source_partition
-WHERE pipeline_id = :pipeline_id AND path = :path AND retired_at IS NULL AND closed_at IS NULL;
+WHERE pipeline_id = :pipeline_id AND name = :name AND retired_at IS NULL AND closed_at IS NULL;
 
 -- name: gone
-SELECT p.path, p.source_partition_id, lower(l.span) AS start, upper(l.span) AS "end"
+SELECT p.name, p.source_partition_id, lower(l.span) AS start, upper(l.span) AS "end"
 FROM semel.loss AS l
 JOIN semel.source_partition AS p USING (source_partition_id)
 WHERE p.pipeline_id = :pipeline_id AND l.reason = 'gone'
-ORDER BY p.path, p.source_partition_id, start;
+ORDER BY p.name, p.source_partition_id, start;
 
 -- name: settle
-DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND path = :path;
+DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND name = :name;
 
 -- name: forget_columns
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;

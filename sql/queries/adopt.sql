@@ -40,19 +40,16 @@ RETURNING pipeline_id;
 -- name: insert_partitions
 -- Of a closed one nobody knows more than what was read.
 INSERT INTO semel.source_partition
-    (source_partition_id, pipeline_id, path, generation, device, inode, birth_ns, size, mtime_ns,
-     ctime_ns, content, reached, head_length, head_hash, first_hash, last_length, last_hash,
-     tail_hash, packed, closed_at, accounted)
+    (source_partition_id, pipeline_id, name, generation, identity, fingerprint, settled, reached,
+     seen, evidence, closed_at, accounted)
 OVERRIDING SYSTEM VALUE
-SELECT f.source_partition_id, :pipeline_id, f.path, f.generation, f.device, f.inode, f.birth_ns,
-       f.size, f.mtime_ns, f.ctime_ns, f.content, f.reached, f.head_length, f.head_hash,
-       f.first_hash, f.last_length, f.last_hash, f.tail_hash, f.packed,
-       CASE WHEN f.closed THEN clock_timestamp() END, f.closed
+SELECT f.source_partition_id, :pipeline_id, f.name, f.generation, f.identity, f.fingerprint,
+       f.settled, f.reached, f.seen, f.evidence, CASE WHEN f.closed THEN clock_timestamp() END,
+       f.closed
 FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
-         AS f (source_partition_id bigint, path text, generation int, device bigint, inode bigint,
-               birth_ns bigint, size bigint, mtime_ns bigint, ctime_ns bigint, content bigint,
-               reached bigint, head_length int, head_hash text, first_hash text, last_length int,
-               last_hash text, tail_hash text, packed boolean, closed boolean);
+         AS f (source_partition_id bigint, name text, generation int, identity text,
+               fingerprint text, settled boolean, reached bigint, seen bigint, evidence jsonb,
+               closed boolean);
 
 -- name: insert_batches
 -- A marker is written when all else of its batch is durable: so its batch is finalized.
@@ -87,13 +84,11 @@ JOIN semel.batch AS b USING (batch_id)
 JOIN semel.pipeline AS p USING (pipeline_id);
 
 -- name: insert_claims
-INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, tail_hash, head_length,
-                         head_hash)
-SELECT c.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.tail_hash,
-       c.head_length, c.head_hash
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+SELECT c.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
 FROM jsonb_to_recordset(CAST(:claims AS jsonb))
          AS c (batch_id bigint, ordinal int, source_partition_id bigint, start bigint, "end" bigint,
-               tail_hash text, head_length int, head_hash text);
+               evidence jsonb);
 
 -- name: insert_files
 -- The staged names are gone; nobody asks for those of a finalized batch.

@@ -1,7 +1,7 @@
 -- look: what a person asks the ledger. Nothing here changes anything.
 
 -- name: open_claims
-SELECT p.path, lower(c.span) AS start, upper(c.span) AS "end", b.status AS state, b.batch_id,
+SELECT p.name, lower(c.span) AS start, upper(c.span) AS "end", b.status AS state, b.batch_id,
        b.request_key,
        GREATEST(b.seen_at, b.committed_at)
            < clock_timestamp() - make_interval(secs => :orphan_seconds) AS silent
@@ -9,7 +9,7 @@ FROM semel.batch AS b
 JOIN semel.claim AS c USING (batch_id)
 JOIN semel.source_partition AS p USING (source_partition_id)
 WHERE b.pipeline_id = :pipeline_id AND b.status IN ('planned', 'committed')
-ORDER BY p.path, start;
+ORDER BY p.name, start;
 
 -- name: batches
 -- The newest batches, of all pipelines when no name is given: the newest of each, and of those. By

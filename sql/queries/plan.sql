@@ -17,13 +17,10 @@ RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest
           interval_start, interval_end, commit_seq, batch_time;
 
 -- name: insert_claims
-INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, tail_hash, head_length,
-                         head_hash, first_hash, last_length, last_hash)
-SELECT :batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.tail_hash,
-       c.head_length, c.head_hash, c.first_hash, c.last_length, c.last_hash
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+SELECT :batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
 FROM jsonb_to_recordset(CAST(:claims AS jsonb))
-         AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint, tail_hash text,
-               head_length int, head_hash text, first_hash text, last_length int, last_hash text);
+         AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint, evidence jsonb);
 
 -- name: claims
 -- Materialized, so that also before its tables are analysed Postgres begins with the batch's claims,
@@ -31,8 +28,8 @@ FROM jsonb_to_recordset(CAST(:claims AS jsonb))
 WITH c AS MATERIALIZED (
     SELECT * FROM semel.claim WHERE batch_id = :batch_id
 )
-SELECT c.ordinal, c.source_partition_id, p.path, p.device, p.inode, c.head_length, c.head_hash,
-       lower(c.span) AS start, upper(c.span) AS "end", c.tail_hash, p.packed
+SELECT c.ordinal, c.source_partition_id, p.name, p.identity, lower(c.span) AS start,
+       upper(c.span) AS "end", c.evidence
 FROM c
 JOIN semel.source_partition AS p USING (source_partition_id)
 ORDER BY c.ordinal;
@@ -41,9 +38,9 @@ ORDER BY c.ordinal;
 DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id;
 
 -- name: insert_refusals
-INSERT INTO semel.refusal (pipeline_id, path, reason, detail, inode, size, copy_of, behind)
-SELECT :pipeline_id, path, reason, detail, inode, size, copy_of, behind
+INSERT INTO semel.refusal (pipeline_id, name, reason, detail, inode, size, copy_of, behind)
+SELECT :pipeline_id, name, reason, detail, inode, size, copy_of, behind
 FROM jsonb_to_recordset(CAST(:refusals AS jsonb))
-         AS r (path text, reason text, detail text, inode bigint, size bigint, copy_of text,
+         AS r (name text, reason text, detail text, inode bigint, size bigint, copy_of text,
               behind bigint)
-ON CONFLICT (pipeline_id, path) DO NOTHING;
+ON CONFLICT (pipeline_id, name) DO NOTHING;

@@ -79,12 +79,12 @@ def _read(spec: Spec) -> Found:
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
         claims = _claims(roots["archive"], marker)
-        names = {claim["source_partition_id"]: claim["path"] for claim in claims}
+        names = {claim["source_partition_id"]: claim["name"] for claim in claims}
         for claim in claims:
             span = claim["start"], claim["end"]
-            found.claims.setdefault(claim["path"], []).append(span)
+            found.claims.setdefault(claim["name"], []).append(span)
             place = marker["commit_seq"], claim["ordinal"]
-            found.order.setdefault(claim["path"], []).append((*span, place))
+            found.order.setdefault(claim["name"], []).append((*span, place))
         counts = Counter()
         for file in marker["files"]:
             if file["kind"] == "claims":

@@ -49,8 +49,8 @@ SELECT b.batch_id, b.status FROM semel.batch AS b JOIN semel.pipeline AS p USING
 WHERE p.name = :name ORDER BY b.batch_id
 """
 _REFUSALS = """
-SELECT r.path, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
-WHERE p.name = :name ORDER BY r.path
+SELECT r.name, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE p.name = :name ORDER BY r.name
 """
 
 
@@ -280,7 +280,7 @@ class World:
                 self._finish_batch(name, row["batch_id"])
         refused = self.sql(_REFUSALS, name=name)
         for row in refused:
-            self._accept(name, row["path"], row["reason"])
+            self._accept(name, row["name"], row["reason"])
         return batch is not None or bool(refused)
 
     def _finish_batch(self, name: str, batch_id: int) -> None:
@@ -297,7 +297,7 @@ class World:
         told = {refusal.reason for refusal in planned.refusals}
         assert told <= {"gone"}, (name, planned.refusals)
         self.arena.note("files refused", len(planned.refusals))
-        self.arena.note("files recognised by content", len(planned.matched))
+        self.arena.note("files recognised by content", len(planned.resumed))
         self.arena.note("orphans taken over", len(planned.taken_over))
 
 

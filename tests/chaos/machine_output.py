@@ -112,7 +112,7 @@ class Output:
         lines: dict[Position, bytes] = {}
         for claim in sorted(claims, key=lambda claim: claim["ordinal"]):
             start, end, partition = claim["start"], claim["end"], claim["source_partition_id"]
-            state = self.states.get((end, claim["tail_hash"]))
+            state = self.states.get((end, _tail_hash(claim)))
             assert state is not None, f"no file ever had these bytes: {claim}"
             for other_start, other_end, other in self.spans[partition]:
                 apart = end <= other_start or other_end <= start
@@ -221,3 +221,8 @@ def _assert_sum(path: Path, counts: dict[str, int], files: Counter[str]) -> None
     assert duplicates == files["decisions"], path
     assert counts["quarantined"] + counts["late"] == files["dead_letters"], path
     assert counts["records_read"] == sum(files.values()), path
+
+
+def _tail_hash(claim: dict[str, Any]) -> str:
+    evidence = claim["evidence"]
+    return (json.loads(evidence) if isinstance(evidence, str) else evidence)["tail_hash"]

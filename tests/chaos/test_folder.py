@@ -33,7 +33,7 @@ from machine_seed import SEED, steps
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sinks import archive
-from semel.sources.files import Refusal
+from semel.sources import Refusal
 
 STEPS_MIN = int(os.environ.get("SEMEL_FOLDER_STEPS", "300"))  # of each of the four
 EXAMPLES, STEPS = 4, 40
@@ -183,7 +183,7 @@ class Machine(RuleBasedStateMachine):
         done = run_batch(
             self.place.ledger, self.spec, f"r{self.runs}", LocalEngine(), log=quiet
         ).plan
-        self.place.seen["files recognised by content"] += len(done.matched)
+        self.place.seen["files recognised by content"] += len(done.resumed)
         self._read_output()
         return done.refusals
 
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
     def _check(self, refused: tuple[Refusal, ...]) -> None:
         twice = [record for record, count in self.written.items() if count > 1]
         assert not twice, f"twice: {[r[:6] for r in twice]}"
-        told = {refusal.path for refusal in refused}
+        told = {refusal.name for refusal in refused}
         for refusal in refused:
             self.place.seen[f"refused: {refusal.reason}"] += 1
             assert refusal.reason in ("copy", "replaced", "changed", "gone", "hard link"), refusal
@@ -213,7 +213,7 @@ class Machine(RuleBasedStateMachine):
 
     def _follow(self, refusal: Refusal) -> None:
         """The advice, by somebody who knows what was done."""
-        path = Path(refusal.path)
+        path = Path(refusal.name)
         ledger = self.place.ledger
         if refusal.reason == "hard link":
             for other in path.parent.glob("link-*"):

@@ -34,8 +34,8 @@ _MANY = """
         INSERT INTO semel.source_partition OVERRIDING SYSTEM VALUE
         SELECT made.* FROM part, generate_series(1000, 999 + %(count)s) AS n,
                jsonb_populate_record(NULL::semel.source_partition, content || jsonb_build_object(
-                   'source_partition_id', n, 'inode', n,
-                   'path', '/data/flights/2026/11/22/' || n || '.jsonl')) AS made
+                   'source_partition_id', n, 'identity', '1:' || n,
+                   'name', '/data/flights/2026/11/22/' || n || '.jsonl')) AS made
         RETURNING source_partition_id
     )
     INSERT INTO semel.claim
@@ -187,7 +187,7 @@ def test_damaged_claims_are_told(
     elif damage == "other bytes":
         kept.write_bytes(b"not ours")
     else:
-        pq.write_table(pq.read_table(kept).drop_columns(["tail_hash"]), kept)
+        pq.write_table(pq.read_table(kept).drop_columns(["evidence"]), kept)
     [marker] = markers(spec.sink_path())
     with pytest.raises(CorruptionError, match=f"{kept.name}.*restore them"):
         _ = marker.claims

@@ -17,6 +17,7 @@ from semel.errors import AttemptLostError, SemelError, StateError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.sources import files
+from semel.sources.files.listing import Listing
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 from semel.storage import remove_folder
@@ -68,7 +69,7 @@ def test_a_twin_plans_before_the_source_is_listed(
     answers = []
     list_files = files.list_files
 
-    def listed(spec: Spec) -> files.Listing:
+    def listed(spec: Spec) -> Listing:
         monkeypatch.setattr(files, "list_files", list_files)
         answers.append(plan(scene.ledger, scene.spec, "r1"))
         return list_files(spec)

@@ -152,7 +152,7 @@ def plan_not_persisted() -> None:
             found = original(connection, verb, name, **values)
             if name != "claims":
                 return found
-            return [{**claim, "end": os.stat(claim["path"]).st_size} for claim in found]
+            return [{**claim, "end": os.stat(claim["name"]).st_size} for claim in found]
 
         return call
 
@@ -235,8 +235,8 @@ def no_numbers_passed() -> None:
 
 def copies_are_new() -> None:
     """What a file begins with is no evidence."""
-    match = importlib.import_module("semel.sources.recognise").Match
-    patch("sources.gather", "evidence", lambda _: lambda seen, known, **_: match.NONE)
+    match = importlib.import_module("semel.sources.files.recognise").Match
+    patch("sources.files.gather", "likeness", lambda _: lambda seen, known, **_: match.NONE)
 
 
 def refusals_are_forgotten() -> None:
@@ -246,7 +246,7 @@ def refusals_are_forgotten() -> None:
 
 def what_cannot_be_told_is_new() -> None:
     """The table takes what is unsure for what is not there."""
-    kinds = importlib.import_module("semel.sources.recognise")
+    kinds = importlib.import_module("semel.sources.files.recognise")
 
     def table(decide):
         def decided(own, place, match, *, by_position):
@@ -256,10 +256,10 @@ def what_cannot_be_told_is_new() -> None:
 
         return decided
 
-    patch("sources.gather", "recognise", table)
+    patch("sources.files.gather", "recognise", table)
 
 
 def what_is_not_listed_is_gone() -> None:
     """A folder that cannot be read is taken for an empty one."""
-    files = importlib.import_module("semel.sources.files")
+    files = importlib.import_module("semel.sources.files.listing")
     files.Listing.complete = property(lambda _: True)

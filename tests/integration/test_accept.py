@@ -36,7 +36,7 @@ def test_accept_takes_the_path_as_it_is_written(
     monkeypatch.chdir(path.parent.parent.parent)
     given = {
         "absolute": str(path), "data": "in/a.jsonl", "working": "data/in/a.jsonl",
-        "gaps": refusal.path,
+        "gaps": refusal.name,
     }  # fmt: skip
     accept_file(ledger, spec, given[name], same=False)
     run(ledger, spec, "r2")
@@ -77,7 +77,7 @@ def test_what_was_seen_and_is_gone_waits_for_a_word(bench: Workbench, ledger: Le
     run(ledger, spec, "r1")
     path.unlink()
     done = run(ledger, spec, "r2")
-    assert [(Path(r.path).name, r.reason) for r in done.plan.refusals] == [("a.jsonl", "gone")]
+    assert [(Path(r.name).name, r.reason) for r in done.plan.refusals] == [("a.jsonl", "gone")]
     assert f"semel accept events {path} --lost" in done.plan.refusals[0].detail
     assert gaps(ledger, spec).idle
     (lost,) = accept_loss(ledger, spec, str(path))

@@ -131,7 +131,7 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
         (sink / name).unlink()
     account = settled(spec)
     assert account.ids == ids(0, 50)
-    partitions = {c.source_partition_id: c.path for m in markers(sink) for c in m.claims}
+    partitions = {c.source_partition_id: c.name for m in markers(sink) for c in m.claims}
     assert len(partitions) == len(set(partitions.values())) == 2
 
 

@@ -23,7 +23,7 @@ from semel.ledger import Ledger
 from semel.manifest import Kind
 from semel.reader import Marker, markers
 from semel.run import run_batch
-from semel.sources.files import list_files
+from semel.sources.declared import open_source
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
@@ -82,7 +82,7 @@ SINKS = {
 
 def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     """h1 and h2 by shard."""
-    parts = partitions_of(spec, [marker], list_files(spec).files)
+    parts = partitions_of(open_source(spec), [marker])
     of = {part.known.source_partition_id: part for part in parts}
     claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
     made = ids_of(marker, claims)

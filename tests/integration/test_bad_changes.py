@@ -98,7 +98,7 @@ def test_an_edited_copy_waits_for_a_word_by_position(
     new.write_bytes(data)
     new.replace(path)
     (refusal,) = run(ledger, spec, "r2").plan.refusals
-    assert (refusal.path, refusal.reason) == (str(path), "replaced")
+    assert (refusal.name, refusal.reason) == (str(path), "replaced")
     advised(ledger, refusal.detail, "--from")
     assert run(ledger, spec, "r3").plan.refusals == ()
     assert settled(spec).ids == ids(0, 14)
@@ -195,7 +195,7 @@ def test_a_copy_of_a_file_that_was_cut_waits_for_a_word(bench: Workbench, ledger
     bench.write("in/a.jsonl", events(10, 12), mode="ab")
     path.with_name("saved").write_bytes(path.read_bytes())
     path.write_bytes(lines(12, 14))
-    found = {Path(r.path).name: r for r in run(ledger, spec, "r2").plan.refusals}
+    found = {Path(r.name).name: r for r in run(ledger, spec, "r2").plan.refusals}
     assert {name: r.reason for name, r in found.items()} == {"a.jsonl": "changed", "saved": "copy"}
     advised(ledger, found["saved"].detail, "--same")
     assert run(ledger, spec, "r3").plan.refusals == ()

@@ -362,7 +362,7 @@ def test_damaged_gzip_is_refused_alone(bench: Workbench, ledger: Ledger, damage:
     )
     age(path)
     (refusal,) = run(ledger, spec, "r1").plan.refusals
-    assert (refusal.path, refusal.reason) == (str(path), "damaged")
+    assert (refusal.name, refusal.reason) == (str(path), "damaged")
     assert "replace the file" in refusal.detail
     path.write_bytes(whole)
     assert run(ledger, spec, "r2").plan.refusals == ()

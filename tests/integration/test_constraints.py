@@ -13,8 +13,8 @@ from semel.ledger import Ledger
 from semel.run import run_batch
 
 CLAIM = (
-    "INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, tail_hash)"
-    " SELECT batch_id, 99, source_partition_id, {span}, '' FROM semel.claim LIMIT 1"
+    "INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span)"
+    " SELECT batch_id, 99, source_partition_id, {span} FROM semel.claim LIMIT 1"
 )
 
 

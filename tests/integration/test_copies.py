@@ -12,7 +12,7 @@ from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position, rsynced
 from semel.ledger import Ledger
 from semel.run import run_batch
-from semel.sources.files import Refusal
+from semel.sources import Refusal
 from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -123,7 +123,7 @@ def test_a_copy_does_not_go_on_in_a_shorter_file(bench: Workbench, ledger: Ledge
     shutil.copy2(log, second)
     for turn in range(3):
         found = run(ledger, spec, f"copied{turn}").plan.refusals
-        assert [(r.path, r.reason) for r in found] == [(str(second), "copy")]
+        assert [(r.name, r.reason) for r in found] == [(str(second), "copy")]
         assert "--same" not in found[0].detail and "--from" not in found[0].detail
         append(log, 8 + turn, 9 + turn)
     run(ledger, spec, "last")
@@ -144,7 +144,7 @@ def test_a_refused_copy_takes_no_place(bench: Workbench, ledger: Ledger) -> None
     new = log.with_name("b.jsonl")
     new.write_bytes(lines(0, 5))
     log.unlink()
-    found = {r.path: r for r in run(ledger, spec, "r3").plan.refusals}
+    found = {r.name: r for r in run(ledger, spec, "r3").plan.refusals}
     assert refusals(ledger) == {"copy": "copy", "b.jsonl": "copy"}
     advised(ledger, found[str(new)].detail, "--same")
     run(ledger, spec, "r4")

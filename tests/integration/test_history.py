@@ -34,10 +34,11 @@ ASKED = {
         "pipeline_now", "lock_batch", "lock_attempt", "win_attempt", "lose_siblings",
         "commit_batch", "renew_lease", "take_lease",
     ),
+    "files": ("lengths", "like"),
     "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
     "look": ("open_claims", "batch", "attempts", "files"),
     "partitions": (
-        "unsettled", "by_id", "lengths", "like", "orphans", "holders", "free_ranges", "unaccounted",
+        "unsettled", "by_id", "orphans", "holders", "free_ranges", "unaccounted",
         "close", "account", "update", "insert", "restore",
     ),
     "pipelines": ("move_sink",),
@@ -127,9 +128,10 @@ def test_the_newest_batches_are_found_without_a_walk_over_the_others(
 _ALIKE = """
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds)
 VALUES ('drops', '/drops', '/d', '{}', 1, 1);
-INSERT INTO semel.source_partition (pipeline_id, path, generation, device, inode, head_length,
-                                    head_hash, reached, content, closed_at)
-SELECT pipeline_id, 'a', n, 1, 7, 100, 'same', 100, 100, clock_timestamp()
+INSERT INTO semel.source_partition (pipeline_id, name, generation, identity, evidence, reached,
+                                    seen, closed_at)
+SELECT pipeline_id, 'a', n, '1:7', '{"head_length": 100, "head_hash": "same"}', 100, 100,
+       clock_timestamp()
 FROM semel.pipeline, generate_series(1, 5000) AS n;
 ANALYZE semel.pipeline; ANALYZE semel.source_partition;
 """
@@ -150,12 +152,12 @@ def test_of_files_that_are_all_alike_only_the_last_are_read(ledger: Ledger) -> N
         ).scalar_one()
         asked = {
             "pipeline_id": pipeline_id, "heads": '[{"head_length": 100, "head_hash": "same"}]',
-            "inodes": [7], "paths": ["a"], "count": count,
+            "inodes": ["7"], "names": ["a"], "count": count,
         }  # fmt: skip
-        found = connection.execute(query("partitions", "like"), asked).mappings().all()
+        found = connection.execute(query("files", "like"), asked).mappings().all()
         numbers = [row["source_partition_id"] for row in found]
         assert numbers == list(range(newest - count + 1, newest + 1))
-        explained = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query('partitions', 'like').text}")
+        explained = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {query('files', 'like').text}")
         [plan] = connection.execute(explained, asked).scalar_one()
         assert sum(_read(plan["Plan"], "source_partition")) <= 3 * count
 
@@ -182,7 +184,7 @@ def test_a_new_file_is_held_against_files_with_its_first_record(
     monkeypatch.setattr(Ledger, "rows", note)
     planned = plan(ledger, spec, "r2")
     assert asked == [len(lines(2_000, 2_020))]
-    assert [Path(refused.path).name for refused in planned.refusals] == ["20.jsonl.copy.jsonl"]
+    assert [Path(refused.name).name for refused in planned.refusals] == ["20.jsonl.copy.jsonl"]
 
 
 def _read(node: dict[str, Any], table: str) -> Iterator[float]:

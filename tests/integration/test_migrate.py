@@ -17,7 +17,8 @@ from semel.ledger.migrate import migrate
 
 CATALOG = {
     "columns": """
-        SELECT table_name, ordinal_position, column_name, data_type, is_nullable, column_default,
+        SELECT table_name, rank() OVER (PARTITION BY table_name ORDER BY ordinal_position),
+               column_name, data_type, is_nullable, column_default,
                is_identity, identity_generation
         FROM information_schema.columns WHERE table_schema = 'semel'""",
     "constraints": """

@@ -17,8 +17,8 @@ from fix_rotation import Rotated, append, copy_and_cut, output, pack, position
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.sources import gather
-from semel.sources.evidence import is_part
+from semel.sources.files import gather
+from semel.sources.files.evidence import is_part
 from semel.stage import stage
 from test_bad_records import run
 
@@ -198,7 +198,7 @@ def test_packed_while_stage_runs(
     append(log, 0, 10)
     batch = plan(ledger, spec, "r1").batch
     engine = LocalEngine(before_write=lambda _: moved(log))
-    with pytest.raises(RetryableError, match="copied or packed .* run stage again"):
+    with pytest.raises(RetryableError, match="moved or packed .* run stage again"):
         stage(ledger, spec, batch.batch_id, engine, log=quiet)
     append(log, 10, 12)
     run(ledger, spec, "r1")

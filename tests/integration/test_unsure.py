@@ -102,7 +102,7 @@ def test_a_copy_waits_while_its_files_path_is_in_doubt(bench: Workbench, ledger:
     run(ledger, spec, "r3")
     assert refusals(ledger) == {"copy": "copy", "a.jsonl": "hard link", "second": "hard link"}
     second.unlink()
-    found = {r.path: r for r in run(ledger, spec, "r4").plan.refusals}
+    found = {r.name: r for r in run(ledger, spec, "r4").plan.refusals}
     assert refusals(ledger) == {"copy": "copy", "a.jsonl": "replaced"}
     advised(ledger, found[str(log)].detail, "--same")
     run(ledger, spec, "r5")

@@ -79,7 +79,7 @@ def test_a_constant_first_record_waits_once_by_position(bench: Workbench, ledger
     first.unlink()
     bench.write("in/b.jsonl", [*events(0, 1), *events(10, 12)])
     (refusal,) = run(ledger, spec, "r2").plan.refusals
-    assert (refusal.reason, Path(refusal.path).name) == ("copy", "b.jsonl")
+    assert (refusal.reason, Path(refusal.name).name) == ("copy", "b.jsonl")
     accept_file(ledger, spec, "b.jsonl", same=False)
     run(ledger, spec, "r3")
     bench.write("in/c.jsonl", [*events(0, 1), *events(20, 22)])
@@ -181,7 +181,7 @@ def test_a_csv_of_a_later_schema_is_refused_alone(bench: Workbench, ledger: Ledg
     (bench.data / "in" / "new.csv").write_bytes(later)
     accept_columns(ledger, new)
     planned = plan(ledger, new, "r2")
-    assert {Path(r.path).name: r.reason for r in planned.refusals} == {"old.csv": "header"}
+    assert {Path(r.name).name: r.reason for r in planned.refusals} == {"old.csv": "header"}
     assert stage(ledger, new, planned.batch.batch_id, LocalEngine(), quiet).counts.survivors == 1
 
 
@@ -253,7 +253,7 @@ def test_only_files_that_differ_are_opened(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a file is called: it is opened again when it is not what the ledger has of it."""
-    from semel.sources import gather
+    from semel.sources.files import gather
 
     spec = position(bench, "in/**/*.jsonl")
     names = ["a", "NULL", "1,2", "{3}", 'q"', "'", "back\\", "new\nline", "sub/a", "sub\n/,"]

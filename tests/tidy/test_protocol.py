@@ -11,7 +11,7 @@ from semel.formats.records import Reason
 from semel.manifest import Kind
 from semel.sinks import Presence, judge
 from semel.sinks.postgres.types import TYPES
-from semel.sources.recognise import Match, Own, Place, recognise
+from semel.sources.files.recognise import Match, Own, Place, recognise
 from semel.steps import read, write
 
 PROTOCOL = tree.ROOT / "docs" / "protocol.md"

@@ -271,8 +271,8 @@ def test_source_line_that_is_nowhere(sink):
     content = sink.marker(2)
     sink.land("a.jsonl", {"id": "lost"})
     data = path.read_bytes()
-    claim = content["claims"][0]
-    claim.update(end=len(data), tail_hash=xxhash.xxh3_128_hexdigest(data[-4096:]))
+    content["claims"][0]["end"] = len(data)
+    content["claims"][0]["evidence"]["tail_hash"] = xxhash.xxh3_128_hexdigest(data[-4096:])
     sink.rewrite_marker(2, content)
     verdict = audit(sink.spec, sink.path)
     assert broken(verdict) == {"output", "sums"}

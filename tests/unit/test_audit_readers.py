@@ -10,16 +10,17 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_claims import claim_of
 from fix_sink import HonestSink, spec_of
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
 from semel.audit.exact import Rules, Word, csv_judge, json_judge
 from semel.audit.fields import split_fields
 from semel.audit.source import lines as cut
-from semel.batch import Claim
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import read_split
+from semel.sources.files.claimed import ClaimedFile
 from semel.spec.ddl import PARSER_RULES, parse
 
 KINDS = {
@@ -103,9 +104,7 @@ def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> 
         path.write_bytes(data)
         spec = spec_of(Path(folder), source__format=format, source__schema=columns,
                        record_id=["s", "m"])  # fmt: skip
-        claim = Claim(ordinal=0, source_partition_id=1, path=str(path), device=0, inode=0,
-                      head_length=0, head_hash="", start=0, end=len(data),
-                      tail_hash="", packed=False)  # fmt: skip
+        claim = ClaimedFile.of(claim_of(path, 1, 0, len(data)))
         found = []
         for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
             with Engine() as engine:
@@ -184,8 +183,12 @@ def test_gzip_and_csv(tmp_path):
     content = zipped.marker(1)
     content["counts"]["bytes_read"] = len(data)
     content["claims"][0].update(
-        path=str(path) + ".gz", end=len(data), head_length=len(data),
-        head_hash=xxhash.xxh3_128_hexdigest(data), tail_hash=xxhash.xxh3_128_hexdigest(data),
+        name=str(path) + ".gz",
+        end=len(data),
+        evidence={
+            "head_length": len(data), "head_hash": xxhash.xxh3_128_hexdigest(data),
+            "tail_hash": xxhash.xxh3_128_hexdigest(data), "packed": True,
+        },
     )  # fmt: skip
     zipped.rewrite_marker(1, content)
     assert audit(zipped.spec, zipped.path).ok

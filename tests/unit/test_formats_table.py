@@ -19,9 +19,9 @@ from semel.manifest import Kind
 from semel.reader import columns_in_files, dataset, markers
 from semel.sinks import traces
 from semel.sinks.files import PartWriter, write_table
+from semel.sources.files import FilesSource
 from semel.spec import ddl
 from semel.spec.pipeline import Spec, json_schema
-from semel.steps.together import small_groups
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = pa.table({"id": ["1"], "n": [1]})
@@ -138,7 +138,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     made.batch()
     (marker,) = markers(made.path)
     with pytest.raises(TerminalError, match="'avro' is not one of"):
-        list(small_groups(spec, [type("S", (), {"claim": marker.claims[0], "start": 0, "end": 1})]))
+        FilesSource(spec=spec, root=tmp_path).joins(marker.claims[0])
 
 
 TYPES = [*ddl.SCALARS, "json", "decimal(6,2)", "array<binary>", "map<string, date>",

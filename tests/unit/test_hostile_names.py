@@ -17,7 +17,7 @@ from fix_pipelines import Workbench
 from semel import limits
 from semel.errors import LimitError
 from semel.sinks.files import NULL_FOLDER, PartWriter
-from semel.sources.files import list_files
+from semel.sources.files.listing import list_files
 from semel.spec.pipeline import Spec
 
 FEW = settings(
@@ -50,13 +50,13 @@ def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -
     listing = list_files(spec)
     refused = listing.refused
     shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
-    assert {os.fsencode(file.path) for file in listing.files} == {
+    assert {os.fsencode(file.path) for file in listing.found} == {
         os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)
     }
     assert [item.reason for item in refused] == ["name"] * sum(not _is_text(n) for n in shown)
     for item in refused:
-        assert "\0" not in (item.path + item.detail).encode("utf-8").decode()
-        assert Path(item.path).parent == folder
+        assert "\0" not in (item.name + item.detail).encode("utf-8").decode()
+        assert Path(item.name).parent == folder
 
 
 def _is_text(name: bytes) -> bool:

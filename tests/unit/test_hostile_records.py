@@ -117,7 +117,7 @@ def test_a_damaged_csv_gz_is_refused_by_name(bench: Workbench) -> None:
     (bench.data / "in" / "good.csv").write_bytes(b"id,n\na,1\n")
     (wanted,), refused = unplanned(spec)
     assert wanted.file.path == str(bench.data / "in" / "good.csv")
-    assert [(item.path, item.reason) for item in refused] == [(str(bad), "damaged")]
+    assert [(item.name, item.reason) for item in refused] == [(str(bad), "damaged")]
 
 
 def test_a_long_record_in_any_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_claims import claim_of
 from semel import limits
-from semel.batch import Claim
 from semel.steps.job import Split, Splits, splits_of
 
 SPLIT_BYTES = 100
@@ -21,10 +21,7 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]], splits_ma
     a number of splits.
     """
     claims = [
-        Claim(
-            ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=0,
-            head_hash="", start=start, end=start + length, tail_hash="", packed=False,
-        )
+        claim_of(f"f{n}", n, start, start + length)
         for n, (start, length, _) in enumerate(spans)
     ]  # fmt: skip
     whole = {n for n, (_, _, whole) in enumerate(spans) if whole}
@@ -50,12 +47,9 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]], splits_ma
 def test_ten_thousand_small_files_are_for_all_cores() -> None:
     """Files of one record are spread over tasks of some hundred, not one task of all."""
     claims = [
-        Claim(
-            ordinal=n, source_partition_id=n, path=f"f{n}", device=1, inode=n, head_length=40,
-            head_hash="", start=0, end=40, tail_hash="", packed=False,
-        )
+        claim_of(f"f{n}", n, 0, 40)
         for n in range(10_000)
-    ]  # fmt: skip
+    ]
     splits = splits_of(claims, limits.SPLIT_BYTES, whole=set())
     assert splits[-1].task + 1 == 40
 
@@ -65,10 +59,7 @@ def test_a_task_opens_its_own_splits(sizes: list[int]) -> None:
     """On the other side of a pickle, splits are the same by number and by task, also pickled twice,
     and those of other tasks stay closed.
     """
-    claim = Claim(
-        ordinal=0, source_partition_id=1, path="f", device=1, inode=1, head_length=0, head_hash="",
-        start=0, end=100, tail_hash="", packed=False,
-    )  # fmt: skip
+    claim = claim_of("f", 0, 0, 100)
     tasks = [task for task, size in enumerate(sizes) for _ in range(size)]
     made = [
         Split(number=number, task=task, claim=claim, start=number, end=number + 1)

@@ -6,6 +6,7 @@ tests/format_1 is a source and a sink as semel 0.1.0 wrote them, before there wa
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def check(sink: Path) -> None:
     found: dict = {}
     exec(snippet("Python:"), found)
     assert found["table"].num_rows == 6
-    assert [(c.path, c.start, c.end) for c in (*one.claims, *two.claims)] == [
+    assert [(c.name, c.start, c.end) for c in (*one.claims, *two.claims)] == [
         ("/srv/data/in/a.jsonl", 0, 224),
         ("/srv/data/in/b.jsonl", 0, 66),
         ("/srv/data/in/a.jsonl", 224, 392),
@@ -86,7 +87,7 @@ def test_both_formats_in_one_sink(sink: Path) -> None:
     "more",
     [
         {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "topic"}},
-        {"format": 4}, {"format": "2"}, {"format": None}, {"files": []},
+        {"format": 5}, {"format": "2"}, {"format": None}, {"files": []},
     ],
 )  # fmt: skip
 def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:
@@ -101,8 +102,8 @@ def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:
 VALUES = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
     str: st.text(st.characters(exclude_categories=["Cs"])),
-    bool: st.booleans(),
 }
+VALUES[dict[str, Any]] = st.dictionaries(VALUES[str], VALUES[str] | VALUES[int] | st.booleans())
 CLAIMS = st.builds(Claim, **{name: VALUES[kind] for name, kind in Claim.__annotations__.items()})
 
 

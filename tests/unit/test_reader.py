@@ -85,7 +85,7 @@ FILE = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 4}, {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None},
+        {"format": 5}, {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None},
         {"spec": {}}, {"sink_schema": [["a", "int65"]]}, {"claims": [{"start": 0}]},
         {"sink": {"type": "topic"}}, {"sink": None},
         {"files": [{**FILE, "path": "../x"}]}, {"files": [{**FILE, "root": "archive"}]},

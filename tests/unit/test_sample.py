@@ -5,14 +5,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fix_claims import claim_of
 from fix_sink import spec_of
 from semel import limits
-from semel.batch import Claim
 from semel.errors import LimitError
+from semel.sources.files import FilesSource
 from semel.steps.job import StageJob, splits_of
 from semel.steps.sample import check_sample
 
@@ -36,12 +36,7 @@ def job_of(
     for ordinal, data in enumerate(files):
         path = folder / (f"{ordinal}.jsonl.gz" if gzipped else f"{ordinal}.jsonl")
         path.write_bytes(gzip.compress(data) if gzipped else data)
-        claim = Claim(
-            ordinal=ordinal, source_partition_id=ordinal, path=str(path), device=0,
-            inode=path.stat().st_ino, head_length=0, head_hash="", start=0, end=len(data),
-            tail_hash=xxhash.xxh3_128_hexdigest(b""), packed=False,
-        )  # fmt: skip
-        claims.append(claim)
+        claims.append(claim_of(path, ordinal, 0, len(data)))
     spec = spec_of(
         folder, limits__quarantine_ratio_max=ratio_max, record_time="at", dedup__scope="bucket"
     )
@@ -51,7 +46,7 @@ def job_of(
         folder=folder,
         splits=splits_of(claims, 200, whole=whole), shards=1, bucket_seconds=3600,
         gc_floor=1_262_304_000 // 3600, now_seconds=1_800_000_000, segment_id=1, runs=(),
-        source_root=folder,
+        source=FilesSource(spec=spec, root=folder),
     )  # fmt: skip
 
 
@@ -115,6 +110,6 @@ def test_a_bad_beginning_is_not_the_whole(small: None, tmp_path: Path) -> None:
 def test_a_file_that_was_cut_is_for_the_job_to_tell(small: None, tmp_path: Path) -> None:
     """What cannot be counted is no proof: a damaged stream is read by the job."""
     job = job_of(tmp_path, [b"{\n" * 1_000], ratio_max=0.05, gzipped=True)
-    path = Path(job.splits[0].claim.path)
+    path = Path(job.splits[0].claim.name)
     path.write_bytes(path.read_bytes()[:20])
     assert not refused(job)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_claims import claim_of
 from fix_sink import spec_of
 from semel import limits
-from semel.batch import Claim
 from semel.errors import SourceError
+from semel.sources.files import FilesSource
 from semel.steps import read
 from semel.steps.job import StageJob, splits_of
 from semel.steps.spill import Spilled
@@ -56,17 +57,13 @@ def job_of(folder: Path, files: list[tuple[bytes, bytes]], **changes: object) ->
         path = folder / "in" / f"{number}.jsonl"
         path.write_bytes(head + text)
         claims.append(
-            Claim(
-                ordinal=number, source_partition_id=100 + number, path=str(path), device=0,
-                inode=os.stat(path).st_ino, head_length=0, head_hash="", start=len(head),
-                end=len(head) + len(text), tail_hash="", packed=False,
-            )
-        )  # fmt: skip
+            claim_of(path, number, len(head), len(head) + len(text))
+        )
     return StageJob(
         spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
         folder=folder,
         splits=splits_of(claims, 1 << 20, whole=set()), shards=2, bucket_seconds=60, gc_floor=0,
-        now_seconds=0, segment_id=None, runs=(), source_root=folder,
+        now_seconds=0, segment_id=None, runs=(), source=FilesSource(spec=spec, root=folder),
     )  # fmt: skip
 
 
@@ -135,7 +132,7 @@ def test_a_small_file_that_changed_is_told(tmp_path: Path, how: str) -> None:
     """A file that is shorter, or another one, is an error here as it is alone."""
     (tmp_path / "in").mkdir()
     job = job_of(tmp_path, [(b"", b'{"id": "%d"}\n' % n) for n in range(3)])
-    path = Path(job.splits[1].claim.path)
+    path = Path(job.splits[1].claim.name)
     if how == "cut":
         os.truncate(path, 3)
     else:
@@ -152,7 +149,7 @@ def test_what_is_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(limits, "SMALL_SPLIT_BYTES", 40)
     sizes = [40, 40, 40, 41, 10, 10, 50, 10]
     job = job_of(tmp_path, [(b"", b"x" * size) for size in sizes])
-    groups = [[s.number for s in g] for g in small_groups(job.spec, list(job.splits))]
+    groups = [[s.number for s in g] for g in small_groups(job, list(job.splits))]
     assert groups == [[0, 1], [2], [3], [4, 5], [6], [7]]
-    csv = spec_of(tmp_path, source__format="csv")
-    assert all(len(group) == 1 for group in small_groups(csv, list(job.splits)))
+    csv = job_of(tmp_path, [(b"", b"x" * size) for size in sizes], source__format="csv")
+    assert all(len(group) == 1 for group in small_groups(csv, list(csv.splits)))

@@ -7,7 +7,6 @@ tail. What comes out is as many distinct ids as the marker says that there were 
 error.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,12 +21,11 @@ from semel.batch import Claim
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
-from semel.formats.declared import is_whole
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
 from semel.sinks.idsfile import read_ids
-from semel.sources import files
-from semel.sources.content import is_gzip
+from semel.sources import Source
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Scope
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import read_again
@@ -163,10 +161,9 @@ def _in_output(marker: Marker) -> Iterator[_Part]:
 
 def _in_source(marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
     skip = _dropped(marker)
-    root = Path(os.path.realpath(marker.spec.source_root()))
-    files.check_claims(claims, root, marker.batch_id)
-    whole = {c.ordinal for c in claims if is_whole(marker.spec) or is_gzip(c.path)}
-    job = _job(marker, claims, whole, root)
+    source = open_source(marker.spec)
+    source.check(claims, marker.batch_id)
+    job = _job(marker, claims, source)
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         done = read_again(job, split, offsets)
@@ -188,10 +185,9 @@ def _dropped(marker: Marker) -> dict[int, np.ndarray]:
     return {int(number): offset[part == number] for number in np.unique(part)}
 
 
-def _job(
-    marker: Marker, claims: tuple[Claim, ...], whole: set[int], root: Path
-) -> StageJob:
+def _job(marker: Marker, claims: tuple[Claim, ...], source: Source) -> StageJob:
     """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return StageJob(
         spec=marker.spec,
         pipeline_id=0,
@@ -200,7 +196,7 @@ def _job(
         began_at=datetime.min,
         fence=marker.fence,
         folder=Path(),
-        source_root=root,
+        source=source,
         splits=splits_of(list(claims), limits.SPLIT_BYTES, whole=whole),
         shards=marker.spec.dedup.shards,
         bucket_seconds=marker.bucket_seconds,

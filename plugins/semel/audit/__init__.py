@@ -14,6 +14,7 @@ their values: a transform that changes id columns, or makes several rows of one,
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import duckdb
@@ -32,6 +33,7 @@ from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
+from semel.sources.files.claimed import ClaimedFile
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -132,14 +134,14 @@ class _Audit:
                     continue
 
     def _read_source(self) -> None:
-        roots = {Path(c.path).parent for m in self._markers for c in m.claims}
+        roots = {Path(c.name).parent for m in self._markers for c in m.claims}
         with suppress(TerminalError):  # A source that left the data roots is found by its claims.
             roots.add(self._spec.source_root())
         finder = Finder(roots)
         reader = SourceReader(self._engine, self._letters)
         for marker in self._markers:
             csv = csv_of(marker.spec)
-            for claim in sorted(marker.claims, key=lambda claim: claim.ordinal):
+            for claim in sorted(map(ClaimedFile.of, marker.claims), key=attrgetter("ordinal")):
                 self._findings.examine("source")
                 try:
                     path = finder.find(claim)
@@ -159,7 +161,7 @@ class _Audit:
                     offender = Offender(
                         what=f"batch {marker.batch_id} cannot be proven: {error}",
                         batch=marker.batch_id,
-                        file=claim.path,
+                        file=claim.name,
                         offset=claim.start,
                     )
                     self._findings.blame("source", offender)
@@ -279,7 +281,7 @@ class _Audit:
     def _blame(self, name: str, rows: list[dict]) -> None:
         """Blame the rows of a check's statement; each says how many there are of its kind."""
         paths = {
-            (m.batch_id, c.source_partition_id): c.path for m in self._markers for c in m.claims
+            (m.batch_id, c.source_partition_id): c.name for m in self._markers for c in m.claims
         }
         untold: dict[str, int] = {}
         for row in rows:

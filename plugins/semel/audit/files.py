@@ -146,19 +146,19 @@ def _columns(path: Path, file: MarkedFile) -> list[str]:
 def check_claims(markers: list[Marker], findings: Findings) -> None:
     """No byte of a source partition may be claimed twice."""
     claims = sorted(
-        (c.source_partition_id, c.start, c.end, m.batch_id, c.path)
+        (c.source_partition_id, c.start, c.end, m.batch_id, c.name)
         for m in markers
         for c in m.claims
     )
     findings.examine("claims", len(claims))
     reached: dict[int, tuple[int, int]] = {}
-    for part, start, end, batch, path in claims:
+    for part, start, end, batch, name in claims:
         before, owner = reached.get(part, (0, 0))
         if start >= end:
             findings.blame(
-                "claims", Offender(what="it is empty", batch=batch, file=path, offset=start)
+                "claims", Offender(what="it is empty", batch=batch, file=name, offset=start)
             )
         if start < before:
             what = f"bytes {start} to {min(end, before)} belong to batch {owner} too"
-            findings.blame("claims", Offender(what=what, batch=batch, file=path, offset=start))
+            findings.blame("claims", Offender(what=what, batch=batch, file=name, offset=start))
         reached[part] = max((before, owner), (end, batch))

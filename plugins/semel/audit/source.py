@@ -15,8 +15,8 @@ import xxhash
 
 from semel import limits
 from semel.audit.fields import record_end, split_fields
-from semel.batch import Claim
 from semel.errors import SourceError, TerminalError
+from semel.sources.files.claimed import ClaimedFile
 from semel.spec.parts import Csv
 from semel.spec.pipeline import Spec
 
@@ -31,7 +31,7 @@ class Lines:
     """
 
     batch: int
-    claim: Claim
+    claim: ClaimedFile
     data: bytes
     at: int
     bounds: np.ndarray
@@ -67,7 +67,7 @@ class Finder:
                         found.append((os.stat(path).st_ino, path))
         return found
 
-    def find(self, claim: Claim) -> str | None:
+    def find(self, claim: ClaimedFile) -> str | None:
         """The path of the file that a claim was made on, or None.
 
         Inodes only say where to look first: a restored copy is as good as the file itself.
@@ -79,7 +79,7 @@ class Finder:
         return next((path for _, path in others if _holds(path, claim)), None)
 
 
-def _holds(path: str, claim: Claim) -> bool:
+def _holds(path: str, claim: ClaimedFile) -> bool:
     """Whether a file has the head of the claimed one, and its bytes before the claimed end.
 
     What was claimed of a plain file may be in a packed one since, and the other way round.
@@ -101,7 +101,7 @@ def _holds(path: str, claim: Claim) -> bool:
 
 
 @contextmanager
-def _content(path: str, claim: Claim) -> Iterator[BinaryIO]:
+def _content(path: str, claim: ClaimedFile) -> Iterator[BinaryIO]:
     """The bytes that a claim's positions count."""
     with open(path, "rb") as file:
         if path.endswith(".gz") and not claim.packed:
@@ -142,7 +142,7 @@ def header_of(path: str, csv: Csv) -> tuple[str, ...]:
     return tuple(name for name, _ in fields)
 
 
-def lines(batch: int, claim: Claim, path: str, csv: Csv | None) -> Iterator[Lines]:
+def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterator[Lines]:
     """The records of a claimed range, in pieces of some AUDIT_CHUNK_BYTES.
 
     SourceError: a gzip stream is damaged.

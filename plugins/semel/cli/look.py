@@ -139,12 +139,12 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
         for gap in found.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
             silent = ", which gives no sign of life: run it again" if gap.silent else ""
-            print(f"{gap.state}{holder}{silent}: {gap.path!r} bytes {gap.start} to {gap.end}")
+            print(f"{gap.state}{holder}{silent}: {gap.name!r} bytes {gap.start} to {gap.end}")
         for refusal in found.refusals:
-            print(f"refused: {refusal.path!r}: {refusal.reason}: {refusal.detail}")
+            print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
         for loss in found.losses:
             print(
-                f"lost: {loss.path!r} bytes {loss.start} to {loss.end}: {loss.reason}, by "
+                f"lost: {loss.name!r} bytes {loss.start} to {loss.end}: {loss.reason}, by "
                 f"{loss.accepted_by}, {loss.accepted_at:%Y-%m-%d %H:%M}"
             )
         if not found.gaps and not found.refusals:
@@ -217,7 +217,7 @@ def show(
                 print(f"{key}: {value}")
         for claim in claims:
             part = claim["source_partition_id"]
-            print(f"claim: {claim['path']!r} bytes {claim['start']} to {claim['end']} ({part=})")
+            print(f"claim: {claim['name']!r} bytes {claim['start']} to {claim['end']} ({part=})")
         for attempt in attempts:
             shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
             print(f"attempt: {shown}")

@@ -65,7 +65,7 @@ def accept(
             return
         if lost:
             losses = accept_loss(ledger, spec, path)
-            said = [f"lost: bytes {x.start} to {x.end} of {x.path!r}" for x in losses]
+            said = [f"lost: bytes {x.start} to {x.end} of {x.name!r}" for x in losses]
             payload = {"pipeline": pipeline, "lost": losses}
             output.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
             return
@@ -73,7 +73,7 @@ def accept(
     how = "goes on in" if same else f"is read from byte {start} on as"
     how = "is read already in" if done.found else how
     new = f"partition {done.source_partition_id}, generation {done.generation}"
-    lines = [f"{done.path} {how} {new}"]
+    lines = [f"{done.name} {how} {new}"]
     lines += [f"lost: bytes {a} to {b} of partition {part}" for part, a, b in done.lost]
     payload = {"pipeline": pipeline, "accepted": done}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))

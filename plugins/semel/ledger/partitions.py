@@ -1,21 +1,18 @@
-"""The ledger's side of recognising files: source partitions, asked for and written.
+"""Source partitions in the ledger, asked for and written.
 
-A partition is open, or closed because its file is gone, or retired by a person's word. Who changes
+A partition is open, or closed because it is gone, or retired by a person's word. Who changes
 partitions, claims or losses of a pipeline holds its lock and counts its `source_version` up, so
 that a plan sees with one comparison whether what it was made from is still true.
 """
 
 import json
 from collections.abc import Collection, Iterable
+from functools import partial
 
 import sqlalchemy as sa
 
-from semel import limits
 from semel.ledger import Ledger, Row, change, row, rows
-from semel.sources.evidence import Partition
-from semel.sources.facts import Knowledge
-from semel.sources.files import Listing, Refusal
-from semel.sources.wanted import Evidence, Spans, Wanted
+from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, Spans
 
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
@@ -28,15 +25,15 @@ def touch(connection: sa.Connection, pipeline_id: int) -> None:
     change(connection, "partitions", "touch", pipeline_id=pipeline_id)
 
 
-def knowledge(
+def known(
     ledger: Ledger,
     connection: sa.Connection,
     pipeline_id: int,
-    listing: Listing,
+    shown: Shown,
     orphans: Iterable[int] = (),
-) -> Knowledge:
-    """What the ledger knows of listed files. What an orphan has claimed is not settled."""
-    files = listing.files
+) -> Known:
+    """What the ledger knows of what a source shows. What an orphan has claimed is not settled."""
+    found = shown.found
     other = row(
         connection,
         "partitions",
@@ -44,54 +41,22 @@ def knowledge(
         pipeline_id=pipeline_id,
         orphans=list(orphans),
         # Texts: psycopg looks at each element of a list, and there may be very many.
-        paths="//".join([file.path for file in files]) if files else None,
-        devices=_bigints([file.device for file in files]),
-        inodes=_bigints([file.inode for file in files]),
-        sizes=_bigints([file.size for file in files]),
-        mtimes=_bigints([file.mtime_ns for file in files]),
-        ctimes=_bigints([file.ctime_ns for file in files]),
+        names=_texts([item.name for item in found]),
+        identities=_texts([item.identity for item in found]),
+        fingerprints=_texts([item.fingerprint for item in found]),
     )
-    unsettled = [files[place - 1] for place in sorted(other["places"])]
-    inodes = {file.inode for file in unsettled}
-    paths = {file.path for file in unsettled} if inodes else set()
-    found = rows(connection, "partitions", "by_id", partitions=other["partitions"])
+    partitions = rows(connection, "partitions", "by_id", partitions=other["partitions"])
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
-
-    def lengths(firsts: list[str]) -> list[tuple[str, int]]:
-        found = ledger.rows("partitions", "lengths", pipeline_id=pipeline_id, firsts=firsts)
-        return [(r["first_hash"], r["head_length"]) for r in found]
-
-    def like(
-        heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
-    ) -> list[Partition]:
-        found = ledger.rows(
-            "partitions",
-            "like",
-            pipeline_id=pipeline_id,
-            heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
-            inodes=inodes,
-            paths=paths,
-            count=limits.ALIKE_MAX,
-        )
-        return [Partition(**r) for r in found]
-
-    return Knowledge(
-        partitions=[Partition(**r) for r in found],
-        unsettled=unsettled,
-        names={
-            file.path: file.inode
-            for file in files
-            if file.inode in inodes and file.path not in paths
-        },
+    return Known(
+        partitions=[Partition(**r) for r in partitions],
+        unsettled=[found[place - 1] for place in sorted(other["places"])],
         refused=[Refusal(**r) for r in refused],
-        lengths=lengths,
-        like=like,
+        rows=partial(ledger.rows, pipeline_id=pipeline_id),
     )
 
 
-def _bigints(numbers: list[int]) -> str:
-    """A bigint[] of Postgres, as text."""
-    return "{" + str(numbers)[1:-1] + "}"
+def _texts(texts: list[str]) -> str | None:
+    return "//".join(texts) if texts else None
 
 
 def orphans(
@@ -144,16 +109,20 @@ def unaccounted(
     """Closed partitions of which something was seen that nobody claimed, and what."""
     found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
     closed = [Partition(**r) for r in found]
-    ends = {k.source_partition_id: k.content for k in closed}
+    ends = {k.source_partition_id: k.seen for k in closed}
     spans = free_ranges(connection, ends) if ends else {}
     return [k for k in closed if k.source_partition_id in spans], spans
 
 
-def close(connection: sa.Connection, closed: dict[int, int], unread: Collection[int]) -> None:
+def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[int]) -> None:
     """Close partitions, each with what was seen of it. `unread`: some of it was never read."""
     found = [
-        {"source_partition_id": partition, "content": content, "accounted": partition not in unread}
-        for partition, content in closed.items()
+        {
+            "source_partition_id": item.partition.source_partition_id,
+            "seen": item.seen,
+            "accounted": item.partition.source_partition_id not in unread,
+        }
+        for item in gone
     ]
     if found:
         change(connection, "partitions", "close", partitions=json.dumps(found))
@@ -173,12 +142,26 @@ def retire(connection: sa.Connection, partitions: list[int]) -> None:
 
 
 def insert(
-    connection: sa.Connection, pipeline_id: int, files: list[tuple[Wanted, Evidence]]
+    connection: sa.Connection, pipeline_id: int, offers: list[tuple[Offer, Range | None]]
 ) -> list[Row]:
-    """Open the next generation of each file's path: (source_partition_id, path, generation)."""
-    if not files:
+    """Open the next generation of each offer's name, with the last range that is taken of it.
+
+    Returns (source_partition_id, name, generation) of each.
+    """
+    if not offers:
         return []
-    new = [{**item.place, **vars(evidence)} for item, evidence in files]
+    new = [
+        {
+            "name": offer.name,
+            "identity": offer.identity,
+            "fingerprint": offer.fingerprint,
+            "settled": offer.settled,
+            "reached": last.end if last else 0,
+            "seen": offer.seen,
+            "evidence": offer.evidence | (last.evidence if last else {}),
+        }
+        for offer, last in offers
+    ]
     return rows(
         connection, "partitions", "insert", pipeline_id=pipeline_id, partitions=json.dumps(new)
     )
@@ -208,6 +191,6 @@ def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
     Of one that was retired meanwhile by a person's word, the rest is a loss.
     """
     restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
-    ends = {r["source_partition_id"]: r["content"] for r in restored if r["retired"]}
+    ends = {r["source_partition_id"]: r["seen"] for r in restored if r["retired"]}
     if ends:
         lose(connection, free_ranges(connection, ends), "replaced", "abandon")

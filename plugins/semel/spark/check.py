@@ -25,7 +25,7 @@ from semel import __version__, limits, settings
 from semel.errors import SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
-from semel.sources.files import list_files
+from semel.sources.files.listing import list_files
 from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
@@ -183,8 +183,8 @@ def _sources(found: Found, specs: list[Spec]) -> tuple[set[Path], list[probe.Sam
     for spec in specs:
         try:
             listing = list_files(spec)
-            samples += [_sample(listing.root / file.path) for file in listing.files[-1:]]
-            closed = [f"{each.path}: {each.reason}" for each in listing.refused]
+            samples += [_sample(listing.root / file.path) for file in listing.found[-1:]]
+            closed = [f"{each.name}: {each.reason}" for each in listing.refused]
             trouble = "" if listing.complete else "; ".join(closed[: limits.FILES_NAMED_MAX])
         except OSError as error:
             trouble = str(error)
@@ -196,7 +196,7 @@ def _sources(found: Found, specs: list[Spec]) -> tuple[set[Path], list[probe.Sam
             )  # fmt: skip
         else:
             sources.add(listing.root)
-            found.add("source", f"{len(listing.files)} files of {spec.name} in {listing.root}")
+            found.add("source", f"{len(listing.found)} files of {spec.name} in {listing.root}")
     return sources, samples
 
 

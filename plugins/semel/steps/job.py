@@ -17,6 +17,7 @@ from semel.batch import Claim
 from semel.catalog.runs import Run
 from semel.formats.records import OFFSET
 from semel.sinks import Refuses
+from semel.sources import Source
 from semel.spec.pipeline import Spec
 
 SOURCE_COLUMN = "_semel_source"
@@ -98,7 +99,7 @@ class StageJob:
     began_at: datetime
     fence: int
     folder: Path
-    source_root: Path
+    source: Source
     splits: Splits
     shards: int
     bucket_seconds: int

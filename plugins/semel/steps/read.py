@@ -4,26 +4,21 @@ Runs in a task, for each of its splits, and once more per retry or speculation. 
 function of the planned bytes and the job; only file names differ between tries.
 """
 
-import gzip
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.batch import Claim, Counts, Ignored
+from semel.batch import Counts, Ignored
 from semel.catalog.ids import hash_ids, seconds_of
-from semel.formats import declared as formats
 from semel.formats.lines import Fault
-from semel.formats.records import OFFSET, REJECTED, Block, printable, read_split
+from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.manifest import SplitReport
-from semel.sources import files
-from semel.sources.content import is_gzip
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
 from semel.steps.job import Split, StageJob, output_columns
@@ -64,7 +59,7 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
         done = []
-        for group in small_groups(job.spec, job.splits_of_task(task)):
+        for group in small_groups(job, job.splits_of_task(task)):
             found = _read_small(job, group, out, spill) if len(group) > 1 else None
             done += found or [_read(job, split, out, spill) for split in group]
     report = replace(done[-1].report, files=out.close())
@@ -74,10 +69,9 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
     """The ids of a split's valid records, but for those at the offsets `skip`; nothing is written.
 
-    SourceError: the file is no longer what was planned.
+    SourceError: the source is no longer what was planned.
     """
-    with content_of(job, split.claim) as file:
-        return _Reader(job, split, file, skip=skip).run(lambda _: None, lambda _: None)
+    return _Reader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 
 
 def _read_small(
@@ -108,39 +102,21 @@ def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
 
     Nothing is written. SourceError as in `read_task`.
     """
-    with content_of(job, split.claim) as file:
-        reader = _Reader(job, split, file)
-        for block in reader.blocks():
-            yield reader.tally_of(block)
+    reader = _Reader(job, split)
+    for block in reader.blocks():
+        yield reader.tally_of(block)
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:
-    with content_of(job, split.claim) as file:
-        reader = _Reader(job, split, file)
-        if spill is None:
-            result = reader.run(
-                lambda table: out.rows(output_columns(job, split, table)), out.letters
-            )
-        else:
-            place = {"spill": spill.path, "spill_row": spill.rows}
-            result = reader.run(spill.write, out.letters)
-            result = replace(result, report=replace(result.report, **place))
+    reader = _Reader(job, split)
+    if spill is None:
+        result = reader.run(lambda table: out.rows(output_columns(job, split, table)), out.letters)
+    else:
+        place = {"spill": spill.path, "spill_row": spill.rows}
+        result = reader.run(spill.write, out.letters)
+        result = replace(result, report=replace(result.report, **place))
     out.end_split()
-    with files.open_claim(split.claim, job.source_root, job.batch_id):
-        return result
-
-
-@contextmanager
-def content_of(job: StageJob, claim: Claim) -> Iterator[BinaryIO]:
-    """The bytes that a claim's positions count: those of the file, or what it unpacks to."""
-    with files.open_claim(claim, job.source_root, job.batch_id) as raw:
-        if not is_gzip(raw.name):
-            yield raw
-            return
-        # What was appended since a plan is none of a packed claim's.
-        file = files.FirstBytes(raw, claim.end) if claim.packed else raw
-        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
-            yield unpacked  # type: ignore[misc]
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +159,9 @@ class _Reader:
     """One pass over a split. `skip`: offsets of records that are not to be looked at."""
 
     def __init__(
-        self, job: StageJob, split: Split, file: BinaryIO, *, skip: np.ndarray | None = None
+        self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
     ) -> None:
-        self._job, self._split, self._file, self._skip = job, split, file, skip
+        self._job, self._split, self._skip = job, split, skip
         self._digest = xxhash.xxh3_128()
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
@@ -226,20 +202,8 @@ class _Reader:
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split, without records that have no id or come too late."""
-        split, spec = self._split, self._job.spec
-        whole = split.claim.packed  # It is read from its first byte to its last.
-        found = read_split(
-            self._file,
-            start=0 if whole else split.start,
-            end=None if whole else split.end,
-            range_start=0 if whole else split.claim.start,
-            range_end=None if whole else split.claim.end,
-            schema=spec.arrow_schema(),
-            format=formats.format_of(spec),
-            columns=formats.header_of(spec, self._file.name),
-            digest=self._digest,
-            exact=spec.record_id,
-        )
+        job = self._job
+        found = job.source.read(self._split, job.batch_id, self._digest)
         return map(self._identify, map(self._takeable, found))
 
     def tally_of(self, block: Block) -> Tally:
@@ -248,7 +212,7 @@ class _Reader:
         if block.faults:
             first = min(block.faults)
             reason, detail = block.faults[first]
-            example = f"{self._split.claim.path!r} byte {block.lines.offsets[first]}: {reason}"
+            example = f"{self._split.claim.name!r} byte {block.lines.offsets[first]}: {reason}"
             if self._job.spec.limits.log_samples:
                 example += f" ({printable(detail)})"
         reasons = Counter(str(reason) for reason, _ in block.faults.values())

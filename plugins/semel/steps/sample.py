@@ -8,22 +8,15 @@ allows of that many, no count of the whole can come to another answer. Where the
 within its bounds, the job reads the batch, and the full count decides.
 """
 
-import gzip
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial, reduce
 
-import numpy as np
-
 from semel import limits
 from semel.errors import LimitError
-from semel.sources.content import is_gzip
 from semel.steps.job import Split, Splits, StageJob
-from semel.steps.read import Tally, content_of, judge_split
-
-_LINE_END = 10
+from semel.steps.read import Tally, judge_split
 
 
 def check_sample(job: StageJob) -> None:
@@ -72,27 +65,8 @@ def _first(job: StageJob, split: Split) -> Tally:
 def _records_max(job: StageJob) -> int | None:
     """A number that their records cannot be more than; None where that takes too long."""
     with ThreadPoolExecutor(limits.LINES_COUNTED_AT_ONCE) as pool:
-        counts = list(pool.map(partial(_lines, job), job.splits))
-    return None if None in counts else sum(counts) + len({s.claim.ordinal for s in job.splits})
-
-
-def _lines(job: StageJob, split: Split) -> int | None:
-    """The line ends in a split's range. None: too long a stream, or the file was cut."""
-    claim = split.claim
-    left = limits.STREAM_COUNTED_BYTES_MAX if claim.packed else split.end - split.start
-    if is_gzip(claim.path) and left > limits.STREAM_COUNTED_BYTES_MAX:
-        return None
-    buffer = memoryview(bytearray(limits.COUNTED_BYTES))
-    found = 0
-    try:
-        with content_of(job, claim) as file:
-            file.seek(0 if claim.packed else split.start)
-            while left and (size := file.readinto(buffer[: min(left, len(buffer))])):
-                found += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, size) == _LINE_END))
-                left -= size
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        return None  # The job says what is wrong with it.
-    return found if bool(left) == claim.packed else None
+        counts = list(pool.map(lambda s: job.source.records_max(s, job.batch_id), job.splits))
+    return None if None in counts else sum(counts)
 
 
 def _refusal(job: StageJob, found: Tally, records_max: int) -> LimitError:

@@ -18,8 +18,7 @@ from semel.catalog.ids import HashedIds, hash_ids
 from semel.formats import declared as formats
 from semel.formats.records import OFFSET, read_split
 from semel.manifest import SplitReport
-from semel.sources import files
-from semel.spec.pipeline import Scope, Spec
+from semel.spec.pipeline import Scope
 from semel.steps.classify import SplitIds
 from semel.steps.job import Split, StageJob, output_columns
 
@@ -28,30 +27,28 @@ Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 Keys that nobody declared are in the first report, for all."""
 
 
-def small_groups(spec: Spec, splits: Sequence[Split]) -> Iterator[list[Split]]:
+def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]]:
     """Cut a task's splits, in their order, into those that may be read together."""
     group: list[Split] = []
     held = 0
     for split in splits:
         size = split.end - split.start
-        small = _may_join(spec, split) and held + size <= limits.BLOCK_BYTES
+        small = _may_join(job, split) and held + size <= limits.BLOCK_BYTES
         if group and not small:
             yield group
             group, held = [], 0
         group.append(split)
-        held += size if _may_join(spec, split) else limits.BLOCK_BYTES
+        held += size if _may_join(job, split) else limits.BLOCK_BYTES
     if group:
         yield group
 
 
-def _may_join(spec: Spec, split: Split) -> bool:
-    """Whether a split is a whole claim of few bytes, of a format whose lines stand alone."""
+def _may_join(job: StageJob, split: Split) -> bool:
+    """Whether a split is a whole claim of few bytes, whose lines stand alone."""
     claim = split.claim
     return (
-        not formats.has_header(spec)
-        and not formats.is_whole(spec)
-        and spec.dedup.scope is Scope.HORIZON
-        and not claim.path.endswith(".gz")
+        job.source.joins(claim)
+        and job.spec.dedup.scope is Scope.HORIZON
         and (split.start, split.end) == (claim.start, claim.end)
         and split.end - split.start <= limits.SMALL_SPLIT_BYTES
     )
@@ -64,12 +61,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     """
     texts = []
     for split in splits:
-        # Keeps S6.
-        with files.open_claim(split.claim, job.source_root, job.batch_id) as file:
-            file.seek(split.start)
-            texts.append(file.read(split.end - split.start))
-        with files.open_claim(split.claim, job.source_root, job.batch_id):
-            pass
+        texts.append(job.source.text(split, job.batch_id))
         if len(texts[-1]) < split.end - split.start:
             return None
     # An empty line before each file, so that none goes on in the next one.

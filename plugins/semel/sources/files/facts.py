@@ -1,15 +1,16 @@
 """The facts that `recognise` decides over: what was found of each file, and what is known of it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
-from semel.sources.evidence import Partition, Seen
-from semel.sources.files import ListedFile, Refusal
-from semel.sources.recognise import Answer, Match, Own, Place
-
-Window = tuple[datetime, datetime] | None
+from semel import limits
+from semel.sources import Known, Refusal
+from semel.sources.files.evidence import FilePartition, Seen
+from semel.sources.files.listing import ListedFile, Listing
+from semel.sources.files.recognise import Answer, Match, Own, Place
 
 
 class Where(StrEnum):
@@ -34,17 +35,17 @@ class Facts:
 
     seen: Seen
     own: Own = Own.UNKNOWN
-    known: Partition | None = None
+    known: FilePartition | None = None
     place: Place = Place.FREE
-    before: Partition | None = None
+    before: FilePartition | None = None
     match: Match = Match.NONE
-    matched: Partition | None = None
-    alike: list[Partition] = field(default_factory=list)
+    matched: FilePartition | None = None
+    alike: list[FilePartition] = field(default_factory=list)
     told: Refusal | None = None
     answer: Answer = Answer.WAIT
 
     @property
-    def goes_on(self) -> Partition | None:
+    def goes_on(self) -> FilePartition | None:
         """The partition that the file is read on in; None: it is new, or not read."""
         return {Answer.GO_ON: self.known, Answer.TAKE_UP: self.matched}.get(self.answer)
 
@@ -55,10 +56,10 @@ class Facts:
         return self.known is not None and self.own is Own.CUT and goes
 
     @property
-    def superseded(self) -> list[Partition]:
+    def superseded(self) -> list[FilePartition]:
         """Partitions whose content a file holds that is read as new: nothing of them is lost."""
         content = self.seen.content
-        return [k for k in self.alike if content is not None and content.size >= k.content]
+        return [k for k in self.alike if content is not None and content.size >= k.seen]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class Lost:
     elsewhere in the folder.
     """
 
-    partition: Partition
+    partition: FilePartition
     where: Where
     path: str | None = None
     size: int | None = None
@@ -84,12 +85,48 @@ class Knowledge:
     `like` for partitions, open or closed, by (length, hash) of a beginning, by inode, or by path.
     """
 
-    partitions: list[Partition]
+    partitions: list[FilePartition]
     unsettled: list[ListedFile]
     names: dict[str, int]
     refused: list[Refusal]
     lengths: Callable[[list[str]], list[tuple[str, int]]]
-    like: Callable[[list[tuple[int, str]], list[int], list[str]], list[Partition]]
+    like: Callable[[list[tuple[int, str]], list[int], list[str]], list[FilePartition]]
+
+    @classmethod
+    def of(cls, listing: Listing, known: Known) -> Self:
+        """What the ledger told, as files."""
+        inodes = {file.inode for file in known.unsettled}
+        paths = {file.path for file in known.unsettled} if inodes else set()
+
+        def lengths(firsts: list[str]) -> list[tuple[str, int]]:
+            found = known.rows("files", "lengths", firsts=firsts)
+            return [(r["first_hash"], r["head_length"]) for r in found]
+
+        def like(
+            heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
+        ) -> list[FilePartition]:
+            found = known.rows(
+                "files",
+                "like",
+                heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
+                inodes=list(map(str, inodes)),
+                names=paths,
+                count=limits.ALIKE_MAX,
+            )
+            return [FilePartition(**r) for r in found]
+
+        return cls(
+            partitions=list(map(FilePartition.of, known.partitions)),
+            unsettled=known.unsettled,
+            names={
+                file.path: file.inode
+                for file in (listing.found if inodes else ())
+                if file.inode in inodes and file.path not in paths
+            },
+            refused=known.refused,
+            lengths=lengths,
+            like=like,
+        )
 
     @property
     def copies(self) -> dict[tuple[int, int], Refusal]:
@@ -108,7 +145,3 @@ class Recognised:
     closed: dict[ListedFile, str]
     """Files that cannot be read, and why."""
 
-
-def in_window(when: datetime | None, window: Window) -> bool:
-    """Whether a file's time lies in a window; all do when there is none."""
-    return window is None or (when is not None and window[0] <= when < window[1])

@@ -9,13 +9,15 @@ import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import xxhash
 
 from semel import limits
 from semel.errors import SourceError
 from semel.formats.declared import has_header
-from semel.sources.content import (
+from semel.sources import Evidence, Partition
+from semel.sources.files.content import (
     Content,
     GzipContent,
     PlainContent,
@@ -24,37 +26,70 @@ from semel.sources.content import (
     is_gzip,
     open_file,
 )
-from semel.sources.files import ListedFile, seen_now, signed
-from semel.sources.recognise import Match
-from semel.sources.rotation import is_rotation
+from semel.sources.files.listing import ListedFile, seen_now, signed
+from semel.sources.files.recognise import Match
+from semel.sources.files.rotation import is_rotation
 from semel.spec.pipeline import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Partition:
-    """A source partition of the ledger that is not retired: what was read of a file, up to
-    `reached`, and how the file looked when a plan last saw it.
+class FilePartition(Partition):
+    """A source partition that is a generation of a file: what was read of it, and how the file
+    looked when a plan last saw it.
     """
 
-    source_partition_id: int
-    path: str
-    generation: int
-    device: int
-    inode: int
-    head_length: int
-    head_hash: str
-    first_hash: str
-    reached: int
-    tail_hash: str
-    last_length: int
-    last_hash: str
-    content: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    birth_ns: int | None
-    packed: bool
-    closed: bool
+    @property
+    def path(self) -> str:
+        return self.name
+
+    @property
+    def inode(self) -> int:
+        return int(self.identity.partition(":")[2])
+
+    @property
+    def device(self) -> int:
+        return int(self.identity.partition(":")[0])
+
+    @property
+    def mtime_ns(self) -> int:
+        """0 where nobody knows."""
+        return int(self.fingerprint.split(":")[1]) if self.fingerprint else 0
+
+    @property
+    def birth_ns(self) -> int | None:
+        return self.evidence.get("birth_ns")
+
+    @property
+    def packed(self) -> bool:
+        """Whether positions count the bytes on disk of a gzip file: so it was in early versions."""
+        return self.evidence.get("packed", False)
+
+    @property
+    def head_length(self) -> int:
+        return self._read("head_length", 0)
+
+    @property
+    def head_hash(self) -> str:
+        return self._read("head_hash", "")
+
+    @property
+    def first_hash(self) -> str:
+        return self._read("first_hash", "")
+
+    @property
+    def tail_hash(self) -> str:
+        return self._read("tail_hash", "")
+
+    @property
+    def last_length(self) -> int:
+        return self._read("last_length", 0)
+
+    @property
+    def last_hash(self) -> str:
+        return self._read("last_hash", "")
+
+    def _read(self, key: str, nothing: Any) -> Any:
+        """What was noted of what is read; claims that were released may have left more."""
+        return self.evidence.get(key, nothing) if self.reached else nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +104,7 @@ class Seen:
     unfinished: bool = False
     header_end: int = 0
 
-    def begins_with(self, known: Partition) -> bool:
+    def begins_with(self, known: FilePartition) -> bool:
         """Whether it begins with all that was read of a partition."""
         content = self.of(known)
         if content is None or not known.reached:
@@ -80,7 +115,7 @@ class Seen:
             and content.tail_hash(known.reached) == known.tail_hash
         )
 
-    def of(self, known: Partition | None) -> Content | None:
+    def of(self, known: FilePartition | None) -> Content | None:
         """The bytes that a partition's positions count; None where they cannot be had."""
         return self.on_disk if known is not None and known.packed else self.content
 
@@ -108,7 +143,7 @@ class Seen:
             found += prefixes(self.on_disk.head, ascending)
         return found
 
-    def same_birth(self, known: Partition) -> bool | None:
+    def same_birth(self, known: FilePartition) -> bool | None:
         """Whether file and partition are one life of one inode; None: the file system is silent."""
         if None in (self.birth_ns, known.birth_ns):
             return None
@@ -145,7 +180,7 @@ def look(spec: Spec, file: ListedFile) -> Seen:
         )
 
 
-def evidence(seen: Seen, known: Partition, *, free: bool, told: bool = False) -> Match:
+def likeness(seen: Seen, known: FilePartition, *, free: bool, told: bool = False) -> Match:
     """How surely a file is another name, or a copy, of the file that a partition was.
 
     What is read of a CSV's header says nothing. `free`: no file holds the partition. One of which
@@ -169,7 +204,7 @@ def evidence(seen: Seen, known: Partition, *, free: bool, told: bool = False) ->
 
 
 # Keeps P17.
-def is_part(seen: Seen, known: Partition, holder: Seen | None) -> bool:
+def is_part(seen: Seen, known: FilePartition, holder: Seen | None) -> bool:
     """Whether a file has the beginning of what was read of a known one, 4 KiB or more, and nothing
     else: a copy that is still being made.
 
@@ -187,14 +222,14 @@ def is_part(seen: Seen, known: Partition, holder: Seen | None) -> bool:
     return part.tail_hash(part.size) == whole.tail_hash(part.size)
 
 
-def _content_at(known: Partition) -> Content:
+def _content_at(known: FilePartition) -> Content:
     with open_file(known.path) as file:
         if signed(os.fstat(file.fileno()).st_ino) != known.inode:
             raise FileNotFoundError(known.path)
         return content_of(file, packed=known.packed)
 
 
-def last_record(seen: Seen, known: Partition) -> int | None:
+def last_record(seen: Seen, known: FilePartition) -> int | None:
     """Where the last record that was read of a partition ends in another file; None: nowhere."""
     content = seen.of(known)
     if not known.last_length or content is None:
@@ -202,15 +237,30 @@ def last_record(seen: Seen, known: Partition) -> int | None:
     return content.find_line(known.last_length, known.last_hash)
 
 
-def same_time(seen: Seen, known: Partition) -> bool:
+def same_time(seen: Seen, known: FilePartition) -> bool:
     """Whether a file has the length and the time of change of a known one: a copy that kept them.
 
     Archivers keep whole seconds only. Where a file system has no finer clock, it tells nothing.
     """
-    if seen.content is None or seen.content.size != known.content or not known.mtime_ns % 10**9:
+    if seen.content is None or seen.content.size != known.seen or not known.mtime_ns % 10**9:
         return False
     seconds = known.mtime_ns - known.mtime_ns % 10**9
     return seen.file.mtime_ns in (known.mtime_ns, seconds)
+
+
+def read_up_to(spec: Spec, content: Content, end: int) -> Evidence:
+    """What recognises a file of which the bytes before `end` are read."""
+    length = min(end, limits.HEAD_BYTES)
+    header_end = content.head.find(b"\n") + 1 if has_header(spec) else 0
+    last_length, last_hash = content.last_record(end)
+    return {
+        "head_length": length,
+        "head_hash": xxhash.xxh3_128_hexdigest(content.head[:length]),
+        "first_hash": content.first_record(header_end, end),
+        "last_length": last_length,
+        "last_hash": last_hash,
+        "tail_hash": content.tail_hash(end),
+    }
 
 
 def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
@@ -225,7 +275,7 @@ def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
     return found
 
 
-def still(path: str, known: Partition) -> int | None:
+def still(path: str, known: FilePartition) -> int | None:
     """The size of the file of a partition at a path; None when another file is there.
 
     OSError: nobody can tell.

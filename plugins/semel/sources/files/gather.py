@@ -16,20 +16,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.sources.evidence import (
-    Partition,
+from semel.sources import Window, in_window
+from semel.sources.files.evidence import (
+    FilePartition,
     Seen,
-    evidence,
     is_part,
     last_record,
+    likeness,
     look,
     same_time,
     still,
 )
-from semel.sources.facts import Facts, Knowledge, Lost, Recognised, Where, Window, in_window
-from semel.sources.files import ListedFile, Listing, inodes_below
-from semel.sources.recognise import Answer, Match, Own, Place, recognise
-from semel.sources.rotation import is_rotation
+from semel.sources.files.facts import Facts, Knowledge, Lost, Recognised, Where
+from semel.sources.files.listing import ListedFile, Listing, inodes_below
+from semel.sources.files.recognise import Answer, Match, Own, Place, recognise
+from semel.sources.files.rotation import is_rotation
 from semel.spec.pipeline import Spec
 
 
@@ -103,7 +104,7 @@ class _Gathering:
             return look(self.spec, file)
         return None
 
-    def _own(self, seen: Seen, known: Partition) -> None:
+    def _own(self, seen: Seen, known: FilePartition) -> None:
         """Hold a file against the partition that had its inode."""
         with self._looking(seen.file):
             own = _own(seen, known)
@@ -127,7 +128,7 @@ class _Gathering:
         for inode, path in inodes_below(self.listing.root):
             if inode in inodes:
                 elsewhere[inode].append(path)
-        named = {file.path for file in self.listing.files} | {r.path for r in self.listing.refused}
+        named = {file.path for file in self.listing.found} | {r.name for r in self.listing.refused}
         for known in missing:
             names = elsewhere[known.inode]
             found = [item for path in names if (item := self._at(path, known, named))]
@@ -137,7 +138,7 @@ class _Gathering:
                 lost = Lost(partition=known, where=Where.UNSURE)
             self.lost[known.source_partition_id] = lost
 
-    def _at(self, path: str, known: Partition, named: set[str]) -> Lost | None:
+    def _at(self, path: str, known: FilePartition, named: set[str]) -> Lost | None:
         """What a file with the inode of a missing partition says of it; None: it is another one."""
         try:
             size = None if path in self.facts else still(path, known)
@@ -149,7 +150,7 @@ class _Gathering:
             return Lost(partition=known, where=Where.UNSURE)
         return Lost(partition=known, where=Where.ELSEWHERE, path=path, size=size)
 
-    def _is_free(self, known: Partition) -> bool:
+    def _is_free(self, known: FilePartition) -> bool:
         """Whether another file may take a partition up: its own does not hold what was read."""
         lost = self.lost.get(known.source_partition_id)
         if lost is not None:
@@ -157,7 +158,7 @@ class _Gathering:
         facts = self.held.get(known.source_partition_id)
         return facts is not None and facts.own in (Own.EMPTY, Own.CUT, Own.CHANGED)
 
-    def _match(self, free: list[Partition]) -> None:
+    def _match(self, free: list[FilePartition]) -> None:
         """Hold the files that are not known against what was read of partitions that are free."""
         asked = [f for f in self.facts.values() if f.own in (Own.UNKNOWN, Own.CUT)]
         copies = self.knowledge.copies
@@ -171,9 +172,9 @@ class _Gathering:
         self.before |= {k.path: k for k in known if k.closed and k.path not in self.before}
         own_free = {k.source_partition_id for k in free}
         candidates = free + [k for k in known if k.source_partition_id not in own_free]
-        self.hidden = {r.path for r in self.listing.refused} | self.linked.keys()
+        self.hidden = {r.name for r in self.listing.refused} | self.linked.keys()
         self.hidden |= {file.path for file in self.closed}
-        by_head: dict[tuple[int, str], list[Partition]] = defaultdict(list)
+        by_head: dict[tuple[int, str], list[FilePartition]] = defaultdict(list)
         for k in candidates:
             by_head[k.head_length, k.head_hash].append(k)
         unread = {k.path: [k] for k in free if not k.reached}
@@ -195,7 +196,7 @@ class _Gathering:
         return facts.own is Own.UNKNOWN and self._wanted(facts.seen.file)
 
     def _beginnings(
-        self, asked: list[Facts], free: list[Partition]
+        self, asked: list[Facts], free: list[FilePartition]
     ) -> dict[str, list[tuple[int, str]]]:
         """By path: (length, hash) of each beginning that a partition with its first record has."""
         firsts: dict[str, set[str]] = defaultdict(set)
@@ -216,23 +217,23 @@ class _Gathering:
         }
 
     def _pair(
-        self, facts: Facts, known: Partition, free: bool
-    ) -> list[tuple[Match, Facts, Partition]]:
+        self, facts: Facts, known: FilePartition, free: bool
+    ) -> list[tuple[Match, Facts, FilePartition]]:
         own = facts.known
         if own is not None and own.source_partition_id == known.source_partition_id:
             return []
         unsure = not free and known.source_partition_id in self.lost
         if unsure or known.path in self.hidden:  # Nobody can tell where it is, or what is there.
-            begins = evidence(facts.seen, known, free=True) is not Match.NONE
+            begins = likeness(facts.seen, known, free=True) is not Match.NONE
             return [(Match.UNSURE, facts, known)] if begins else []
-        match = evidence(facts.seen, known, free=free, told=facts.told is not None)
+        match = likeness(facts.seen, known, free=free, told=facts.told is not None)
         if match is Match.NONE and self.spec.by_position and not free:
             holder = self.held.get(known.source_partition_id)
             if is_part(facts.seen, known, holder.seen if holder else None):
                 match = Match.LIVING
         return [] if match is Match.NONE else [(match, facts, known)]
 
-    def _assign(self, pairs: list[tuple[Match, Facts, Partition]]) -> None:
+    def _assign(self, pairs: list[tuple[Match, Facts, FilePartition]]) -> None:
         """One file takes up a partition: the best one of those that do, the longest of those. None
         of a file of which another one holds more.
         """
@@ -265,7 +266,7 @@ class _Gathering:
             if facts.own in (Own.EMPTY, Own.CHANGED) and partition in gone_on:
                 facts.own = Own.CUT
 
-    def _covered(self, pairs: list[tuple[Match, Facts, Partition]]) -> dict[str, int]:
+    def _covered(self, pairs: list[tuple[Match, Facts, FilePartition]]) -> dict[str, int]:
         """By path: how much of a file another one holds, by position."""
         covered: dict[str, int] = defaultdict(int)
         if self.spec.by_position:
@@ -313,7 +314,7 @@ class _Gathering:
             if facts.answer is Answer.TAKE_UP:
                 self.lost.pop(partition, None)
 
-    def _place(self, facts: Facts, before: Partition, stuck: set[int]) -> Place:
+    def _place(self, facts: Facts, before: FilePartition, stuck: set[int]) -> Place:
         if before.source_partition_id in stuck:
             return Place.UNSURE
         lost = self.lost.get(before.source_partition_id)
@@ -337,7 +338,7 @@ def _linked(
     """
     names: dict[tuple[int, int], list[str]] = defaultdict(list)
     inodes = {file.inode for file in knowledge.unsettled}  # Of several names one may be settled.
-    for file in listing.files:
+    for file in listing.found:
         if file.inode in inodes:
             names[file.device, file.inode].append(file.path)
     known = knowledge.names | {k.path: k.inode for k in knowledge.partitions}
@@ -354,7 +355,7 @@ def _linked(
     return linked, several
 
 
-def _own(seen: Seen, known: Partition) -> Own | None:
+def _own(seen: Seen, known: FilePartition) -> Own | None:
     """What a file is to the partition that had its inode; None: its number was given again."""
     named = seen.file.path == known.path
     birth = seen.same_birth(known)
@@ -364,7 +365,7 @@ def _own(seen: Seen, known: Partition) -> Own | None:
     if content is None:
         return Own.SAME if seen.unfinished else Own.CHANGED
     if seen.begins_with(known):
-        sure = birth or named or evidence(seen, known, free=True) is Match.STRONG
+        sure = birth or named or likeness(seen, known, free=True) is Match.STRONG
         return Own.SAME if sure else None
     begins = content.hash(0, known.head_length) == known.head_hash
     if birth is None and not named and not begins:
@@ -374,7 +375,7 @@ def _own(seen: Seen, known: Partition) -> Own | None:
     return Own.CUT if content.nuls() >= known.reached else Own.CHANGED
 
 
-def _preference(pair: tuple[Match, Facts, Partition]) -> tuple:
+def _preference(pair: tuple[Match, Facts, FilePartition]) -> tuple:
     """Longest partition first; of its files the one that has its inode, its path or its time."""
     _, facts, known = pair
     seen, file = facts.seen, facts.seen.file

@@ -1,0 +1,10 @@
+"""The source that a spec declares."""
+
+from semel.sources import Source
+from semel.sources.files import FilesSource
+from semel.spec.pipeline import Spec
+
+
+def open_source(spec: Spec) -> Source:
+    """The source of a pipeline. In the driver: it knows the folders of this machine."""
+    return FilesSource.of(spec)

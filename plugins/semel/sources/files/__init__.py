@@ -1,0 +1,113 @@
+"""Files as a source: a source partition is a generation of a file, and a position a byte of it."""
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from semel.batch import Claim
+from semel.formats import declared as formats
+from semel.formats.records import Block, read_split
+from semel.sources import Evidence, Gone, Known, Matched, Partition, Refusal, Window, Word
+from semel.sources.files import accepted, claimed, matching, offers, places, refusals
+from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.content import is_gzip
+from semel.sources.files.evidence import FilePartition, read_up_to
+from semel.sources.files.facts import Knowledge
+from semel.sources.files.listing import Listing, list_files
+from semel.sources.files.offers import FileOffer
+from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from semel.steps.job import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSource:
+    """`source: {path: ...}`. `root` is the real path of its folder."""
+
+    spec: Spec
+    root: Path
+
+    @classmethod
+    def of(cls, spec: Spec) -> Self:
+        return cls(spec=spec, root=Path(os.path.realpath(spec.source_root())))
+
+    def discover(self) -> Listing:
+        return list_files(self.spec)
+
+    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+        return matching.match(self.spec, shown, Knowledge.of(shown, known), window)
+
+    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+        return refusals.gone(self.spec, FilePartition.of(gone.partition), spans, gone.where)
+
+    def stop(self, offer: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        return offers.stop(self.spec, offer, start, end, room, first=first)
+
+    def evidence(self, offer: FileOffer, end: int) -> Evidence:
+        return read_up_to(self.spec, offer.content, end)
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        recognised = accepted.look(self.spec, shown, known)
+        if is_open and accepted.is_settled(recognised, name):
+            return None
+        return accepted.word(self.spec, recognised, name, same=same, start=start)
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return places.locate(self.spec, self.discover(), partitions)
+
+    def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+        return claimed.find_claims(claims, self.root, batch_id)
+
+    def check(self, claims: Collection[Claim], batch_id: int) -> None:
+        claimed.check_claims(claims, self.root, batch_id)
+
+    def is_whole(self, claim: Claim) -> bool:
+        return formats.is_whole(self.spec) or is_gzip(claim.name)
+
+    def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
+        claim = ClaimedFile.of(split.claim)
+        whole = claim.packed  # It is read from its first byte to its last.
+        with claimed.claimed_bytes(claim, self.root, batch_id) as file:
+            yield from read_split(
+                file,
+                start=0 if whole else split.start,
+                end=None if whole else split.end,
+                range_start=0 if whole else claim.start,
+                range_end=None if whole else claim.end,
+                schema=self.spec.arrow_schema(),
+                format=formats.format_of(self.spec),
+                columns=formats.header_of(self.spec, file.name),
+                digest=digest,
+                exact=self.spec.record_id,
+            )
+        self._still_there(claim, batch_id)
+
+    # Keeps S6.
+    def _still_there(self, claim: ClaimedFile, batch_id: int) -> None:
+        """SourceError when the file that was read is another one by now."""
+        with claimed.open_claim(claim, self.root, batch_id):
+            return
+
+    def joins(self, claim: Claim) -> bool:
+        """A format whose lines stand alone, in a file of which each byte is on disk."""
+        alone = not formats.has_header(self.spec) and not formats.is_whole(self.spec)
+        return alone and not is_gzip(claim.name)
+
+    def text(self, split: "Split", batch_id: int) -> bytes:
+        claim = ClaimedFile.of(split.claim)
+        with claimed.open_claim(claim, self.root, batch_id) as file:
+            file.seek(split.start)
+            text = file.read(split.end - split.start)
+        self._still_there(claim, batch_id)
+        return text
+
+    def records_max(self, split: "Split", batch_id: int) -> int | None:
+        """Its line ends, and one more where a claim ends without."""
+        claim = ClaimedFile.of(split.claim)
+        ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
+        return ends if ends is None else ends + (split.end == claim.end)

@@ -1,0 +1,76 @@
+"""What a person's word on a refused file comes to."""
+
+from semel.errors import SourceError
+from semel.formats.declared import is_whole
+from semel.sources import Known, Word, quoted
+from semel.sources.files.evidence import FilePartition
+from semel.sources.files.facts import Facts, Knowledge, Recognised
+from semel.sources.files.gather import gather
+from semel.sources.files.listing import Listing
+from semel.sources.files.offers import offer_of
+from semel.sources.files.recognise import REFUSED, Answer, Own
+from semel.sources.files.refusals import unsure
+from semel.spec.pipeline import Spec
+
+
+def look(spec: Spec, listing: Listing, known: Known) -> Recognised:
+    """All files, whatever interval they belong to. FileNotFoundError: look again."""
+    return gather(spec, listing, Knowledge.of(listing, known), None)
+
+
+def is_settled(recognised: Recognised, path: str) -> bool:
+    """Whether a file is what its partition says: nobody waits for a word."""
+    found = recognised.facts.get(path)
+    return found is None or found.own is Own.SAME
+
+
+def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: int) -> Word:
+    """As `Source.accept`. SourceError when the word cannot be taken."""
+    found = recognised.facts.get(path)
+    if found is None and path in recognised.linked:
+        raise SourceError(
+            f"{path!r} is one of several names of a file; leave one of them in the source folder, "
+            "then run the pipeline"
+        )
+    if found is not None and found.answer is Answer.UNSURE:
+        raise SourceError(f"{path!r} has to wait: {unsure(found)}")
+    known = _same(spec, path, found) if same else None
+    if found is None or not (same or found.answer in REFUSED):
+        raise SourceError(
+            f"{path!r} is not refused as a file that changed or may be a copy, so there is nothing "
+            f"to accept; `semel gaps {spec.name}` lists what is refused, and why"
+        )
+    seen = found.seen
+    content = seen.of(known)
+    if content is None:
+        raise SourceError(f"{seen.trouble}; mend or replace the file, then run the pipeline")
+    if start and (start > content.size or content.read(start - 1, 1) != b"\n"):
+        raise SourceError(
+            f"no record of {path!r} begins at byte {start}: the byte before it ends none; the file "
+            f"has {content.size} bytes"
+        )
+    ended = {
+        k.source_partition_id: k
+        for k in (found.known, found.before)
+        if k is not None and k is not known
+    }
+    return Word(
+        offer=offer_of(seen, known, start=start),
+        ended=list(ended.values()),
+        superseded=list(found.superseded),
+    )
+
+
+# Keeps A4.
+def _same(spec: Spec, path: str, found: Facts | None) -> FilePartition:
+    """The partition whose bytes the file begins with, and which no other file holds."""
+    able = [] if found is None else found.alike
+    if is_whole(spec):
+        able = [k for k in able if found.seen.content.size == k.reached]
+    if not able:
+        raise SourceError(
+            f"{path!r} cannot go on where a file that was cut or is gone stood: it does not begin "
+            "with what was read of one, or is read whole and grew; accept it as a new generation "
+            f"instead: `semel accept {spec.name} {quoted(path)}`"
+        )
+    return min(able, key=lambda k: (k.path != path, -k.reached))

@@ -1,0 +1,213 @@
+"""Opening what a batch has claimed of files: the file that was planned, wherever it is now."""
+
+import gzip
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+
+from semel import limits
+from semel.batch import Claim
+from semel.errors import CorruptionError, SourceError
+from semel.sources.files.content import content_of, is_gzip, open_file
+from semel.sources.files.listing import inodes_below, signed
+from semel.sources.files.rotation import is_rotation
+
+_LINE_END = 10
+_EVIDENCE = {"head_length": int, "head_hash": str, "tail_hash": str}
+_IDENTITY = re.compile(r"-?\d+:-?\d+")
+
+
+class ClaimedFile(Claim):
+    """A claim of a file's content: its bytes, or what a gzip file unpacks to; of its bytes on disk,
+    where `packed` (a gzip file that was planned before semel counted so).
+    """
+
+    @classmethod
+    def of(cls, other: Claim) -> Self:
+        """The same. CorruptionError: its evidence is not that of a file."""
+        found = {key: type(other.evidence.get(key)) for key in _EVIDENCE}
+        if found != _EVIDENCE or not _IDENTITY.fullmatch(other.identity):
+            raise CorruptionError(
+                f"the claim of {other.name!r}, bytes {other.start} to {other.end}, has no evidence "
+                f"of a file ({other.identity!r}, {other.evidence}); restore its marker"
+            )
+        return super().of(other)
+
+    @property
+    def path(self) -> str:
+        return self.name
+
+    @property
+    def inode(self) -> int:
+        return int(self.identity.partition(":")[2])
+
+    @property
+    def packed(self) -> bool:
+        return bool(self.evidence.get("packed"))
+
+    @property
+    def head_length(self) -> int:
+        return self.evidence["head_length"]
+
+    @property
+    def head_hash(self) -> str:
+        return self.evidence["head_hash"]
+
+    @property
+    def tail_hash(self) -> str:
+        """Of the bytes before its end."""
+        return self.evidence["tail_hash"]
+
+
+# Keeps S6.
+def check_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> None:
+    """Prove that each claimed range still lies in the file that was planned.
+
+    Called by the driver before and after the job. SourceError names the file and what changed.
+    """
+    for claim in map(ClaimedFile.of, claims):
+        if trouble := _trouble(claim, root, batch_id):
+            raise trouble
+
+
+# Keeps S6.
+def find_claims(claims: Iterable[Claim], root: Path, batch_id: int) -> list[ClaimedFile]:
+    """The same claims, proven; one whose file was packed, or copied and cut, since it was planned,
+    in the file that has its content now. SourceError names a file that is nowhere.
+
+    A rotation has names of its own: these are looked at, and what is in them is held against the
+    claim. The positions are the same, for they count what is packed.
+    """
+    found, below = [], None
+    for claim in map(ClaimedFile.of, claims):
+        if trouble := _trouble(claim, root, batch_id):
+            below = below if below is not None else [path for _, path in inodes_below(root)]
+            names = (path for path in below if is_rotation(claim.path, path))
+            other = next((c for path in names if (c := _in(claim, path))), None)
+            if other is None:
+                raise trouble
+            claim = other
+        found.append(claim)
+    return found
+
+
+def _trouble(claim: ClaimedFile, root: Path, batch_id: int) -> SourceError | None:
+    """Why a claimed range is not in its file any more; None: it is."""
+    try:
+        with open_claim(claim, root, batch_id) as handle:
+            try:
+                trouble = _differs(handle, claim)
+            except OSError as error:
+                trouble = f"it was moved or cannot be read ({error.strerror})"
+    except SourceError as error:
+        return error
+    return changed(batch_id, claim, trouble) if trouble else None
+
+
+def _differs(handle: BinaryIO, claim: ClaimedFile) -> str | None:
+    """What tells the content of an open file from the claimed one. SourceError: it is damaged."""
+    content = content_of(handle, packed=claim.packed)
+    if content.size < claim.end:
+        return f"it shrank to {content.size} bytes"
+    if content.hash(0, claim.head_length) != claim.head_hash:
+        return f"its first {claim.head_length} bytes changed"
+    if content.tail_hash(claim.end) != claim.tail_hash:
+        return f"its bytes before {claim.end} changed"
+    return None
+
+
+def _in(claim: ClaimedFile, path: str) -> ClaimedFile | None:
+    """A claim in another file, if that holds its content."""
+    try:
+        with open_file(path) as handle:
+            if claim.packed or _differs(handle, claim):
+                return None
+            status = os.fstat(handle.fileno())
+    except (OSError, SourceError):
+        return None
+    identity = f"{signed(status.st_dev)}:{signed(status.st_ino)}"
+    return replace(claim, name=path, identity=identity)
+
+
+def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
+    """Open a claimed file for reading; SourceError when it is not the file that was planned.
+
+    It is the file with the planned inode: under its path, or where a rotation moved it since, below
+    `root`. The number of its device may change with a reboot.
+    """
+    others = (path for inode, path in inodes_below(root) if inode == claim.inode)
+    trouble = ""
+    for path in itertools.chain([claim.path], others):
+        try:
+            handle = open_file(path)
+        except OSError as error:
+            trouble = trouble or f"it cannot be read ({error.strerror})"
+            continue
+        status = os.fstat(handle.fileno())
+        if signed(status.st_ino) == claim.inode:
+            if is_gzip(path) and not claim.packed or status.st_size >= claim.end:
+                return handle
+            trouble = f"it shrank to {status.st_size} bytes"
+        handle.close()
+        trouble = trouble or "another file took its place"
+    raise changed(batch_id, claim, trouble)
+
+
+class FirstBytes:
+    """The first `end` bytes of a binary file, for a gzip reader."""
+
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file, self._end = file, end
+        self.name = file.name
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self._file.tell())
+        return self._file.read(left if size < 0 else min(size, left))
+
+
+def changed(batch_id: int, claim: ClaimedFile, what: str) -> SourceError:
+    return SourceError(
+        f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what batch "
+        f"{batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
+        f"Put the file back, or `semel abandon {batch_id}`: the next run reads what is there "
+        "then"
+    )
+
+
+@contextmanager
+def claimed_bytes(claim: ClaimedFile, root: Path, batch_id: int) -> Iterator[BinaryIO]:
+    """The bytes that a claim's positions count: those of the file, or what it unpacks to."""
+    with open_claim(claim, root, batch_id) as raw:
+        if not is_gzip(raw.name):
+            yield raw
+            return
+        # What was appended since a plan is none of a packed claim's.
+        file = FirstBytes(raw, claim.end) if claim.packed else raw
+        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:  # type: ignore[arg-type]
+            yield unpacked  # type: ignore[misc]
+
+
+def line_ends(claim: ClaimedFile, start: int, end: int, root: Path, batch_id: int) -> int | None:
+    """How many line ends are in the bytes [start, end). None: too long a stream, or it was cut."""
+    left = limits.STREAM_COUNTED_BYTES_MAX if claim.packed else end - start
+    if is_gzip(claim.path) and left > limits.STREAM_COUNTED_BYTES_MAX:
+        return None
+    buffer = memoryview(bytearray(limits.COUNTED_BYTES))
+    found = 0
+    try:
+        with claimed_bytes(claim, root, batch_id) as file:
+            file.seek(0 if claim.packed else start)
+            while left and (size := file.readinto(buffer[: min(left, len(buffer))])):
+                found += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, size) == _LINE_END))
+                left -= size
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return None  # The job says what is wrong with it.
+    return found if bool(left) == claim.packed else None

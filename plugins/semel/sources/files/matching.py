@@ -1,0 +1,93 @@
+"""What follows from the answers: what is closed, retired, renamed, begun anew. Changes nothing."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from semel.sources import Gone, Matched, Partition, Refusal, Window
+from semel.sources.files.content import is_gzip
+from semel.sources.files.facts import Facts, Knowledge, Recognised, Where
+from semel.sources.files.gather import gather
+from semel.sources.files.listing import Listing
+from semel.sources.files.offers import offer_of, want
+from semel.sources.files.recognise import Answer, Match, Own
+from semel.sources.files.refusals import still_a_copy
+from semel.spec.pipeline import Spec
+
+
+def match(spec: Spec, listing: Listing, known: Knowledge, window: Window) -> Matched:
+    """As `Source.match`."""
+    recognised = gather(spec, listing, known, window)
+    offers, refused = want(spec, recognised, window)
+    going_on = {offer.known.source_partition_id for offer in offers if offer.known}
+    gone, retired = _closing(recognised, going_on)
+    facts = recognised.facts
+    return Matched(
+        offers=list(offers),
+        refused=[*refused, *_kept(spec, known, listing, recognised)],
+        gone=gone,
+        retired=retired,
+        renamed=list(_renamed(recognised, going_on)),
+        begun=[offer_of(f.seen, None) for f in facts.values() if _is_empty_anew(f)],
+        resumed=tuple(
+            (path, found.matched.path)
+            for path, found in facts.items()
+            if found.answer is Answer.TAKE_UP and found.matched.reached
+        ),
+    )
+
+
+def _closing(
+    recognised: Recognised, going_on: Collection[int]
+) -> tuple[list[Gone], list[int]]:
+    """The partitions that are closed now; and those that are retired, for a new one holds all of
+    them.
+    """
+    facts = recognised.facts.values()
+    closed = [Gone(partition=f.known, seen=f.known.seen) for f in facts if f.was_cut]
+    for item in recognised.lost:
+        if item.where in (Where.GONE, Where.ELSEWHERE):
+            known = item.partition
+            # How long the content of a gzip file is, only a plan that reads it would know.
+            unread = item.size is None or is_gzip(item.path)
+            seen = max(known.reached, known.seen if unread else item.size)
+            closed.append(Gone(partition=known, seen=seen, where=item.path))
+    new = [f for f in facts if f.answer is Answer.NEW and f.match is Match.WEAK]
+    retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
+    retired = [partition for partition in retired if partition not in going_on]
+    over = {*going_on, *retired}
+    return [gone for gone in closed if gone.partition.source_partition_id not in over], retired
+
+
+def _renamed(recognised: Recognised, going_on: Collection[int]) -> Iterator[Partition]:
+    """Files that were renamed, and refused for something else."""
+    for facts in recognised.facts.values():
+        known, path = facts.known, facts.seen.file.path
+        if known is None or known.source_partition_id in going_on or facts.was_cut:
+            continue
+        # While it is unsure, the path is not free yet.
+        if facts.answer is not Answer.UNSURE and path != known.path:
+            yield replace(known, name=path)
+
+
+def _is_empty_anew(facts: Facts) -> bool:
+    """Whether a file was cut, so that its inode has a new life."""
+    new = facts.own is Own.CUT and facts.answer is Answer.NEW
+    return new and facts.seen.content is not None
+
+
+def _kept(
+    spec: Spec, known: Knowledge, listing: Listing, recognised: Recognised
+) -> list[Refusal]:
+    """Refusals of files that are of another interval, and that nobody looked at now."""
+    asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refused)}
+    stored = {r.name: r for r in known.refused}
+    copies = known.copies
+    kept = []
+    for file in known.unsettled:
+        if file.path in asked:
+            continue
+        if file.path in stored:
+            kept.append(replace(stored[file.path], when=file.when))
+        elif (file.inode, file.size) in copies:  # It was renamed.
+            kept.append(still_a_copy(spec, file, copies[file.inode, file.size]))
+    return kept

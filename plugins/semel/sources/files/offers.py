@@ -1,0 +1,153 @@
+"""What may be read of each file, as far as its records are complete, and where a range may end."""
+
+import os
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from semel import limits
+from semel.errors import LimitError, SourceError
+from semel.formats.declared import has_header, header_of, is_whole
+from semel.sources import Offer, Refusal, Window, in_window
+from semel.sources.files.content import Content
+from semel.sources.files.evidence import FilePartition, Seen
+from semel.sources.files.facts import Facts, Recognised
+from semel.sources.files.listing import ListedFile, refusal
+from semel.sources.files.recognise import REFUSED, Answer
+from semel.sources.files.refusals import accept_command, refused
+from semel.spec.pipeline import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOffer(Offer):
+    """A file that is read on, or as a new partition. `content`: None while it cannot be had."""
+
+    file: ListedFile
+    content: Content | None
+
+
+def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> FileOffer:
+    """A file as it was seen, of which nothing may be read yet."""
+    file, content = seen.file, seen.of(known)
+    if content is not None:
+        there = ahead = content.size
+    else:
+        there = known.seen if known else 0
+        ahead = max(file.size, (known.reached if known else 0) + 1)
+    return FileOffer(
+        name=file.path,
+        identity=file.identity,
+        fingerprint=file.fingerprint,
+        known=known,
+        start=start,
+        seen=there,
+        ahead=ahead,
+        evidence={"birth_ns": seen.birth_ns},
+        settled=content is not None,
+        file=file,
+        content=content,
+    )
+
+
+def want(
+    spec: Spec, recognised: Recognised, window: Window
+) -> tuple[list[FileOffer], list[Refusal]]:
+    """What may be read of each file in the window, oldest first, and what is refused."""
+    offers, refusals = [], []
+    for found in recognised.facts.values():
+        try:
+            item = _want(spec, found, window)
+        except FileNotFoundError:
+            continue  # It was moved while we looked: the next plan sees where it is.
+        if isinstance(item, Refusal):
+            refusals.append(item)
+        elif item is not None:
+            offers.append(item)
+    for file, why in recognised.closed.items():
+        refusals.append(refusal(file.path, "unreadable", why, file.when))
+    for name, several in recognised.linked.items():
+        names = ", ".join(repr(other) for other in several[: limits.FILES_NAMED_MAX])
+        detail = f"one file under {len(several)} names ({names}); leave one in the source folder"
+        refusals.append(refusal(name, "hard link", detail))
+    offers.sort(key=lambda item: (item.file.mtime_ns, item.file.path))
+    return offers, sorted(refusals, key=lambda item: item.name)
+
+
+def _want(spec: Spec, found: Facts, window: Window) -> FileOffer | Refusal | None:
+    seen = found.seen
+    file = seen.file
+    if found.answer is Answer.WAIT:
+        return None
+    if found.answer in REFUSED or found.answer is Answer.UNSURE:
+        return refused(spec, found)
+    known = found.goes_on
+    item = offer_of(seen, known)
+    if not in_window(file.when, window):
+        return item if known else None
+    return _end(spec, found, item)
+
+
+def _end(spec: Spec, found: Facts, item: FileOffer) -> FileOffer | Refusal:
+    """Where the records of a file end that may be read now."""
+    file, known, content = item.file, item.known, item.content
+    after = spec.source.closed_after
+    age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
+    closed = after is not None and age >= after.total_seconds()
+    reached = known.reached if known else 0
+    if content is None:
+        if found.seen.unfinished and not closed:
+            return replace(item, end=reached)
+        return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
+    if known and known.packed:
+        return replace(item, end=reached)
+    start = 0 if reached or has_header(spec) else content.nuls()
+    if is_whole(spec):
+        if known and reached not in (0, content.size):
+            detail = (
+                f"a multiline CSV file is read once, whole, and this one was {reached} bytes long "
+                f"then (partition {known.source_partition_id}), now {content.size}; put it back, "
+                f"or {accept_command(spec, file.path)} reads all of it again as a new generation"
+            )
+            return refusal(file.path, "changed", detail, file.when)
+        if after is None:
+            detail = (
+                "a multiline CSV file is read once, whole, and nothing says when it is complete; "
+                "declare source.closed_after"
+            )
+            return refusal(file.path, "open", detail, file.when)
+        end = content.size if closed else 0
+    else:
+        end = content.size if closed else content.record_end(max(start, reached), content.size)
+    item = replace(item, end=end, start=start, whole=is_whole(spec))
+    return _check_header(spec, item) if end > reached else item
+
+
+# Keeps P14.
+def _check_header(spec: Spec, item: FileOffer) -> FileOffer | Refusal:
+    """A CSV file's header must name the schema's columns, in each file of which something is read.
+
+    The schema may be another one since the file was read first.
+    """
+    try:
+        header_of(spec, item.file.path)
+    except (SourceError, OSError) as error:
+        return refusal(item.file.path, "header", str(error), item.file.when)
+    return item
+
+
+# Keeps P6.
+def stop(spec: Spec, item: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
+    """As `Source.stop`."""
+    if end - start <= room:
+        return end
+    if item.whole:
+        if first:
+            raise LimitError(
+                f"pipeline {spec.name}: {os.path.basename(item.file.path)!r} has {end} bytes and "
+                "is read whole; limits.bytes_per_batch_max is "
+                f"{spec.limits.bytes_per_batch_max}: raise it"
+            )
+        return start
+    found = item.content.record_end(start, start + room) if room > 0 else start
+    if found == start and first:  # One record is longer than the limit: it is taken alone.
+        found = item.content.next_record_end(start, end)
+    return found

@@ -1,0 +1,159 @@
+"""What a person is told of a refused file: what is wrong, with the ids, and what to do."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from semel.sources import Refusal, quoted
+from semel.sources.files.evidence import FilePartition, last_record
+from semel.sources.files.facts import Facts
+from semel.sources.files.listing import ListedFile, file_time, refusal
+from semel.sources.files.recognise import Answer, Match
+from semel.spec.pipeline import Spec
+
+
+def accept_command(spec: Spec, path: str, option: str = "") -> str:
+    """The command that settles a file, as it is typed."""
+    return f"`semel accept {spec.name} {quoted(path)}{option and ' '}{option}`"
+
+
+def refused(spec: Spec, found: Facts) -> Refusal:
+    """What is wrong with a file, and what to do."""
+    file = found.seen.file
+    if found.answer is Answer.UNSURE:
+        return refusal(file.path, found.answer, unsure(found), file.when)
+    if found.answer is not Answer.COPY:
+        return refusal(file.path, found.answer, _changed(spec, found), file.when)
+    if found.matched is None:
+        return still_a_copy(spec, file, found.told)
+    known, content = found.matched, found.seen.of(found.matched)
+    size = content.size if content is not None else known.reached
+    behind = known.reached if size > known.reached else None
+    detail = _part(spec, found) if size < known.reached else _copy(spec, found, behind)
+    new = refusal(file.path, found.answer, detail, file.when)
+    return replace(new, inode=file.inode, size=file.size, copy_of=known.path, behind=behind)
+
+
+def unsure(found: Facts) -> str:
+    """Why a file has to wait for another one."""
+    return (
+        f"nobody can tell now where the file is that had its path, {show(found.before)}: a file or "
+        "a folder of the source is refused; settle that, then the next run looks again"
+    )
+
+
+# Keeps P17.
+def still_a_copy(spec: Spec, file: ListedFile, told: Refusal) -> Refusal:
+    """A copy that was refused, and has not changed since; the file that it is a copy of did."""
+    detail = (
+        f"a plan before this one saw that it may be a copy of {told.copy_of!r}, and it has not "
+        f"changed since ({_now(file)}). {_choice(spec, file, told.behind)}"
+    )
+    return replace(told, name=file.path, detail=detail, when=file.when)
+
+
+def _choice(spec: Spec, file: ListedFile, behind: int | None, same: str = "") -> str:
+    """What a person can do about a copy; `behind` as in Refusal."""
+    more = ""
+    if behind is not None and not same:
+        word = accept_command(spec, file.path, f"--from {behind}")
+        more = f"{word} reads what stands behind that, "
+    return (
+        f"Remove it if it is one; {same}{more}{accept_command(spec, file.path)} reads all of it as "
+        "new records"
+    )
+
+
+def _now(file: ListedFile) -> str:
+    return f"now inode {file.inode}, {file.size} bytes"
+
+
+_HOW = {
+    Match.WEAK: "is gone, or was cut",
+    Match.LIVING: "is there as well",
+    Match.UNSURE: "cannot be looked for now, as a file or a folder is refused: settle that first",
+}
+
+
+def _part(spec: Spec, found: Facts) -> str:
+    file = found.seen.file
+    return (
+        f"it is the beginning of {show(found.matched)}, which {_HOW[found.match]}: a copy that is "
+        f"still being made, it seems, and the next run looks again; {_now(file)}. Remove it if it "
+        f"is left over; {accept_command(spec, file.path)} reads all of it as new records"
+    )
+
+
+def _copy(spec: Spec, found: Facts, behind: int | None) -> str:
+    file, known = found.seen.file, found.matched
+    same = accept_command(spec, file.path, "--same")
+    same = f"{same} goes on in it where that one ended, " if found.alike else ""
+    return (
+        f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
+        f"{_HOW[found.match]}: it may be a copy; {_now(file)}. "
+        f"{_choice(spec, file, behind, same)}"
+    )
+
+
+def _changed(spec: Spec, found: Facts) -> str:
+    accept = accept_command(spec, found.seen.file.path)
+    same = accept_command(spec, found.seen.file.path, "--same")
+    now = _now(found.seen.file)
+    if found.answer is Answer.CHANGED:
+        known = found.known
+        what = f"{_difference(found)} since it was planned as {show(known)}; {now}. Put back what "
+        what += f"was there, or {accept} reads it from its start as a new generation"
+    else:
+        known = found.before
+        what = f"another file took the place of {show(known)}; {now}. {accept} reads this one from "
+        what += "its start as a new generation"
+        if found.alike:
+            what += f", {same} goes on where the old one ended"
+    if not spec.by_position:
+        return what
+    what += "; without a record_id, what it repeats is written again"
+    end = None if found.seen.of(known) is None else last_record(found.seen, known)
+    if end:
+        behind = accept_command(spec, found.seen.file.path, f"--from {end}")
+        what += f". {behind} reads what stands behind the last record that was read"
+    return what
+
+
+def _difference(found: Facts) -> str:
+    known, content = found.known, found.seen.of(found.known)
+    if content is None:
+        return found.seen.trouble
+    if content.size < known.reached:
+        return f"it shrank to {content.size} bytes"
+    if content.hash(0, known.head_length) != known.head_hash:
+        return f"its first {known.head_length} bytes changed"
+    return f"its bytes before {known.reached} changed"
+
+
+def show(known: FilePartition) -> str:
+    """A partition as a person knows it."""
+    return (
+        f"{known.path!r} (partition {known.source_partition_id}, generation {known.generation}, "
+        f"inode {known.inode}, read up to byte {known.reached})"
+    )
+
+
+def gone(
+    spec: Spec, known: FilePartition, spans: list[tuple[int, int]], path: str | None
+) -> Refusal:
+    """Records that were seen and not read, and whose file is not in the source any more.
+
+    `path`: where it is now, if that is in the source's folder.
+    """
+    shown = ", ".join(f"{start} to {end}" for start, end in spans)
+    where = f"is now {path!r}, which the pattern does not find" if path else "is gone"
+    lost = accept_command(spec, known.path, "--lost")
+    detail = (
+        f"bytes {shown} of it (partition {known.source_partition_id}) were seen and never read, "
+        f"and the file {where}; bring it back, or {lost} records them as lost"
+    )
+    return refusal(known.path, "gone", detail, _when(spec, known))
+
+
+def _when(spec: Spec, known: FilePartition) -> datetime | None:
+    when = file_time(spec, known.path, known.mtime_ns)
+    return None if isinstance(when, Refusal) else when
