@@ -16,8 +16,12 @@ from semel.steps import read, write
 
 PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 
-PAGES = (PROTOCOL, tree.ROOT / "docs" / "postgres.md")
-"""What holds rules. Those of one source or sink have a page and two letters of their own."""
+FILES = tree.ROOT / "docs" / "files.md"
+POSTGRES = tree.ROOT / "docs" / "postgres.md"
+PAGES = (PROTOCOL, FILES, POSTGRES)
+"""What holds rules. Those of one source or sink have a page of their own, and later ones also two
+letters.
+"""
 
 _ID = re.compile(r"\b(?:PG|[PSCFGALRD])[1-9][0-9]?\b")
 
@@ -59,7 +63,7 @@ def test_rules_are_numbered_without_gaps() -> None:
     found = rules()
     for letter in sorted({rule.rstrip("0123456789") for rule in found}):
         own = [rule for rule in found if rule.rstrip("0123456789") == letter]
-        numbers = [int(rule.removeprefix(letter)) for rule in own]
+        numbers = sorted(int(rule.removeprefix(letter)) for rule in own)
         wanted = list(range(1, len(numbers) + 1))
         assert numbers == wanted, f"docs/protocol.md: number the rules {letter} as {wanted}"
 
@@ -158,7 +162,7 @@ def test_the_decision_table_is_the_code() -> None:
 
 def test_the_table_of_types_is_the_code() -> None:
     """PG5: docs/postgres.md has each type with what holds it, as the Postgres sink's table has."""
-    text = PAGES[1].read_text(encoding="utf-8")
+    text = POSTGRES.read_text(encoding="utf-8")
     table = re.search(r"^\| the output's type \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     found = [re.findall(r"`([^`]+)`", row) for row in table.split("\n")[2:]]
     wanted = [[held.word, *held.takes] for held in TYPES]
@@ -170,23 +174,23 @@ def test_the_recognition_table_is_the_code() -> None:
 
     Each row names a test that is there.
     """
-    text = PROTOCOL.read_text(encoding="utf-8")
+    text = FILES.read_text(encoding="utf-8")
     table = re.search(r"^\| own inode \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     _, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found: dict[tuple[Own, Place, Match], tuple[str, str]] = {}
     for own, place, match, by_position, by_id, test in rows:
         cells = itertools.product(_labels(Own, own), _labels(Place, place), _labels(Match, match))
         for cell in cells:
-            assert cell not in found, f"docs/protocol.md: two rows of the table speak of {cell}"
+            assert cell not in found, f"docs/files.md: two rows of the table speak of {cell}"
             found[cell] = by_position, by_id
         module, _, name = test.strip("`").partition("::")
         source = (tree.ROOT / "tests" / "integration" / module).read_text(encoding="utf-8")
-        assert f"\ndef {name}(" in source, f"docs/protocol.md names {test}: there is no such test"
+        assert f"\ndef {name}(" in source, f"docs/files.md names {test}: there is no such test"
     wanted = {
         cell: tuple(str(recognise(*cell, by_position=flag)) for flag in (True, False))
         for cell in itertools.product(Own, Place, Match)
     }
-    assert found == wanted, "docs/protocol.md: the table of files is not that of recognise"
+    assert found == wanted, "docs/files.md: the table of files is not that of recognise"
 
 
 def _labels(kind: type[StrEnum], text: str) -> list[StrEnum]:

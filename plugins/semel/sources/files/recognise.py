@@ -1,6 +1,6 @@
 """Which file is this? The one table that decides it, over facts that were gathered before.
 
-It is pure and total: docs/protocol.md shows it whole, and a test compares the two in every cell.
+It is pure and total: docs/files.md shows it whole, and a test compares the two in every cell.
 `sources/gather.py` gathers the facts, `plan` and `accept` act on the answers.
 """
 
