@@ -1,0 +1,248 @@
+"""The contract of sources, by one suite for all: another source is another entry of SOURCES."""
+
+import pickle
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+import xxhash
+
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench
+from fix_postgres import lose
+from fix_sources import Files
+from semel.abandon import abandon
+from semel.accept import accept_loss
+from semel.adopt import adopt
+from semel.batch import Claim
+from semel.errors import LimitError, SourceError
+from semel.gaps import State, gaps
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.sources import Source, nothing_known
+from semel.sources.declared import open_source
+from semel.spec.pipeline import Spec
+from semel.steps.job import splits_of
+
+SOURCES = ("jsonl", "csv", "jsonl.gz")
+
+
+@pytest.fixture(params=SOURCES)
+def place(request: pytest.FixtureRequest, bench: Workbench) -> Files:
+    return Files(bench, request.param)
+
+
+def run(ledger: Ledger, spec: Spec, key: str):
+    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+
+
+def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
+    return [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
+
+
+def read(source: Source, claims: list[Claim], split_bytes: int) -> list[tuple[list[dict], str]]:
+    """The records of each split, and its digest."""
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
+    found = []
+    for split in splits_of(claims, split_bytes, whole=whole):
+        digest = xxhash.xxh3_128()
+        rows = [row for b in source.read(split, 1, digest) for row in b.table.to_pylist()]
+        found.append((rows, digest.hexdigest()))
+    return found
+
+
+def in_output(spec: Spec) -> list[str]:
+    return settled(spec, audited=False).ids
+
+
+# Attacks P19.
+def test_what_is_read_is_settled(place: Files, ledger: Ledger) -> None:
+    """All that is there is offered once; a plan that finds nothing new writes nothing."""
+    place.append(0, 10)
+    spec = place.spec()
+    assert run(ledger, spec, "r1").plan.batch
+    version = "SELECT source_version FROM semel.pipeline"
+    with ledger.engine.connect() as connection:
+        before = connection.execute(sa.text(version)).scalar_one()
+        assert run(ledger, spec, "r2").plan.batch is None
+        assert connection.execute(sa.text(version)).scalar_one() == before
+    place.append(10, 15)
+    run(ledger, spec, "r3")
+    assert in_output(spec) == ids(0, 15)
+
+
+# Attacks P6.
+@pytest.mark.parametrize("room", [1, 90, 200])
+def test_a_range_ends_where_a_record_ends(place: Files, ledger: Ledger, room: int) -> None:
+    """Whatever the room, each record is in one batch; one that is larger is taken alone."""
+    place.append(0, 10)
+    spec = place.spec(limits={"bytes_per_batch_max": room})
+    sizes = []
+    for number in range(20):
+        done = run(ledger, spec, f"r{number}")
+        if done.plan.batch is None:
+            break
+        (claim,) = claimed(ledger, done.plan.batch.batch_id)
+        assert place.holds(claim.start, claim.end).endswith(b"\n")
+        sizes.append(claim.end - claim.start)
+    assert in_output(spec) == ids(0, 10)
+    assert len(sizes) > 1 and all(size <= max(room, 80) for size in sizes[1:])
+
+
+# Attacks P10.
+def test_an_interval_is_taken_whole_or_not_at_all(place: Files, ledger: Ledger) -> None:
+    """More than the limit of an interval is an error before any work."""
+    place.append(0, 10)
+    source = {"select": "interval", "interval_from": "mtime"}
+    spec = place.spec(source=source, limits={"bytes_per_batch_max": 100})
+    always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+    with pytest.raises(LimitError, match="bytes_per_batch_max"):
+        plan(ledger, spec, "r1", always)
+
+
+def test_a_task_reads_the_same_again(place: Files, ledger: Ledger) -> None:
+    """The same claim gives the same records and the same digest, in ascending positions; however it
+    is cut, each record once. The source goes to tasks as it is.
+    """
+    place.append(0, 100)
+    spec = place.spec()
+    claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
+    source = pickle.loads(pickle.dumps(open_source(spec)))
+    once = read(source, claims, 1 << 20)
+    assert read(source, claims, 1 << 20) == once
+    for split_bytes in (300, 1000):
+        cut = read(source, claims, split_bytes)
+        rows = [row for rows, _ in cut for row in rows]
+        assert [row["id"] for row in rows] == ids(0, 100)
+        offsets = [row["_semel_offset"] for row in rows]
+        assert offsets == sorted(set(offsets)) and rows == once[0][0]
+        assert source.is_whole(claims[0]) or len(cut) > 1
+
+
+def test_what_can_be_joined_is_the_same(place: Files, ledger: Ledger) -> None:
+    """The text of a split is the bytes of its positions; no split holds more records than told."""
+    place.append(0, 100)
+    spec = place.spec()
+    source = open_source(spec)
+    claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
+    for split in splits_of(claims, 1000, whole={0} if source.is_whole(claims[0]) else set()):
+        part = replace(split.claim, start=split.start, end=split.end)
+        ((rows, _),) = read(source, [part], 1 << 20)
+        assert source.records_max(split, 1) >= len(rows) - 1
+        if source.joins(split.claim):
+            assert source.text(split, 1) == place.holds(split.start, split.end)
+
+
+# Attacks S6.
+def test_growth_changes_no_claim(place: Files, ledger: Ledger) -> None:
+    """What comes after the plan is the next batch's."""
+    place.append(0, 10)
+    spec = place.spec()
+    source = open_source(spec)
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    place.append(10, 20)
+    claims = claimed(ledger, batch)
+    source.check(claims, batch)
+    assert [claim.end for claim in source.find(claims, batch)] == [claims[0].end]
+    run(ledger, spec, "r1")
+    run(ledger, spec, "r2")
+    assert in_output(spec) == ids(0, 20)
+
+
+# Attacks S6, P8.
+def test_a_change_is_told_before_any_work(place: Files, ledger: Ledger) -> None:
+    """Other records where some were claimed: an error that names them, and the advice works."""
+    place.append(0, 10)
+    spec = place.spec()
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    place.change()
+    source, claims = open_source(spec), claimed(ledger, batch)
+    for ask in (source.check, source.find):
+        with pytest.raises(SourceError, match=f"semel abandon {batch}"):
+            ask(claims, batch)
+    abandon(ledger, batch, "it changed")
+    run(ledger, spec, "r2")
+    assert in_output(spec) == ids(900, 950)
+
+
+def test_another_name_is_the_same_partition(place: Files, ledger: Ledger) -> None:
+    """Between two plans, and between plan and stage: nothing is read twice."""
+    place.append(0, 10)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    place.rename()
+    place.append(10, 15)
+    plan(ledger, spec, "r2")
+    place.path = place.path.rename(place.path.with_name(f"c.{place.kind}"))
+    run(ledger, spec, "r2")
+    assert in_output(spec) == ids(0, 15)
+
+
+# Attacks A5, P18.
+def test_what_is_gone_is_told_until_a_person_accepts_it(place: Files, ledger: Ledger) -> None:
+    """Records that were seen and never read, and are gone: refused, a gap, then a loss for ever."""
+    place.append(0, 10)
+    spec = place.spec()
+    name = str(place.path)
+    abandon(ledger, plan(ledger, spec, "r1").batch.batch_id, "not now")
+    place.lose()
+    assert [(r.name, r.reason) for r in plan(ledger, spec, "r2").refusals] == [(name, "gone")]
+    assert [r.reason for r in gaps(ledger, spec).refusals] == ["gone"]
+    lost = accept_loss(ledger, spec, name)
+    assert sum(loss.end - loss.start for loss in lost) > 0
+    assert accept_loss(ledger, spec, name) == lost
+    found = gaps(ledger, spec)
+    assert found.refusals == () and [loss.name for loss in found.losses] == [name]
+
+
+def test_what_comes_back_goes_on(place: Files, ledger: Ledger) -> None:
+    """A partition that was closed is open again: it is not read twice."""
+    place.append(0, 200)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    place.lose()
+    assert run(ledger, spec, "r2").plan.refusals == ()
+    place.restore()
+    place.append(200, 210)
+    run(ledger, spec, "r3")
+    assert in_output(spec) == ids(0, 210)
+
+
+# Attacks D4.
+def test_a_lost_ledger_finds_its_partitions(place: Files, ledger: Ledger) -> None:
+    """From markers alone, also when it was renamed since: only what is new is read."""
+    place.append(0, 200)
+    spec = place.spec()
+    run(ledger, spec, "r1")
+    lose(ledger)
+    place.rename()
+    place.append(200, 210)
+    adopt(ledger, spec, log=quiet)
+    run(ledger, spec, "r2")
+    assert in_output(spec) == ids(0, 210)
+
+
+def test_the_ledger_keeps_evidence_as_it_is(place: Files, ledger: Ledger) -> None:
+    """What a source gave to the ledger comes back equal, and says that nothing differs."""
+    place.append(0, 10)
+    spec = place.spec()
+    source = open_source(spec)
+    shown = source.discover()
+    (offer,) = source.match(shown, nothing_known(shown), None).offers
+    evidence = source.evidence(offer, offer.end)
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    (claim,) = claimed(ledger, batch)
+    assert (claim.name, claim.identity, claim.evidence) == (offer.name, offer.identity, evidence)
+
+
+def test_a_look_before_the_first_plan_changes_nothing(place: Files, ledger: Ledger) -> None:
+    """`semel gaps` shows what the first run will take."""
+    place.append(0, 10)
+    spec = place.spec()
+    (gap,) = gaps(ledger, spec).gaps
+    assert (gap.name, gap.start, gap.state) == (str(place.path), 0, State.UNCLAIMED)
+    assert place.holds(0, gap.end) == place.holds(0, 1 << 30)
+    assert ledger.rows("look", "batches", name=None, count=5) == []
