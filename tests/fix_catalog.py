@@ -104,10 +104,10 @@ class Catalog:
     def known(self, asked: Ids, runs=None, cache: FilterCache | None = None) -> Ids:
         h1, h2 = columns(asked)
         runs = self.live() if runs is None else runs
-        mask = payload.known(self.ledger, cache or self.cache, runs, h1, h2)
+        mask = payload.contains(self.ledger, cache or self.cache, runs, h1, h2)
         return {pair for pair, found in zip(sorted(asked), mask, strict=True) if found}
 
-    def pieces(self, run: Run, kind: payload.Kind) -> int:
+    def pieces(self, run: Run, kind: payload.Stream) -> int:
         return self.sql(
             f"SELECT count(*) FROM semel.ids_{run.segment_id} WHERE id_run_id = :r AND kind = :k",
             r=run.id_run_id, k=kind,

@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Search:
     """The answer."""
 
     pipeline: str
@@ -52,14 +52,14 @@ class Found:
     """Whether the id columns reach the output at all."""
 
 
-def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Found:
+def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
     """Find the record whose id columns have these values, in declared order, or one JSON text.
 
     TerminalError: the pipeline has no record id, or the values are not one.
     """
     wanted = _values(spec, values)
     found = markers(sink_path) if sink_path else markers_of(spec)
-    return Found(
+    return Search(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
         places=(

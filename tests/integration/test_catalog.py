@@ -125,7 +125,7 @@ def test_a_twin_stores_the_run_once(pipeline):
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(task, range(2))
     assert first == second
-    assert pipeline.pieces(first, payload.Kind.CHUNK) == -(-20_000 // limits.IDS_PER_CHUNK)
+    assert pipeline.pieces(first, payload.Stream.CHUNK) == -(-20_000 // limits.IDS_PER_CHUNK)
     assert pipeline.known(ids, [first]) == ids
 
 

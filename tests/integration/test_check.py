@@ -20,7 +20,7 @@ from semel import __version__, limits, settings
 from semel.cli import main
 from semel.ledger.migrate import migrate
 from semel.spark import check as module
-from semel.spark.check import Check, Found, check
+from semel.spark.check import Check, Checked, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import Answer
 from semel.spec.pipeline import Spec
@@ -41,7 +41,7 @@ class Machine:
         bench.write("in/a.jsonl", events(0, 5))
         self.workers = 0
 
-    def look(self, spark: str | None = "local") -> Found:
+    def look(self, spark: str | None = "local") -> Checked:
         return check([self.spec], spark, quiet)
 
     def in_workers(self, name: str, value: str) -> None:
@@ -80,7 +80,7 @@ def machine(
         yield Machine(monkeypatch, spark.sparkContext, bench, dsn, executors_state)
 
 
-def wrong(found: Found) -> list[Check]:
+def wrong(found: Checked) -> list[Check]:
     return [one for one in found.checks if not one.ok]
 
 
@@ -355,7 +355,7 @@ def test_files_of_other_users(shared: Workbench) -> None:  # noqa: F811
     )  # fmt: skip
 
     def links() -> Check:
-        found = Found(answers=[answer])
+        found = Checked(answers=[answer])
         with ordinary_user():
             module._links(found, [folder])
         (one,) = found.checks

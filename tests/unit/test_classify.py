@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from semel.steps.classify import (
     Dropped,
-    Reason,
+    Repeat,
     SplitIds,
     classify,
     pack_dropped,
@@ -46,9 +46,9 @@ def test_the_first_in_source_order_wins(splits, catalog):
     for at, ids in enumerate(splits):
         for place, pair in enumerate(ids):
             if pair in catalog:
-                expected.setdefault(10 + at, []).append((2 * place + 1, Reason.DUPLICATE_CATALOG))
+                expected.setdefault(10 + at, []).append((2 * place + 1, Repeat.OF_CATALOG))
             elif pair in seen:
-                expected.setdefault(10 + at, []).append((2 * place + 1, Reason.DUPLICATE_BATCH))
+                expected.setdefault(10 + at, []).append((2 * place + 1, Repeat.OF_BATCH))
             else:
                 seen.add(pair)
     got = {

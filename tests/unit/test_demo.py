@@ -189,7 +189,7 @@ def test_a_wrong_number_is_seen():
     }  # fmt: skip
 
     def different(rows=truth.new, reasons=truth.quarantined, **changed):
-        found = command.Found(
+        found = command.Landed(
             batch_id=1, counts=counts | changed, reasons=reasons, files=1, rows=rows
         )
         return [name for name, value, true in command._compare(truth, found) if value != true]

@@ -380,7 +380,7 @@ def test_the_json_schema_is_current():
 def test_the_shipped_pipelines_are_right():
     """Every shipped pipeline loads, fits the JSON Schema and points its editor line at it."""
     assert settings.pipelines_dir() == ROOT / "dags" / "pipelines"
-    for path in pipeline.files():
+    for path in pipeline.declarations():
         pipeline.load(path)
         jsonschema.validate(yaml.safe_load(path.read_text()), pipeline.json_schema())
         line = path.read_text().splitlines()[0]

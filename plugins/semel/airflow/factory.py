@@ -76,7 +76,7 @@ def load(folder: Path | None = None) -> tuple[list[Spec], list[str]]:
     """
     loaded: dict[Path, Spec] = {}
     problems: list[str] = []
-    for path in pipeline.files(folder):
+    for path in pipeline.declarations(folder):
         try:
             loaded[path] = pipeline.load(path)
         except SpecError as error:
@@ -144,7 +144,7 @@ def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:
 
 def _names(folder: Path | None) -> list[str]:
     """All that the folder's files declare, also those of files that are wrong."""
-    return sorted({declared_name(path) for path in pipeline.files(folder)})
+    return sorted({declared_name(path) for path in pipeline.declarations(folder)})
 
 
 def _text(folder: Path | None) -> str | None:

@@ -38,7 +38,7 @@ _DIRECTORY_BYTES = 16
 _INDEX_PIECES_PER_READ = max(1, (16 << 20) // limits.FILTER_PIECE_BYTES)
 
 
-class Kind(IntEnum):
+class Stream(IntEnum):
     """The streams of a run's payload."""
 
     INDEX = 0
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 class Piece:
     """One row of a segment table."""
 
-    kind: Kind
+    kind: Stream
     piece: int
     payload: bytes
 
@@ -100,7 +100,7 @@ class Encoder:
             end = min(start + limits.IDS_PER_CHUNK, count)
             payload = self._h1[start:end].astype("<u8").tobytes()
             payload += self._h2[start:end].astype("<u4").tobytes()
-            self._ready.append(Piece(kind=Kind.CHUNK, piece=len(self._digests), payload=payload))
+            self._ready.append(Piece(kind=Stream.CHUNK, piece=len(self._digests), payload=payload))
             self._first_h1.append(int(self._h1[start]))
             self._digests.append(xxhash.xxh3_64_intdigest(payload))
         self._h1, self._h2 = self._h1[count:], self._h2[count:]
@@ -112,7 +112,7 @@ class Encoder:
         while len(self._index) >= size or (last and self._index):
             payload = bytes(self._index[:size])
             del self._index[:size]
-            self._ready.append(Piece(kind=Kind.INDEX, piece=self._index_pieces, payload=payload))
+            self._ready.append(Piece(kind=Stream.INDEX, piece=self._index_pieces, payload=payload))
             self._index_pieces += 1
 
 
@@ -230,7 +230,7 @@ class FilterCache:
             with os.fdopen(handle, "wb") as file:
                 for start in range(0, pieces, _INDEX_PIECES_PER_READ):
                     wanted = range(start, min(start + _INDEX_PIECES_PER_READ, pieces))
-                    file.writelines(_read(ledger, run, Kind.INDEX, wanted))
+                    file.writelines(_read(ledger, run, Stream.INDEX, wanted))
             index = _map(temporary, run)
             if index is None:
                 raise _corrupt(run, "its filter or directory does not match its checksum")
@@ -267,7 +267,7 @@ def read_ids(
 ) -> tuple[np.ndarray, np.ndarray]:
     """h1 and h2 of the ids in some chunks (ascending numbers), verified chunk by chunk."""
     h1, h2 = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
-    for chunk, payload in zip(chunks, _read(ledger, run, Kind.CHUNK, chunks), strict=True):
+    for chunk, payload in zip(chunks, _read(ledger, run, Stream.CHUNK, chunks), strict=True):
         count = min(limits.IDS_PER_CHUNK, run.ids - chunk * limits.IDS_PER_CHUNK)
         if len(payload) != count * _ID_BYTES:
             raise _corrupt(run, f"chunk {chunk} has {len(payload)} bytes, not {count} ids")
@@ -278,7 +278,7 @@ def read_ids(
     return np.concatenate(h1), np.concatenate(h2)
 
 
-def known(
+def contains(
     ledger: Ledger, cache: FilterCache, runs: Iterable[Run], h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:
     """Which of the ids (sorted by h1) are in any of the runs: a mask, exact.
@@ -319,7 +319,7 @@ def _common(ledger: Ledger, cache: FilterCache, small: Run, large: Run) -> int:
     for start in range(0, small.chunks, limits.CHUNKS_PER_READ):
         chunks = range(start, min(start + limits.CHUNKS_PER_READ, small.chunks))
         h1, h2 = read_ids(ledger, small, index, chunks)
-        common += int(known(ledger, cache, [large], h1, h2).sum())
+        common += int(contains(ledger, cache, [large], h1, h2).sum())
     return common
 
 
@@ -342,7 +342,7 @@ def _look_up(
     return found
 
 
-def _read(ledger: Ledger, run: Run, kind: Kind, wanted: Sequence[int]) -> list[bytes]:
+def _read(ledger: Ledger, run: Run, kind: Stream, wanted: Sequence[int]) -> list[bytes]:
     """Pieces of a run in the order of their numbers. CorruptionError when one is missing."""
     statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}

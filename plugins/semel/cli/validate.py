@@ -31,7 +31,7 @@ def validate(
         return
     checked: list[dict[str, Any]] = []
     loaded: dict[Path, pipeline.Spec] = {}
-    for path in files or pipeline.files():
+    for path in files or pipeline.declarations():
         try:
             spec = loaded[path] = pipeline.load(path)
             checked.append({"file": path, "name": spec.name, "digest": spec.digest(), "errors": []})

@@ -55,7 +55,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Landed:
     """What the week's batch holds by its success marker and its files."""
 
     batch_id: int
@@ -207,7 +207,7 @@ def _progress_table(tasks: dict[str, TaskState]) -> Table:
     return table
 
 
-def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
+def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Landed:
     """The run's batch, from its marker and its dead letters. TerminalError when it has none."""
     import pyarrow.parquet as pq
 
@@ -228,7 +228,7 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
         if file["kind"] == "dead_letters":
             reasons.update(pq.read_table(kept / file["path"]).column("reason").to_pylist())
     data = [file for file in marker["files"] if file["kind"] == "data"]
-    return Found(
+    return Landed(
         batch_id=batch.batch_id,
         counts=marker["counts"],
         reasons=dict(reasons),
@@ -237,7 +237,7 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Found:
     )
 
 
-def _compare(truth: flights.Truth, found: Found) -> list[tuple[str, int, int]]:
+def _compare(truth: flights.Truth, found: Landed) -> list[tuple[str, int, int]]:
     """Name, found and true number of each count. `quarantined:REASON` is a part of quarantined."""
     counts = found.counts
     rows = [

@@ -70,7 +70,7 @@ class Check:
 
 
 @dataclass(kw_only=True)
-class Found:
+class Checked:
     """All that was looked at, and what each task answered."""
 
     checks: list[Check] = field(default_factory=list)
@@ -84,12 +84,12 @@ class Found:
         self.checks.append(Check(name=name, detail=detail, remedy=remedy))
 
 
-def check(specs: list[Spec], spark: str | None, log: Log) -> Found:
+def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
     """Look at everything for these pipelines. `spark`: a master or a Connect server's address.
 
     None: the one that is declared. What is wrong is an answer, and no error.
     """
-    found = Found()
+    found = Checked()
     with ExitStack() as stack:
         log("the ledger")
         ahead, key = _ledger(found, stack)
@@ -115,7 +115,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Found:
     return found
 
 
-def _ledger(found: Found, stack: ExitStack) -> tuple[float | None, int | None]:
+def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]:
     """How much the driver's clock is surely ahead of the ledger's (seconds), and the lock that is
     held; None of both when it is not reached.
     """
@@ -146,7 +146,7 @@ def _ledger(found: Found, stack: ExitStack) -> tuple[float | None, int | None]:
     return probe.surely_ahead(before, float(seen["now_seconds"]), time.time()), key
 
 
-def _schema(found: Found, ledger: Ledger) -> None:
+def _schema(found: Checked, ledger: Ledger) -> None:
     is_at, known = revisions(ledger)
     detail = f"at revision {is_at or 'none'}, semel {__version__} needs {known[0]}"
     remedy = "" if is_at == known[0] else "semel migrate"
@@ -155,7 +155,7 @@ def _schema(found: Found, ledger: Ledger) -> None:
     found.add("schema", detail, remedy)
 
 
-def _folders(found: Found, stack: ExitStack, specs: list[Spec]) -> list[Path]:
+def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """A folder of the check's own for each sink, gone after it; where files are linked, links."""
     user, made = os.geteuid(), []
     wanted = {spec.sink_path() for spec in specs} or set(settings.data_roots())
@@ -176,7 +176,7 @@ def _folders(found: Found, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     return made
 
 
-def _sources(found: Found, specs: list[Spec]) -> tuple[set[Path], list[probe.Sample]]:
+def _sources(found: Checked, specs: list[Spec]) -> tuple[set[Path], list[probe.Sample]]:
     """The folders of the sources that the driver can read, and the beginning of the newest files.
     """
     sources, samples = set(), []
@@ -225,7 +225,7 @@ def _sample(path: Path) -> probe.Sample:
     return probe.Sample(path=str(path), length=len(head), digest=digest)
 
 
-def _spark(found: Found, spark: str | None, asked: probe.Asked, log: Log) -> bool:
+def _spark(found: Checked, spark: str | None, asked: probe.Asked, log: Log) -> bool:
     """Run the tasks. Whether they answered."""
     try:
         with open_engine(spark or settings.spark_remote(), log) as engine:
@@ -268,7 +268,7 @@ def _job_remedy(text: str) -> str:
     return "see Spark's own log of that executor, then run this again"
 
 
-def _executors(found: Found, asked: probe.Asked, *, needed: bool) -> None:
+def _executors(found: Checked, asked: probe.Asked, *, needed: bool) -> None:
     """What is wrong with each part, and where."""
     hosts = sorted({answer.host for answer in found.answers})
     pythons = sorted({answer.python for answer in found.answers})
@@ -301,7 +301,7 @@ def _trouble(answer: probe.Answer, part: str) -> str:
     return trouble
 
 
-def _links(found: Found, folders: list[Path]) -> None:
+def _links(found: Checked, folders: list[Path]) -> None:
     """Whether the driver can give names to what tasks wrote, as finalize does."""
     made = [Path(path) for answer in found.answers for path in answer.made]
     for folder in folders:
@@ -313,7 +313,7 @@ def _links(found: Found, folders: list[Path]) -> None:
             found.add("links", str(error), _REMEDIES["links"])
 
 
-def _clocks(found: Found, ahead: float | None, began: float, ended: float) -> None:
+def _clocks(found: Checked, ahead: float | None, began: float, ended: float) -> None:
     """Clocks beside the ledger's; where that was not reached, beside the driver's."""
     apart = {"driver": ahead or 0.0}
     for answer in found.answers:

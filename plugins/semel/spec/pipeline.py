@@ -237,7 +237,7 @@ class UnknownPipelineError(SpecError):
     """No pipeline has this name. The message lists those that there are."""
 
 
-def files(folder: Path | None = None) -> list[Path]:
+def declarations(folder: Path | None = None) -> list[Path]:
     """The YAML files of a folder of pipelines, else of settings.pipelines_dir(), by name."""
     folder = folder or settings.pipelines_dir()
     found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
@@ -262,7 +262,7 @@ def load_all() -> dict[str, Spec]:
     """All pipelines by name. SpecError lists all that is wrong with any of the files."""
     loaded: dict[Path, Spec] = {}
     errors: list[str] = []
-    for path in files():
+    for path in declarations():
         try:
             loaded[path] = load(path)
         except SpecError as error:
@@ -275,7 +275,7 @@ def load_all() -> dict[str, Spec]:
 def loadable() -> list[Spec]:
     """The pipelines whose own file is right; the others are passed over."""
     found = []
-    for path in files():
+    for path in declarations():
         with suppress(SpecError):
             found.append(load(path))
     return found
@@ -318,11 +318,11 @@ def json_schema_text() -> str:
 
 
 def find(name: str, folder: Path | None = None) -> Spec:
-    """The pipeline of this name in `files(folder)`, also when another pipeline's file is broken.
+    """The pipeline of this name in a folder, also when another pipeline's file is broken.
 
     UnknownPipelineError lists what there is. SpecError: its file is wrong, or two declare it.
     """
-    declared = [(spec_yaml.declared_name(path), path) for path in files(folder)]
+    declared = [(spec_yaml.declared_name(path), path) for path in declarations(folder)]
     found = [path for known, path in declared if known == name]
     if not found:
         where = folder or settings.pipelines_dir()

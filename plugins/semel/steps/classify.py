@@ -13,14 +13,14 @@ import numpy as np
 
 from semel.catalog import sortedids
 
-Known = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Contains = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-class Reason(IntEnum):
+class Repeat(IntEnum):
     """Why a record is not a survivor."""
 
-    DUPLICATE_BATCH = 1
-    DUPLICATE_CATALOG = 2
+    OF_BATCH = 1
+    OF_CATALOG = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class SplitIds:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """The rows (uint32, ascending) that a split loses, and the `Reason` (uint8) of each."""
+    """The rows (uint32, ascending) that a split loses, and the `Repeat` (uint8) of each."""
 
     rows: np.ndarray
     reason: np.ndarray
@@ -61,11 +61,11 @@ class Verdict:
         return len(self.h1)
 
 
-def classify(parts: list[SplitIds], known: Known) -> Verdict:
+def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
     """Judge a shard's ids. `parts` come in source order, one for each split.
 
-    `known(h1, h2)` is called once, with distinct ids sorted by h1; its mask says which the pinned
-    runs hold.
+    `contains(h1, h2)` is called once, with distinct ids sorted by h1; its mask says which of them
+    the pinned runs hold.
     """
     # 1. Bring the copies of each id together, in source order.
     h1 = np.concatenate([np.empty(0, np.uint64), *(part.h1 for part in parts)])
@@ -76,13 +76,13 @@ def classify(parts: list[SplitIds], known: Known) -> Verdict:
 
     # 2. Ask the catalog for each id once.
     new_h1, new_h2 = h1[first], h2[first]
-    old = known(new_h1, new_h2)
+    old = contains(new_h1, new_h2)
 
     # 3. Judge every copy, then put the verdicts back into source order.
     # Keeps S8.
-    judged = np.where(first, np.uint8(0), np.uint8(Reason.DUPLICATE_BATCH))
+    judged = np.where(first, np.uint8(0), np.uint8(Repeat.OF_BATCH))
     if old.any():
-        judged[old[np.cumsum(first) - 1]] = Reason.DUPLICATE_CATALOG
+        judged[old[np.cumsum(first) - 1]] = Repeat.OF_CATALOG
     reason = np.empty(len(h1), dtype=np.uint8)
     reason[order] = judged
     dropped = {}

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from semel import settings
-from semel.catalog.payload import FilterCache, known, store_run
+from semel.catalog.payload import FilterCache, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.manifest import SplitReport, StagedFile
@@ -74,7 +74,7 @@ def classify_shard(
         and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
     ]
     ledger, filters = ledger_of(job), filters_in(settings.cache_dir())
-    verdict = classify(parts, lambda h1, h2: known(ledger, filters, runs, h1, h2))
+    verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2))
     if len(verdict.h1):
         store_run(
             ledger,

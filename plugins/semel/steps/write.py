@@ -15,7 +15,7 @@ import pyarrow as pa
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.records import OFFSET
 from semel.manifest import SplitReport, StagedFile
-from semel.steps.classify import Dropped, Reason
+from semel.steps.classify import Dropped, Repeat
 from semel.steps.job import Split, StageJob, output_columns
 from semel.steps.spill import Spilled
 from semel.steps.task_files import TaskFiles
@@ -65,7 +65,7 @@ def _opened(reports: list[SplitReport]) -> Spilled:
 
 
 def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
-    """What becomes of each row of a split: 0, or the `Reason` for which it is dropped."""
+    """What becomes of each row of a split: 0, or the `Repeat` that it is."""
     rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
     reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
     code = np.zeros(report.counts.survivors, np.uint8)
@@ -101,7 +101,7 @@ def _decide(
 def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
     """The report with the account of a split's duplicates."""
     dropped = int(np.count_nonzero(code))
-    catalog = int(np.count_nonzero(code == Reason.DUPLICATE_CATALOG))
+    catalog = int(np.count_nonzero(code == Repeat.OF_CATALOG))
     counts = replace(
         report.counts,
         survivors=len(code) - dropped,
