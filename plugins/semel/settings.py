@@ -1,4 +1,4 @@
-"""Where things are: the ledger, Spark, the project's folders, the allowed data folders.
+"""Where things are: the ledger, Spark, databases, the project's folders, the data folders.
 
 The environment's variables say it; what they leave open, the local stack has written down in its
 state folder. Nothing here starts or imports it.
@@ -34,28 +34,45 @@ def spark_remote() -> str:
     return _address(SPARK_VARIABLE)
 
 
+def connection_variable(name: str) -> str:
+    """The variable that holds the Airflow connection `name`, where there is no Airflow too."""
+    return f"AIRFLOW_CONN_{name.upper()}"
+
+
+def connection(name: str) -> str | None:
+    """An Airflow connection as a URI or JSON: its variable, else the stack's; None without either.
+
+    TerminalError when what the stack has written down cannot be read.
+    """
+    return _known(connection_variable(name))
+
+
 def addresses_file() -> Path:
     """Where the local stack writes its addresses, by variable. They hold passwords: mode 0600."""
     return state_dir() / "addresses.json"
 
 
 def _address(variable: str) -> str:
-    if named := os.environ.get(variable):
-        return named
-    path = addresses_file()
-    try:
-        if found := json.loads(path.read_text(encoding="utf-8")).get(variable):
-            return found
-    except FileNotFoundError:
-        pass
-    except (ValueError, AttributeError) as error:
-        raise TerminalError(
-            f"{path} is not what semel wrote ({error}); remove it and run `semel up`"
-        ) from error
+    if found := _known(variable):
+        return found
     raise UnavailableError(
         f"{variable} is not set, and no local stack is known below {state_dir()}; set {variable}, "
         "or run `semel up`"
     )
+
+
+def _known(variable: str) -> str | None:
+    if named := os.environ.get(variable):
+        return named
+    path = addresses_file()
+    try:
+        return json.loads(path.read_text(encoding="utf-8")).get(variable)
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError) as error:
+        raise TerminalError(
+            f"{path} is not what semel wrote ({error}); remove it and run `semel up`"
+        ) from error
 
 
 def project() -> Path | None:

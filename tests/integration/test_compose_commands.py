@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 import yaml
 
 from fix_postgres import database, free_port
+from semel import settings
+from semel.sinks.postgres import PostgresSink
+from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 240
@@ -28,12 +32,16 @@ def services(postgres: str, tmp_path: Path) -> Iterator[dict]:
     """The services with values for .env, and with this test's server, port and folders."""
     server = sa.make_url(postgres)
     (tmp_path / "airflow").mkdir()
-    with database(postgres) as ledger, database(postgres) as airflow:
+    with (
+        database(postgres) as ledger,
+        database(postgres) as airflow,
+        database(postgres) as warehouse,
+    ):
         text = (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
         text = re.sub(r"\$\{SEMEL_POSTGRES_PASSWORD:[^}]*\}", server.password, text)
         text = re.sub(r"\$\{\w+:[^}]*\}", secrets.token_hex(32), text)
         text = text.replace("//postgres:", f"//{server.username}:")
-        for name, dsn in {"semel": ledger, "airflow": airflow}.items():
+        for name, dsn in {"semel": ledger, "airflow": airflow, "warehouse": warehouse}.items():
             there = f"@{server.host}:{server.port}/{sa.make_url(dsn).database}"
             text = text.replace(f"@postgres:5432/{name}", there)
         text = text.replace("15002", str(free_port())).replace("/semel/.semel", str(tmp_path))
@@ -81,6 +89,20 @@ def test_migrate_as_it_stands(services: dict, tmp_path: Path) -> None:
     address = airflow.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(address) as connection:
         assert connection.execute("SELECT count(*) FROM dag").fetchone() == (0,)
+
+
+def test_the_warehouse_as_it_stands(
+    services: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of each service leads a sink to the user's own database, and it may write."""
+    for name in ("spark", "scheduler"):
+        variable = settings.connection_variable("warehouse")
+        monkeypatch.setenv(variable, services[name]["environment"][variable])
+        target = PostgresTarget(dsn=dsn_of("warehouse"), table=name, create=True)
+        refuses = PostgresSink(target).check(pa.schema({"n": pa.int64()}), tmp_path)
+        assert refuses is not None
+        with psycopg.connect(target.dsn) as connection:
+            assert connection.execute("SELECT to_regclass('semel.batch')").fetchone() == (None,)
 
 
 def test_spark_as_it_stands(services: dict, tmp_path: Path) -> None:

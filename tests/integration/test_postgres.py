@@ -24,6 +24,7 @@ from semel.plan import plan
 from semel.reader import markers_of
 from semel.run import run_batch
 from semel.sinks import archive
+from semel.spark.check import check
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -279,3 +280,15 @@ def test_a_batch_lands_where_it_was_planned(
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, spec, batch)
     assert there(table) == ids(0, 20)
+
+
+def test_check_looks_at_its_archive(
+    bench: Workbench, ledger: Ledger, table: Warehouse  # noqa: ARG001
+) -> None:
+    """Where rows go to a table, executors write to the archive: `semel check` tries that folder."""
+    bench.write("in/a.jsonl", events(0, 5))
+    spec = declared(bench)
+    archive.of(spec).mkdir(parents=True)
+    found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if one.name == "sink"]
+    assert [(one.ok, str(archive.of(spec)) in one.detail) for one in found] == [(True, True)]
+    assert not list(archive.of(spec).iterdir())

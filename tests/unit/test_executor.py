@@ -89,7 +89,7 @@ def test_the_stack_runs_this_executor(tmp_path: Path, monkeypatch: pytest.Monkey
     """Airflow loads it by the name that the local stack gives."""
     monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("AIRFLOW__CORE__EXECUTOR", raising=False)
-    named = airflow_server.environment(1, "database", "ledger", "sc://h:1/")
+    named = airflow_server.environment(1, "database", "ledger", "sc://h:1/", None)
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", named["AIRFLOW__CORE__EXECUTOR"])
     loaded, _source = ExecutorLoader.import_default_executor_cls()
     assert loaded is SturdyLocalExecutor

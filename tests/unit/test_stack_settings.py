@@ -10,6 +10,7 @@ import pytest
 
 from semel import settings, stack
 from semel.errors import TerminalError, UnavailableError
+from semel.sinks.postgres.target import dsn_of
 from semel.stack import airflow_server, layout, spark_server, supervision
 
 
@@ -23,8 +24,11 @@ def state(tmp_path, monkeypatch):
     return folder
 
 
-def environment() -> dict[str, str]:
-    return airflow_server.environment(8080, "postgresql://a", "postgresql://l", "sc://h:1/;token=t")
+def environment(warehouse: str | None = "postgresql://w:hidden@h/w") -> dict[str, str]:
+    remote = "sc://h:1/;token=t"
+    return airflow_server.environment(
+        8080, "postgresql://a", "postgresql://l", remote, warehouse
+    )
 
 
 def test_configuration_names_each_part_once_and_starts_none(state):
@@ -134,6 +138,29 @@ def test_addresses_without_a_stack(monkeypatch):
         settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
     assert settings.ledger_dsn() == "postgresql://me@there/db"
+
+
+def test_the_warehouse_is_a_connection(monkeypatch):
+    """Tasks have it in their environment, whose own comes first; without a database there is none.
+    """
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
+    assert environment()["AIRFLOW_CONN_WAREHOUSE"] == "postgresql://w:hidden@h/w"
+    assert "AIRFLOW_CONN_WAREHOUSE" not in environment(None)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://my@own/db")
+    assert environment()["AIRFLOW_CONN_WAREHOUSE"] == "postgresql://my@own/db"
+
+
+def test_the_command_line_finds_the_stacks_connections(monkeypatch):
+    """`semel audit` in the stack's folder gets what its tasks have; the environment comes first."""
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
+    with pytest.raises(TerminalError, match="there is no connection 'warehouse'"):
+        dsn_of("warehouse")
+    layout.folder()
+    settings.addresses_file().write_text('{"AIRFLOW_CONN_WAREHOUSE": "postgresql://of/stack"}')
+    assert dsn_of("warehouse") == "host=of dbname=stack"
+    assert settings.connection("another") is None
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://my@own/db")
+    assert dsn_of("warehouse") == "host=own user=my dbname=db"
 
 
 def test_up_without_dag_files_says_how_to_make_them(tmp_path, monkeypatch):

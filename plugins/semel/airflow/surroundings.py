@@ -56,7 +56,7 @@ def find_ledger() -> None:
 
 def find_connection(name: str) -> None:
     """Set AIRFLOW_CONN_<NAME>, as a sink and spark-submit read it, by the connection `name`."""
-    variable = f"AIRFLOW_CONN_{name.upper()}"
+    variable = settings.connection_variable(name)
     if not os.environ.get(variable) and (connection := connection_of(name)):
         os.environ[variable] = connection.get_uri()
 

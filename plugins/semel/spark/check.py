@@ -25,6 +25,7 @@ from semel import __version__, limits, settings
 from semel.errors import SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
+from semel.sinks import archive
 from semel.sources.files.listing import list_files
 from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
@@ -158,7 +159,7 @@ def _schema(found: Checked, ledger: Ledger) -> None:
 def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """A folder of the check's own for each sink, gone after it; where files are linked, links."""
     user, made = os.geteuid(), []
-    wanted = {spec.sink_path() for spec in specs} or set(settings.data_roots())
+    wanted = {spec.sink_path() or archive.of(spec) for spec in specs} or set(settings.data_roots())
     for base in sorted({_there(path) for path in wanted}):
         if not base.is_dir():
             found.add("sink", f"{base} is not there", "make or mount it")

@@ -17,7 +17,7 @@ from signal import SIGTERM
 
 from semel import settings
 from semel.errors import TerminalError
-from semel.stack import layout, spark_server
+from semel.stack import layout, postgres, spark_server
 from semel.stack.layout import Echo
 from semel.stack.leader import Part
 
@@ -25,6 +25,7 @@ USER = "admin"
 
 DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 DAGS_VARIABLE = "AIRFLOW__CORE__DAGS_FOLDER"
+WAREHOUSE_VARIABLE = settings.connection_variable(postgres.WAREHOUSE)
 
 COMMANDS = {
     "api-server": ["api-server"],
@@ -55,8 +56,13 @@ def dags_folder() -> Path:
     return Path(os.environ.get(DAGS_VARIABLE) or settings.home() / "dags")
 
 
-def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) -> dict[str, str]:
-    """The variables of all four processes; those that the user has set are as the user set them."""
+def environment(
+    port: int, database: str, ledger_dsn: str, spark_remote: str, warehouse: str | None
+) -> dict[str, str]:
+    """The variables of all four processes; those that the user has set are as the user set them.
+
+    `warehouse`: the address of the user's database; None where the stack has no PostgreSQL.
+    """
     url = f"http://127.0.0.1:{port}"
     home = os.environ.get("AIRFLOW_HOME") or str(layout.folder("airflow"))
     ours = {
@@ -90,6 +96,7 @@ def environment(port: int, database: str, ledger_dsn: str, spark_remote: str) ->
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_server.connection(spark_remote)),
         "PYSPARK_PYTHON": layout.python(),
+        **({WAREHOUSE_VARIABLE: warehouse} if warehouse else {}),
     }
     prefixes = ("AIRFLOW_", "SEMEL_")
     named = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}

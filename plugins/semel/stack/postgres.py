@@ -51,8 +51,19 @@ SETTINGS = {
 }
 """For a small machine. What makes commits durable (fsync, synchronous_commit) stays as it is."""
 
-DATABASES = {"semel": "ledger_password", "airflow": "airflow_db_password"}
-"""Each database is owned by a role of its name, with this secret. Neither is a superuser."""
+WAREHOUSE = "warehouse"
+"""The user's own database, for tables that pipelines write; also the connection that leads there.
+
+Its role can see neither ledger nor Airflow's database: nothing that a user does to their tables,
+or lets others do, concerns what semel goes by.
+"""
+
+DATABASES = {
+    "semel": "ledger_password",
+    "airflow": "airflow_db_password",
+    WAREHOUSE: "warehouse_password",
+}
+"""Each database is owned by a role of its name, with this secret. None is a superuser."""
 
 
 def system_user() -> str | None:

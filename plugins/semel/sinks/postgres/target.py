@@ -1,7 +1,6 @@
 """Which table rows go to, and how its database is reached: values, made without any connection."""
 
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import psycopg
 from psycopg import conninfo, sql
 
+from semel import settings
 from semel.errors import TerminalError
 
 BATCHES = "semel_batch"
@@ -108,12 +108,7 @@ class PostgresTarget:
         return f"postgresql://{where}/{quote(name, safe='')}/{table}"
 
 
-def from_environment(name: str) -> str | None:
-    """What AIRFLOW_CONN_<NAME> holds: how Airflow itself reads a connection of that name."""
-    return os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
-
-
-def dsn_of(name: str, find: Callable[[str], str | None] = from_environment) -> str:
+def dsn_of(name: str, find: Callable[[str], str | None] = settings.connection) -> str:
     """What libpq takes, for the Airflow connection `name`. TerminalError: it is none, or wrong.
 
     `find` gives a connection as a URI or JSON, as Airflow writes it (`Connection.get_uri`,
@@ -122,8 +117,8 @@ def dsn_of(name: str, find: Callable[[str], str | None] = from_environment) -> s
     text = find(name)
     if not text:
         raise TerminalError(
-            f"there is no connection {name!r}; make it in Airflow, or for the command line "
-            f"`export AIRFLOW_CONN_{name.upper()}=postgresql://user:password@host:5432/database`"
+            f"there is no connection {name!r}; make it in Airflow, or for the command line `export "
+            f"{settings.connection_variable(name)}=postgresql://user:password@host:5432/database`"
         )
     try:
         parts = _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
@@ -134,7 +129,7 @@ def dsn_of(name: str, find: Callable[[str], str | None] = from_environment) -> s
     except (ValueError, AttributeError, TypeError, psycopg.ProgrammingError) as error:
         raise TerminalError(
             f"the connection {name!r} cannot be used for PostgreSQL ({_without(text, error)}); "
-            "correct it in Airflow, or in AIRFLOW_CONN_" + name.upper()
+            f"correct it in Airflow, or in {settings.connection_variable(name)}"
         ) from None
 
 
