@@ -66,7 +66,7 @@ clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)
 reset: down ## Stop, and forget the local databases, logs and the demo's files: week 1 comes next
 	@home=$$(sed -nE 's/^ *"postgres_home": "(.*)".*/\1/p' .semel/stack.json 2>/dev/null); \
 	case "$$home" in /var/lib/semel-*) rm -rf "$$home" ;; esac; \
-	rm -rf .semel data/flights data/out/flights data/out/_semel/flights
+	rm -rf .semel data/flights data/out/flights data/out/_semel/flights data/_semel/flights_by_day
 
 # Says in one line all that is missing, and how to get it on Debian 12.
 .PHONY: check

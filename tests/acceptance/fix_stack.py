@@ -1,5 +1,7 @@
 """The local stack as `semel up` starts it, one for all acceptance tests, in folders of its own."""
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -25,6 +27,9 @@ SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan
 
 They are declared before the stack starts, so that no test waits for Airflow to see a new file.
 """
+
+BY_DAY = "flights_by_day"
+"""The demo's other pipeline, whose sink is a table."""
 
 WEEKS = ("flights", "flights_by_hand", "flights_submitted")
 """The demo's pipeline, and copies of it that read the same files into sinks of their own."""
@@ -58,8 +63,9 @@ class Stack(Workbench):
         """Write the pipelines of all tests, and one that is wrong."""
         for name, source in SOURCES.items():
             self.spec(name, source={"path": f"{source}/*.jsonl"})
-        flights = Path(__file__).parents[2] / "dags" / "pipelines" / "flights.yaml"
-        text = flights.read_text()
+        ours = Path(__file__).parents[2] / "dags" / "pipelines"
+        shutil.copy(ours / f"{BY_DAY}.yaml", self.pipelines)
+        text = (ours / "flights.yaml").read_text()
         for name in WEEKS:
             copy = text.replace("name: flights\n", f"name: {name}\n")
             copy = copy.replace("path: out/flights ", f"path: out/{name} ")
@@ -71,7 +77,7 @@ class Stack(Workbench):
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
-        names = {*SOURCES, *WEEKS}
+        names = {*SOURCES, *WEEKS, BY_DAY}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
@@ -93,6 +99,17 @@ class Stack(Workbench):
         """Rows of the ledger."""
         with psycopg.connect(settings.ledger_dsn()) as connection:
             return connection.execute(statement, values).fetchall()
+
+    def query_printed(self, answer: dict) -> list[dict[str, str]]:
+        """Rows of the query that `semel demo` prints, by the command that it prints for a shell."""
+        command = answer["by_day"]["psql"]
+        bare = {"PATH": os.defpath, "PGTZ": "UTC"}
+        done = subprocess.run(
+            ["sh", "-c", f"{command} --csv"],
+            env=bare, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return list(csv.DictReader(io.StringIO(done.stdout)))
 
     def records(self) -> dict[str, Record]:
         """What is written down of each part that runs."""

@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+from datetime import date
 
 import psutil
 import psycopg
 
 from airflow_rest import wait_for
-from fix_stack import COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
+from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
 from semel import reader, settings
 from semel import stack as semel_stack
+from semel.sinks.postgres.target import dsn_of
 from semel.spec import pipeline
 
 
@@ -25,12 +27,14 @@ def test_the_first_week_is_exact(stack: Stack) -> None:
     assert answer["audit"]["totals"]["survivors"] == 6098
     assert set(answer["seconds"]) == {"plan", "stage", "commit", "finalize", "all"}
     assert len(list((stack.data / "flights").iterdir())) == 7
+    sums_are_exact(stack, answer, [1] * 7)
 
 
 def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     """Of a failed task the log's end is printed; the next call goes on with the same run.
 
-    Week 2 brings repeats of week 1, which the catalog knows.
+    Week 2 brings repeats of week 1, which the catalog knows. The table's pipeline, whose run has
+    succeeded, is not run again.
     """
     run, airflow = "demo-week-02", stack.airflow
     demo = stack.begin("demo")
@@ -47,7 +51,7 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     code, answer, said = answer_of(demo)
     assert code == 1
     assert f"run {run} of flights failed" in answer["message"]
-    assert "end of the log of stage, try 1:" in said
+    assert "end of the log of flights stage, try 1:" in said
 
     code, answer, said = stack.call("demo")
     assert (code, answer["ok"], answer["week"]) == (0, True, 2), said
@@ -55,6 +59,8 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     assert answer["found"]["duplicates_against_the_catalog"] == 8
     assert answer["audit"]["batches"] == 2
     assert len(list((stack.data / "flights").iterdir())) == 14
+    # One flight of the first week's last day came with the second one.
+    sums_are_exact(stack, answer, [1] * 6 + [2] + [1] * 7)
 
 
 def test_every_way_gives_the_same_rows(stack: Stack) -> None:
@@ -84,6 +90,50 @@ def test_every_way_gives_the_same_rows(stack: Stack) -> None:
         list(WEEKS),
     )
     assert len(accounts) == 3 and len(set(accounts)) == 1, accounts
+
+
+def test_a_late_file_is_a_further_partial_count(stack: Stack) -> None:
+    """A day's file that comes late, with repeats: only the sum of its day grows, by what is new."""
+    before = rows_of()
+    day = stack.data / "flights" / "flights-2013-01-03.jsonl"
+    known = [line for line in day.read_bytes().splitlines() if line.startswith(b'{"year"')][:20]
+    late = {
+        "year": 2013, "month": 1, "day": 3, "carrier": "ZZ", "origin": "JFK", "dep_time": 517,
+    }  # fmt: skip
+    new = [json.dumps(late | {"flight": n, "dep_delay": n}).encode() for n in (1, 2, 3)]
+    stack.write("flights/flights-2013-01-03-late.jsonl", [*known, *new])
+    run = stack.airflow.run(BY_DAY)
+    after = rows_of()
+    batch = max(batch for *_, batch in after)
+    assert after - before == {(date(2013, 1, 3), "ZZ", 3, 3, 6, batch)}
+    assert before < after, run
+    code, verdict, said = stack.call("audit", BY_DAY)
+    assert (code, verdict["ok"]) == (0, True), said
+
+
+def sums_are_exact(stack: Stack, answer: dict, batches: list[int]) -> None:
+    """The table's sums are the truth, the audit passes, and the printed command finds the same."""
+    said = answer["by_day"]
+    assert said["found"] == said["truth"] and len(said["truth"]) == len(batches)
+    assert said["batches"] == batches
+    assert said["audit"]["ok"]
+    assert [
+        {name: str(value) for name, value in (day | {"batches": count}).items()}
+        for day, count in zip(said["truth"], batches, strict=True)
+    ] == stack.query_printed(answer)
+    assert sum(day["flights"] for day in said["found"]) == said["audit"]["totals"]["survivors"]
+
+
+def rows_of() -> set[tuple]:
+    """All partial counts, each with its batch, as the command line's connection finds them."""
+    with psycopg.connect(dsn_of("warehouse")) as connection:
+        assert connection.execute("SELECT current_user::text").fetchone() == ("warehouse",)
+        found = connection.execute(
+            "SELECT day, carrier, flights, departed, dep_delay_minutes, _semel_batch"
+            " FROM flights_by_day"
+        ).fetchall()
+    assert len(found) == len(set(found))
+    return set(found)
 
 
 def _test_dag(stack: Stack, dag: str, master: str) -> subprocess.CompletedProcess[str]:

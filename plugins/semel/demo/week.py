@@ -8,28 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.live import Live
 from rich.table import Table
 
 from semel import settings, stack
 from semel.cli import output
-from semel.demo import flights
-from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
-from semel.errors import TerminalError, UnavailableError
+from semel.demo import by_day, flights, follow
+from semel.demo.airflow_api import AirflowApi
+from semel.errors import TerminalError
 from semel.sinks import archive
+from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
     from semel.audit import Verdict
 
 PIPELINE = "flights"
-VERBS = ("plan", "stage", "commit", "finalize")
-
-RUN_SECONDS_MAX = 900
-"""How long the run may take: a few seconds, and some minutes where tasks are retried."""
-
-LOG_LINES_SHOWN = 25
-"""How much of a failed task's log is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +59,14 @@ class Landed:
 
 
 def run_week(*, as_json: bool) -> None:
-    """Land the next week, run it, compare and audit. typer.Exit(1) when one is not right."""
+    """Land the next week, run both pipelines, compare and audit. typer.Exit(1): one is not right.
+    """
     from semel.audit import audit
     from semel.spec import pipeline
 
     began = time.monotonic()
-    spec = pipeline.find(PIPELINE)
-    week = _next_week(spec)
+    spec, daily = pipeline.find(PIPELINE), pipeline.find(by_day.PIPELINE)
+    week = _next_week(spec, daily)
     stack.up(echo=output.progress.print)
     ends = stack.connection()
     if ends.airflow_user is None or ends.airflow_password is None:
@@ -82,15 +76,19 @@ def run_week(*, as_json: bool) -> None:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
         )
     api = AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
+    # Nothing lands while a connection is missing.
+    open_sink(daily)
     truth = _land(spec, week)
     run_id = f"demo-week-{week:02d}"
-    tasks = _run(api, run_id)
+    tasks = follow.run_all(api, (PIPELINE, by_day.PIPELINE), run_id)
     Progress(week=week).save()
     found = _found(spec, f"airflow:{PIPELINE}:{run_id}", ends.ledger_dsn)
     rows = _compare(truth, found)
-    verdict = audit(spec)
-    ok = verdict.ok and all(row[1] == row[2] for row in rows)
-    seconds = {verb: round(tasks[verb].seconds or 0, 1) for verb in VERBS}
+    days = by_day.compare(daily, flights.sums_by_day(week))
+    verdicts = {each.name: audit(each) for each in (spec, daily)}
+    ok = days.ok and all(row[1] == row[2] for row in rows)
+    ok = ok and all(verdict.ok for verdict in verdicts.values())
+    seconds = follow.seconds(tasks[PIPELINE])
     payload = {
         "ok": ok,
         "week": week,
@@ -101,7 +99,13 @@ def run_week(*, as_json: bool) -> None:
         "truth": {name: value for name, _, value in rows},
         "files": found.files,
         "seconds": seconds | {"all": round(time.monotonic() - began, 1)},
-        "audit": verdict.to_json(),
+        "audit": verdicts[PIPELINE].to_json(),
+        "by_day": days.to_json()
+        | {
+            "seconds": follow.seconds(tasks[by_day.PIPELINE]),
+            "audit": verdicts[by_day.PIPELINE].to_json(),
+            "run": api.run_url(by_day.PIPELINE, run_id),
+        },
         "airflow": {
             "url": ends.airflow_url,
             "user": ends.airflow_user,
@@ -109,12 +113,12 @@ def run_week(*, as_json: bool) -> None:
             "run": api.run_url(PIPELINE, run_id),
         },
     }
-    output.emit(payload, as_json=as_json, render=lambda: _show(payload, rows, verdict))
+    output.emit(payload, as_json=as_json, render=lambda: _show(payload, rows, days, verdicts))
     if not ok:
         raise typer.Exit(1)
 
 
-def _next_week(spec: Spec) -> int:
+def _next_week(spec: Spec, daily: Spec) -> int:
     """The week to land: the next one, or the last one where its run has not succeeded.
 
     TerminalError: the year is over, or there are files of a demo that nobody remembers.
@@ -123,14 +127,15 @@ def _next_week(spec: Spec) -> int:
     week = known.week + known.done
     flights.days_of(week)
     if known.week == 0:
-        folder, sink = spec.source_root(), spec.sink_path()
-        kept = archive.of(spec)
-        left = [*folder.glob("*.jsonl"), *archive.markers(kept).glob("*.json")]
+        folder, kept = spec.source_root(), [archive.of(each) for each in (spec, daily)]
+        left = [*folder.glob("*.jsonl")]
+        left += [marker for each in kept for marker in archive.markers(each).glob("*.json")]
         if left:
+            parts = ", ".join(map(str, [folder, spec.sink_path(), *kept]))
             raise TerminalError(
                 f"{left[0]} is of an earlier demo, whose state is gone from "
                 f"{settings.state_dir()}; "
-                f"remove {folder}, {sink} and {kept} (`make reset` does it), and run this again"
+                f"remove {parts} (`make reset` does it), and run this again"
             )
     return week
 
@@ -144,67 +149,6 @@ def _land(spec: Spec, week: int) -> flights.Truth:
         f"landed week {week}, {first} to {last}: {truth.records:,} records in {spec.source_root()}"
     )
     return truth
-
-
-def _run(api: AirflowApi, run_id: str) -> dict[str, TaskState]:
-    """Run the DAG to its end, and show its tasks meanwhile. TerminalError when it fails."""
-    api.wait_for_dag(PIPELINE)
-    api.start_run(PIPELINE, run_id)
-    output.progress.print(f"Airflow runs {PIPELINE}, run {run_id}: {api.run_url(PIPELINE, run_id)}")
-    deadline = time.monotonic() + RUN_SECONDS_MAX
-    shown: dict[str, TaskState] = {}
-    with Live(console=output.progress, transient=False) as live:
-        while True:
-            state = api.run_state(PIPELINE, run_id)
-            tasks = api.tasks(PIPELINE, run_id)
-            for verb in VERBS:
-                _tell(api, run_id, tasks.get(verb), shown)
-            if output.progress.is_terminal:
-                live.update(_progress_table(tasks))
-            if state in FINISHED:
-                break
-            if time.monotonic() > deadline:
-                raise UnavailableError(
-                    f"run {run_id} has not ended in {RUN_SECONDS_MAX} s; see "
-                    f"{api.run_url(PIPELINE, run_id)}, and run this again: it goes on with this run"
-                )
-            time.sleep(POLL_SECONDS)
-    if state == "failed":
-        raise TerminalError(
-            f"run {run_id} of {PIPELINE} failed; see {api.run_url(PIPELINE, run_id)}, and run this "
-            "again: it goes on where the run failed"
-        )
-    return tasks
-
-
-def _tell(
-    api: AirflowApi, run_id: str, task: TaskState | None, shown: dict[str, TaskState]
-) -> None:
-    """One line when a task's state has changed; of a failed try also the end of its log."""
-    before = shown.get(task.task_id) if task else None
-    if task is None or (
-        before and (before.state, before.try_number) == (task.state, task.try_number)
-    ):
-        return
-    shown[task.task_id] = task
-    if not output.progress.is_terminal and task.state not in (None, "scheduled", "queued"):
-        seconds = f" after {task.seconds:.1f} s" if task.ended and task.seconds else ""
-        output.progress.print(f"  {task.task_id}: {task.state}{seconds}")
-    if task.state in ("failed", "up_for_retry"):
-        output.progress.print(f"end of the log of {task.task_id}, try {task.try_number}:")
-        for line in api.log(PIPELINE, run_id, task)[-LOG_LINES_SHOWN:]:
-            output.progress.print(f"  | {line}", markup=False)
-
-
-def _progress_table(tasks: dict[str, TaskState]) -> Table:
-    colours = {"success": "green", "failed": "red", "up_for_retry": "red", "running": "cyan"}
-    table = Table("task", "state", "seconds", box=None, pad_edge=False)
-    for verb in VERBS:
-        task = tasks.get(verb)
-        state = (task and task.state) or "waiting"
-        seconds = f"{task.seconds:.1f}" if task and task.seconds is not None else ""
-        table.add_row(verb, state, seconds, style=colours.get(state, "dim"))
-    return table
 
 
 def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Landed:
@@ -253,7 +197,12 @@ def _compare(truth: flights.Truth, found: Landed) -> list[tuple[str, int, int]]:
     return [*rows, ("late", counts["late"], 0), ("rows_finalized", found.rows, truth.new)]
 
 
-def _show(payload: dict[str, Any], rows: list[tuple[str, int, int]], verdict: "Verdict") -> None:
+def _show(
+    payload: dict[str, Any],
+    rows: list[tuple[str, int, int]],
+    days: by_day.Compared,
+    verdicts: dict[str, "Verdict"],
+) -> None:
     show = output.result.print
     table = Table(box=None, pad_edge=False)
     table.add_column(f"week {payload['week']}, batch {payload['batch_id']}")
@@ -268,26 +217,30 @@ def _show(payload: dict[str, Any], rows: list[tuple[str, int, int]], verdict: "V
     show()
     show(table)
     seconds = payload["seconds"]
-    show("seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in VERBS))
+    show("seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in follow.VERBS))
     same = all(value == true for _, value, true in rows)
     show(
         "the numbers are exactly the known truth"
         if same
         else "THE NUMBERS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
     )
-    _show_verdict(verdict)
+    by_day.show(days, payload["days"])
+    show()
+    for name, verdict in verdicts.items():
+        _show_verdict(name, verdict)
     airflow = payload["airflow"]
     show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
-    show(f"this run and its logs: {airflow['run']}")
+    show(f"these runs and their logs: {airflow['run']}, {payload['by_day']['run']}")
+    by_day.show_query()
 
 
-def _show_verdict(verdict: "Verdict") -> None:
+def _show_verdict(name: str, verdict: "Verdict") -> None:
     for check in verdict.checks:
         for offender in check.offenders[:1]:
             output.result.print(f"broken: {check.promise}: {offender.what}", markup=False)
     word = "passes" if verdict.ok else "FAILS"
     output.result.print(
-        f"semel audit {PIPELINE} {word}: {sum(check.ok for check in verdict.checks)} of "
+        f"semel audit {name} {word}: {sum(check.ok for check in verdict.checks)} of "
         f"{len(verdict.checks)} checks, {verdict.batches} batches, output matched by "
         f"{verdict.proved_by}"
     )

@@ -106,6 +106,20 @@ def connection() -> Endpoints:
     )
 
 
+def warehouse_psql() -> str | None:
+    """A shell command that opens psql in the stack's database for the user's tables.
+
+    None: the connection `warehouse` leads elsewhere.
+    """
+    from semel.stack import layout, postgres
+
+    port = layout.load().ports.get("postgres")
+    known = settings.connection(postgres.WAREHOUSE)
+    if port is None or known != postgres.dsn(postgres.WAREHOUSE, port):
+        return None
+    return postgres.psql(postgres.WAREHOUSE, port)
+
+
 def _lifecycle() -> ModuleType:
     """The module that does the work. TerminalError: what it needs is not installed."""
     if find_spec("supervisor") is None:

@@ -97,9 +97,7 @@ def write_private(path: Path, text: str) -> None:
 
 def secret(name: str) -> str:
     """One of SECRETS, made at its first use and kept in a file of mode 0600."""
-    if name not in SECRETS:
-        raise ValueError(f"no secret is named {name}")
-    path = folder("secrets") / name
+    path = secret_file(name)
     if not path.exists():
         # Fernet wants exactly 32 bytes; 64 are enough for every key and password.
         if name == "airflow_fernet_key":
@@ -108,6 +106,13 @@ def secret(name: str) -> str:
             made = secrets.token_hex(12 if name == "airflow_admin_password" else 64)
         write_private(path, made)
     return path.read_text(encoding="ascii")
+
+
+def secret_file(name: str) -> Path:
+    """Where one of SECRETS is kept."""
+    if name not in SECRETS:
+        raise ValueError(f"no secret is named {name}")
+    return folder("secrets") / name
 
 
 def load() -> Saved:

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -163,6 +164,14 @@ def dsn(database: str, port: int) -> str:
     """The address of one of DATABASES, with the password of its role."""
     password = layout.secret(DATABASES[database])
     return f"postgresql://{database}:{password}@127.0.0.1:{port}/{database}"
+
+
+def psql(database: str, port: int) -> str:
+    """A shell command that opens psql in one of DATABASES. It holds no password, but its file."""
+    program = shutil.which("psql") or str(binaries() / "bin" / "psql")
+    password = shlex.quote(str(layout.secret_file(DATABASES[database])))
+    where = f"-h 127.0.0.1 -p {port} -U {database} -d {database}"
+    return f"PGPASSWORD=$(cat {password}) {shlex.quote(program)} {where}"
 
 
 def create_databases(port: int) -> None:

@@ -1,0 +1,8 @@
+-- The demo's query of the table flights_by_day, as it is printed.
+
+-- name: by_day
+SELECT day, sum(flights) AS flights, sum(departed) AS departed,
+       sum(dep_delay_minutes) AS dep_delay_minutes, count(DISTINCT _semel_batch) AS batches
+FROM flights_by_day
+GROUP BY day
+ORDER BY day;
