@@ -264,18 +264,19 @@ def test_a_wrong_number_is_seen():
 def test_a_wrong_sum_is_seen(capsys):
     """A day that is missing, too much, or has another sum is named with what it should be."""
     truth = demo.sums_by_day(1)
-    days, batches = [each.day for each in truth], dict.fromkeys((each.day for each in truth), 1)
+    batches = dict.fromkeys((each.day for each in truth), 1)
     stranger = replace(truth[0], day=dt.date(2014, 1, 1))
 
-    def shown(found, shown=days):
+    def shown(found):
         compared = by_day.Compared(found=found, truth=truth, batches=batches)
-        by_day.show(compared, shown)
+        by_day.show(compared, [dt.date(2013, 1, 6), dt.date(2013, 1, 7)])
         return compared.ok, capsys.readouterr().out
 
     ok, said = shown(truth)
     assert ok and "DIFFERENT" not in said and "7 days, are exactly the known truth" in said
+    assert re.findall(r"2013-01-\d\d", said) == ["2013-01-05", "2013-01-06", "2013-01-07"]
     for found in (truth[1:], [*truth, stranger], [replace(truth[0], departed=1), *truth[1:]]):
-        ok, said = shown(found, [])
+        ok, said = shown(found)
         assert not ok
         assert said.count("DIFFERENT") == 1 and "defect of semel" in said
     assert f"1 (truth {truth[0].departed:,})" in said

@@ -6,8 +6,9 @@ from semel.cli import output
 def demo(as_json: output.AsJson = False) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
 
-    Each call lands the next week; a call that failed is taken up again. Exit 1 when a number or
-    the audit is not right.
+    Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
+    writes each flight once, one counts by day into a table. Exit 1 when a number or an audit is
+    not right.
 
     Example: semel demo
     """

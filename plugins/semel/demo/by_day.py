@@ -7,7 +7,7 @@ batches has several rows; the sums must be the known truth.
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from rich.table import Table
@@ -75,7 +75,10 @@ def compare(spec: Spec, truth: list[DaySums]) -> Compared:
 
 
 def show(compared: Compared, days: Sequence[date]) -> None:
-    """Print the sums of these days, and of any other that is not as it should be."""
+    """Print the sums of these days, of the one before, to which their files add a flight, and of
+    any other that is not as it should be.
+    """
+    days = [days[0] - timedelta(days=1), *days]
     found, true = ({each.day: each for each in some} for some in (compared.found, compared.truth))
     table = Table(box=None, pad_edge=False)
     table.add_column("flights by day")

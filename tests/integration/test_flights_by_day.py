@@ -1,0 +1,63 @@
+"""The demo's table as it is declared, on real Spark and Postgres, with a file that comes late."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fix_account import quiet
+from fix_pipelines import Workbench
+from fix_sink_postgres import Warehouse
+from semel.audit import audit
+from semel.demo import by_day, flights
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
+
+ROOT = Path(__file__).parents[2]
+LATE = date(2013, 1, 3)
+
+
+@pytest.fixture
+def dated(bench: Workbench, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Spec:
+    """The demo's pipeline, whose files belong to the days in their names."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    text = (ROOT / "spark_jobs" / "flights_by_day.sql").read_text()
+    (bench.transforms / "flights_by_day.sql").write_text(text)
+    document = yaml.safe_load((ROOT / "dags/pipelines/flights_by_day.yaml").read_text())
+    document["source"] |= {"select": "interval", "interval_from": "flights-%Y-%m-%d.jsonl"}
+    parts = {name: document[name] for name in ("source", "record_id", "transforms", "sink")}
+    return bench.spec(document["name"], **parts)
+
+
+def test_a_late_file_is_backfilled(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, dated: Spec
+) -> None:
+    """Its interval once more: a further partial count, and the sums by day are the known truth.
+
+    They were not before, and nothing that was counted is counted again.
+    """
+    late, aside = dated.source_root() / flights.file_name(LATE), bench.folder / "late.jsonl"
+    flights.write_week(dated.source_root(), 1)
+    late.rename(aside)
+    week = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 8, tzinfo=UTC))
+    run_batch(ledger, dated, "week", spark_engine, week, quiet)
+    truth = flights.sums_by_day(1)
+    before = by_day.compare(dated, truth)
+    # A few flights of that day, which were sent again, came with the next day's file.
+    assert {a.day for a, b in zip(before.found, truth, strict=True) if a != b} == {
+        date(2013, 1, 2), LATE,
+    }  # fmt: skip
+
+    aside.rename(late)
+    day = (datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
+    run_batch(ledger, dated, "backfill", spark_engine, day, quiet)
+    compared = by_day.compare(dated, truth)
+    assert compared.ok, compared
+    assert list(compared.batches.values()) == [1, 2, 2, 1, 1, 1, 1]
+    again = run_batch(ledger, dated, "backfill again", spark_engine, day, quiet)
+    assert again.plan.batch is None
+    verdict = audit(dated)
+    assert verdict.ok and verdict.batches == 2, verdict
