@@ -176,7 +176,7 @@ def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path)
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-        env=os.environ | {"SEMEL_STATE_DIR": str(tmp_path)},
+        env=os.environ | {"SEMEL_STATE_DIR": str(tmp_path), "SEMEL_DATA_ROOTS": str(tmp_path)},
     )  # fmt: skip
     said = "semel: the local stack is not installed; `pip install 'semel[local]'` installs it\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)

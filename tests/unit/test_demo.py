@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from semel import settings
+from semel import settings, stack
 from semel.demo import by_day
 from semel.demo import flights as demo
 from semel.demo import week as command
@@ -236,6 +236,25 @@ def test_files_of_a_forgotten_demo_are_refused(spec, daily, left):
     assert set(named) == removed == {
         "flights", "out/flights", "out/_semel/flights", "_semel/flights_by_day",
     }  # fmt: skip
+
+
+def test_nothing_lands_without_a_connection(spec, monkeypatch):
+    """Where ledger and Airflow's database are the user's own, there is no `warehouse` by itself.
+
+    The demo says how to name one, and is at week 1 then.
+    """
+    ends = stack.Endpoints(
+        ledger_dsn="postgresql://l", spark_remote="sc://s", airflow_url="http://a",
+        airflow_user="admin", airflow_password="secret",
+    )  # fmt: skip
+    monkeypatch.setattr(stack, "up", lambda echo: None)
+    monkeypatch.setattr(stack, "connection", lambda: ends)
+    monkeypatch.setattr(command, "AirflowApi", lambda *_: None)
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
+    with pytest.raises(TerminalError, match=r"no connection 'warehouse'.*`export AIRFLOW_CONN_W"):
+        command.run_week(as_json=True)
+    assert command.Progress.load() == command.Progress()
+    assert not spec.source_root().exists()
 
 
 def test_a_wrong_number_is_seen():
