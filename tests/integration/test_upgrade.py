@@ -76,8 +76,11 @@ AS_REVISION_7 = """
 AS_REVISION_6 = """
     ALTER TABLE semel.pipeline DROP COLUMN archive_path;
     ALTER TABLE semel.pipeline RENAME COLUMN sink_address TO sink_path;
-    ALTER TABLE semel.pipeline
-        RENAME CONSTRAINT pipeline_sink_address_not_null TO pipeline_sink_path_not_null;
+    -- PostgreSQL gives a NOT NULL a name from 18 on.
+    DO $$ BEGIN IF current_setting('server_version_num')::integer >= 180000 THEN
+        ALTER TABLE semel.pipeline
+            RENAME CONSTRAINT pipeline_sink_address_not_null TO pipeline_sink_path_not_null;
+    END IF; END $$;
 """
 
 
