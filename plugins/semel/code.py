@@ -9,8 +9,9 @@ import ast
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,41 @@ from semel.spec.transforms import file_of
 from semel.storage import Sealed, make_folder, write_new
 
 _RECORD = "code.json"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SUFFIXES = (".py", ".sql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What the ledger and markers say of a code: its files' hex SHA-256, by name."""
+
+    semel: str
+    git_commit: str | None
+    files: dict[str, str]
+
+    @classmethod
+    def from_json(cls, plain: object) -> "Named":
+        """ValueError: it is something else."""
+        if not (
+            isinstance(plain, dict)
+            and isinstance(plain.get("semel"), str)
+            and isinstance(plain.get("git_commit"), str | None)
+            and isinstance(files := plain.get("files"), dict)
+            and all(Path(name).suffix in _SUFFIXES for name in files)
+            and all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in files.values())
+        ):
+            raise ValueError("its code is not what docs/protocol.md says")
+        return cls(semel=plain["semel"], git_commit=plain.get("git_commit"), files=files)
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of what runs: semel's version and the files. Not of the commit."""
+        shaping = {"semel": self.semel, "files": self.files}
+        return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
+
+    def kept(self, folder: Path) -> dict[str, Path]:
+        """Where the text of each file is kept, by name, below the archive's folder of texts."""
+        return {n: folder / f"{d}{Path(n).suffix}" for n, d in sorted(self.files.items())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +70,15 @@ class Code:
     git_commit: str | None
     texts: dict[str, bytes]
 
-    def to_json(self) -> dict[str, Any]:
-        """What the ledger and markers hold: the files' hex SHA-256 in place of their texts."""
+    @property
+    def named(self) -> Named:
+        """The same by digests, in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
-        return {"semel": self.semel, "git_commit": self.git_commit, "files": files}
+        return Named(semel=self.semel, git_commit=self.git_commit, files=files)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger and markers hold."""
+        return asdict(self.named)
 
 
 def look(spec: Spec) -> Code:
@@ -66,12 +107,6 @@ def look(spec: Spec) -> Code:
     return Code(semel=semel.__version__, git_commit=commit_of(folder), texts=texts)
 
 
-def digest(described: dict[str, Any]) -> str:
-    """Hex SHA-256 of what runs: semel's version and the files. Not of the commit they lie in."""
-    shaping = {"semel": described["semel"], "files": described["files"]}
-    return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
-
-
 # Keeps S26.
 def take(
     spec: Spec, batch: Batch, kept: Path, attempt: Path, log: Callable[[str], None]
@@ -95,7 +130,7 @@ def _changes(batch: Batch, now: Code) -> Iterator[str]:
     if planned is None:  # By a version that did not write it down.
         return
     when = f"batch {batch.batch_id} was planned"
-    was, found = planned["files"], now.to_json()["files"]
+    was, found = planned["files"], now.named.files
     for name in sorted(was.keys() | found.keys()):
         path = settings.transforms_dir() / name
         if name not in was:
@@ -114,29 +149,33 @@ def _keep(folder: Path, code: Code) -> None:
 
     CorruptionError: another text lies under the digest of one.
     """
-    for name, text in code.texts.items():
+    for name, path in code.named.kept(folder).items():
         make_folder(folder)
-        path = folder / f"{_sha256(text)}{Path(name).suffix}"
         try:
-            write_new(path, text)
+            write_new(path, code.texts[name])
         except FileExistsError:
-            if path.read_bytes() != text:
+            if path.read_bytes() != code.texts[name]:
                 raise CorruptionError(
                     f"{path} does not hold the text that its name says; remove it, then run stage "
                     "again"
                 ) from None
 
 
-def of_attempt(attempt: Path) -> dict[str, Any]:
-    """What a marker says of the code of an attempt; nothing where its folder does not tell.
+def of_attempt(attempt: Path) -> Named | None:
+    """The code of an attempt. None: its folder does not tell, and it is finalized all the same."""
+    return _read(attempt / _RECORD, lambda plain: plain)
 
-    A committed batch is finalized all the same.
-    """
+
+def of_marker(marker: Path) -> Named | None:
+    """The code of a finalized batch. None: its marker does not tell, or is damaged or gone."""
+    return _read(marker, lambda plain: plain["code"])
+
+
+def _read(path: Path, part: Callable[[Any], object]) -> Named | None:
     try:
-        described = json.loads((attempt / _RECORD).read_bytes())
-        return {"code": described, "code_digest": digest(described)}
+        return Named.from_json(part(json.loads(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {}
+        return None
 
 
 def _imported(text: bytes) -> set[str]:

@@ -99,7 +99,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         content["files"].append(_listed(refused, root, Kind.REFUSED, count))
     else:
         refused.unlink(missing_ok=True)  # Of a try that did not land.
-    content |= code.of_attempt(archive.attempt(root, batch_id, won["fence"]))
+    if ran := code.of_attempt(archive.attempt(root, batch_id, won["fence"])):
+        content |= {"code": asdict(ran), "code_digest": ran.digest}
     if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
         content["files"].append(_keep_claims(root, batch_id, claims, part=len(files)))
     else:

@@ -18,6 +18,7 @@ import pyarrow.fs as fs
 
 from semel.batch import Claim, Counts
 from semel.claims import read_claims, to_claim, typed
+from semel.code import Named
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.formats.table import sink_format
 from semel.manifest import MARKER_FORMAT, Kind
@@ -46,7 +47,7 @@ class Marker:
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
     `address` is the sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
-    `generation`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
+    `generation`, `code`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Marker:
     claims_listed: tuple[Claim, ...]
     files: tuple[MarkedFile, ...]
     generation: int
+    code: Named | None
     code_digest: str | None
     parser_rules: int
 
@@ -234,6 +236,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         claims_listed=tuple(map(to_claim, plain.get("claims", ()))),
         files=tuple(_file(f, plain["format"]) for f in plain["files"]),
         generation=int(plain.get("generation", 1)),
+        code=Named.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
     )

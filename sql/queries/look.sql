@@ -37,7 +37,7 @@ ORDER BY b.batch_id DESC;
 -- name: batch
 SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal, b.status,
        b.spec_digest, b.interval_start, b.interval_end, b.commit_seq, b.batch_time, b.reason,
-       b.planned_at, b.seen_at, b.committed_at, b.finalized_at
+       b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.spec -> 'code' AS code
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE b.batch_id = :batch_id;

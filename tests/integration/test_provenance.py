@@ -12,6 +12,7 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import __version__, code
+from semel.cli import main
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
@@ -228,3 +229,62 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
     (bench.transforms / "main.py").unlink()
     with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
         code.look(spec)
+
+
+def test_show_says_which_code_made_a_batch(
+    bench: Workbench,
+    ledger: Ledger,
+    spark_engine: SparkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """First what it was planned with, then what its winner ran, then what its marker says; with
+    the place of each text. Where a marker is gone, what was planned.
+    """
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+
+    def shown() -> tuple[str, dict[str, Any]]:
+        assert main(["show", "1"]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if "code" in line]
+        assert main(["show", "1", "--json"]) == 0
+        return "\n".join(lines), json.loads(capsys.readouterr().out)["code"]
+
+    (bench.folder / ".git").mkdir()
+    (bench.folder / ".git" / "HEAD").write_text("a" * 40 + "\n")
+    old = written(bench, 1, 2)
+    spec = both(bench)
+    bench.write("in/a.jsonl", events(0, 5))
+    plan(ledger, spec, "r1")
+    words, found = shown()
+    assert f"code, as planned: semel {__version__}, git commit {'a' * 40}" in words
+    assert f"code, as planned: 'plus.py' SHA-256 {sha256(old['plus.py'])}, no text is kept" in words
+    assert (found["of"], [file["text"] for file in found["files"]]) == ("plan", [None, None])
+
+    new = written(bench, 1, 3)
+    stage(ledger, spec, 1, spark_engine, quiet)
+    assert shown()[1]["of"] == "plan"  # No attempt has won.
+    commit(ledger, spec, 1, pytest.fail, quiet)
+    after_commit = shown()
+    finalize(ledger, spec, 1)
+    digest = markers(spec.sink_path())[0].code_digest
+    kept = {n: code_folder(spec) / f"{sha256(t)}{Path(n).suffix}" for n, t in new.items()}
+    files = [{"name": n, "sha256": sha256(t), "text": str(kept[n])} for n, t in new.items()]
+    about = {"semel": __version__, "git_commit": "a" * 40, "digest": digest, "files": files}
+    for (words, found), of in ((after_commit, "attempt"), (shown(), "marker")):
+        assert f"code: semel {__version__}, git commit {'a' * 40}" in words
+        for name, text in new.items():
+            line = f"code: {name!r} SHA-256 {sha256(text)}, text {str(kept[name])!r}"
+            assert line in words
+        assert found == {"of": of, **about}
+        assert Path(found["files"][0]["text"]).read_bytes() == new["plus.py"]
+
+    marker = archive.marker(archive.of(spec), 1)
+    marker.write_text("{")
+    assert shown()[1]["of"] == "plan"
+    marker.parent.rename(marker.parent.with_name("moved"))
+    marker.parent.touch()  # As a folder that cannot be read.
+    assert shown()[1]["of"] == "plan"
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE semel.batch SET spec = spec - 'code'")
+    words, found = shown()
+    assert "code: not known" in words and found is None

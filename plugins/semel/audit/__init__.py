@@ -86,6 +86,7 @@ class _Audit:
             self._sink, self._archive, self._spec.name, self._findings
         )
         files.check_files(there, self._markers, self._findings)
+        files.check_code(self._markers, self._findings)
         files.check_claims(self._markers, self._findings)
         # 2. Read what semel says became of the records, then the records themselves.
         self._read_letters()

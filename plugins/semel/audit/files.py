@@ -1,5 +1,6 @@
 """What markers list against what lies below the sink: each file there, whole, and listed once."""
 
+import hashlib
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -141,6 +142,30 @@ def _trouble(path: Path, file: MarkedFile, form: str) -> str | None:
 
 def _columns(path: Path, file: MarkedFile) -> list[str]:
     return [] if file.kind is Kind.DATA else pq.read_schema(path).names
+
+
+def check_code(markers: list[Marker], findings: Findings) -> None:
+    """Hold each text that a marker names against its digest, each once."""
+    seen: set[Path] = set()
+    for marker in markers:
+        if marker.code is None:
+            continue
+        if marker.code.digest != marker.code_digest:
+            what = "its code_digest is not that of its code"
+            findings.blame("code", Offender(what=what, batch=marker.batch_id))
+        for name, path in marker.code.kept(archive.code(marker.archive)).items():
+            if path in seen:
+                continue
+            seen.add(path)
+            findings.examine("code")
+            try:
+                found = hashlib.sha256(path.read_bytes()).hexdigest()
+                what = f"was changed: its SHA-256 begins with {found[:12]} now"
+            except OSError as error:
+                found, what = None, f"cannot be read ({error.strerror})"
+            if found != marker.code.files[name]:
+                what = f"the text of {name!r} {what}"
+                findings.blame("code", Offender(what=what, batch=marker.batch_id, file=str(path)))
 
 
 def check_claims(markers: list[Marker], findings: Findings) -> None:

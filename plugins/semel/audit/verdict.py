@@ -10,6 +10,7 @@ PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",
     "files": "each listed file is there, listed once, with its size, checksum and rows",
     "strays": "no output, decisions or dead-letter file is there that no marker lists",
+    "code": "the archive has each text that a marker's code names, as it ran",
     "claims": "no byte of the source is claimed twice",
     "source": "each claimed range is still in the source, with the bytes around it unchanged",
     "accounted": "each record is one of survivor, decision, dead letter; none is invented",

@@ -1,5 +1,7 @@
 """`semel batches | show | find | gaps | audit`: what there is. Nothing here changes anything."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +34,8 @@ def audit(
 ) -> None:
     """Prove from files alone that the output holds each record of the source once. Exit 1 if not.
 
-    Reads source, output, decisions and dead letters again; asks neither ledger nor catalog.
+    Reads source, output, decisions, dead letters and the kept texts of transforms again; asks
+    neither ledger nor catalog.
 
     Example: semel audit flights
     """
@@ -196,7 +199,7 @@ def show(
     batch: Annotated[int, typer.Argument(help="The batch's number.")],
     as_json: output.AsJson = False,
 ) -> None:
-    """Show all that the ledger knows of one batch: its claims, attempts and files.
+    """Show all that is known of one batch: its claims, attempts, files, and the code that made it.
 
     Example: semel show 17
     """
@@ -210,9 +213,11 @@ def show(
         claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
+    known = dict(found[0])
+    code = _code(known.pop("code"), known, attempts)
 
     def render() -> None:
-        for key, value in found[0].items():
+        for key, value in known.items():
             if value is not None:
                 print(f"{key}: {value}")
         for claim in claims:
@@ -223,14 +228,56 @@ def show(
             print(f"attempt: {shown}")
         for file in files:
             print(f"file: {file['kind']} {file['path']!r}, {file['records']:,} rows")
+        _print_code(code)
 
     payload: dict[str, Any] = {
-        "batch": dict(found[0]),
+        "batch": known,
         "claims": [dict(r) for r in claims],
         "attempts": [dict(r) for r in attempts],
         "files": [dict(r) for r in files],
+        "code": code,
     }
     output.emit(payload, as_json=as_json, render=render)
+
+
+def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str, Any] | None:
+    """Which code made a batch, by its marker, else by its winner's folder; else the planned one.
+
+    None: a version that did not write it down planned it.
+    """
+    from semel import code
+    from semel.sinks import archive
+
+    root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
+    of, found = "plan", None
+    with suppress(OSError):  # What the ledger knows is shown where the archive cannot be read.
+        of, found = "marker", code.of_marker(archive.marker(root, batch_id))
+        for won in (a for a in attempts if a["status"] == "won" and not found):
+            attempt = archive.attempt(root, batch_id, won["fence"])
+            of, found = "attempt", code.of_attempt(attempt)
+    if not found and planned:
+        of, found = "plan", code.Named.from_json(planned)
+    if not found:
+        return None
+    kept = found.kept(archive.code(root))
+    files = [
+        {"name": n, "sha256": d, "text": str(kept[n]) if os.path.isfile(kept[n]) else None}
+        for n, d in sorted(found.files.items())
+    ]
+    about = {"semel": found.semel, "git_commit": found.git_commit, "digest": found.digest}
+    return {"of": of, **about, "files": files}
+
+
+def _print_code(code: dict[str, Any] | None) -> None:
+    if code is None:
+        print("code: not known")
+        return
+    planned = ", as planned" if code["of"] == "plan" else ""
+    commit = f"git commit {code['git_commit']}" if code["git_commit"] else "no git commit"
+    print(f"code{planned}: semel {code['semel']}, {commit}")
+    for file in code["files"]:
+        text = f"text {file['text']!r}" if file["text"] else "no text is kept"
+        print(f"code{planned}: {file['name']!r} SHA-256 {file['sha256']}, {text}")
 
 
 def _table(*columns: str) -> Any:
