@@ -89,13 +89,15 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     faults.point("finalize.before_publish")
     output = _won(spec, batch, won, files)
     refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
-    if accepting:
-        sink.publish_accepting(output, lambda rows: _keep_refused(refused, rows))
-    # Keeps F5.
-    publish(sink, Folder(root, spec, looks), output, files, looks)
+    with sink:
+        if accepting:
+            sink.publish_accepting(output, lambda rows: _keep_refused(refused, rows))
+        # Keeps F5.
+        publish(sink, Folder(root, spec, looks), output, files, looks)
+        count = sink.refused(output)
     faults.point("finalize.after_publish")
     content = marker_content(spec, pipeline, batch, won, counts, files)
-    if count := sink.refused(output):
+    if count:
         content["files"].append(_listed(refused, root, Kind.REFUSED, count))
     else:
         refused.unlink(missing_ok=True)  # Of a try that did not land.

@@ -10,8 +10,9 @@ SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', 
        set_config('tcp_keepalives_interval', '10', true),
        set_config('tcp_keepalives_count', '6', true),
        -- Millions of rows take what they take; PostgreSQL has the second one from 17 on.
-       (SELECT count(set_config(name, '0', true)) FROM pg_settings
-        WHERE name IN ('statement_timeout', 'transaction_timeout'));
+       set_config('statement_timeout', '0', true),
+       CASE WHEN current_setting('server_version_num')::integer >= 170000
+            THEN set_config('transaction_timeout', '0', true) END;
 
 -- name: server
 SELECT current_setting('server_version_num')::integer AS version,

@@ -246,7 +246,7 @@ def test_what_is_published_is_durable(warehouse: Warehouse) -> None:
     database = sa.make_url(warehouse.dsn).database
     warehouse.run(f"ALTER DATABASE {database} SET synchronous_commit = off")
     assert warehouse.run("SHOW synchronous_commit") == [("off",)]
-    with link.transaction(warehouse.sink()._target) as connection:
+    with warehouse.sink()._transaction() as connection:
         found = connection.execute("SHOW synchronous_commit").fetchone()
     assert found == {"synchronous_commit": "on"}
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from fix_account import committed, quiet
 from fix_engine import LocalEngine
@@ -80,6 +81,36 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     assert not list((kept / "staging").glob("b*/f*"))
     [place] = find(spec, ["e000003"]).places[:1]
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith("public.events")
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": ["id"]}])
+def test_finalize_connects_once(
+    bench: Workbench,
+    ledger: Ledger,
+    table: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: dict,
+) -> None:
+    """A connection costs more than a small batch; when finalize has ended, none is left."""
+    spec = declared(bench, **mode)
+    made: list[psycopg.Connection] = []
+    connect = psycopg.connect
+
+    def counted(dsn: str = "", **options: object) -> psycopg.Connection:
+        connection = connect(dsn, **options)
+        if connection.info.dbname == sa.make_url(table.dsn).database:  # And not the ledger's.
+            made.append(connection)
+        return connection
+
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
+        batch = committed(ledger, spec, f"r{number}")
+        made.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("semel.sinks.postgres.link.psycopg.connect", counted)
+            finalize(ledger, spec, batch)
+        assert [connection.closed for connection in made] == [True]
+    assert there(table) == [*ids(10, 15), *ids(20, 25)]
 
 
 @pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit",

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from fix_sink_postgres import Warehouse
-from semel.errors import CorruptionError
+from semel import faults
+from semel.errors import CorruptionError, UnavailableError
 from semel.sinks import Presence
 
 UTC = dt.UTC
@@ -172,3 +173,27 @@ def test_upsert_updates_a_users_own_row(warehouse: Warehouse) -> None:
     )
     found = warehouse.run("SELECT id, city, more FROM flights ORDER BY id")
     assert found == [(1, "Oslo", "kept"), (2, "Oslo", "m")]
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": ("id",)}])
+def test_what_failed_leaves_nothing_in_the_connection(warehouse: Warehouse, mode: dict) -> None:
+    """Calls that share a connection share no transaction: locks and rows of a failed one are gone
+    before the next one, and one that the server ended is made anew.
+    """
+    won, other = warehouse.won(flights(1, 2)), warehouse.sink(**mode)
+
+    def dies() -> None:
+        raise faults.FaultError("died here")
+
+    with warehouse.sink(**mode) as sink:
+        assert sink.look(won) == [Presence.ABSENT]
+        with faults.armed("sink.before_commit", dies), pytest.raises(faults.FaultError):
+            sink.publish(won, won.files)
+        other.publish(won, won.files)  # It would wait for the row in semel_batch.
+        assert sink.look(won) == [Presence.RIGHT]
+        ours = "application_name = 'semel' AND datname = current_database()"
+        warehouse.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
+        with pytest.raises(UnavailableError, match="went away"):
+            sink.look(won)
+        assert (sink.look(won), sink.refused(won)) == ([Presence.RIGHT], 0)
+    assert warehouse.run("SELECT count(*) FROM flights") == [(2,)]

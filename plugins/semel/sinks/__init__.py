@@ -89,11 +89,16 @@ class Refuses(Protocol):
 class Sink(Protocol):
     """Where the rows of a pipeline go.
 
-    Made from a pipeline's spec in whichever process needs it; it holds no connection between calls.
+    Made from a pipeline's spec in whichever process needs it; it holds no connection between calls,
+    unless they lie in one `with sink:`, as those of finalize do: then it may, for the one thread.
     """
 
     address: str
     """Canonical, without secrets: two pipelines with one address write to one place."""
+
+    def __enter__(self) -> "Sink": ...
+
+    def __exit__(self, *error: object) -> None: ...
 
     def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
         """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.

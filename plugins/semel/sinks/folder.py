@@ -59,6 +59,12 @@ class Folder:
         self.root, self.address = root, str(root)
         self._spec, self._looks = spec, looks
 
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to let go of."""
+
     def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
         """Prove that staged files can be given names here."""
         make_folder(self.root)

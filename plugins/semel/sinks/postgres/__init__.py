@@ -4,13 +4,15 @@ Purpose: make a committed batch's rows visible in a table, each once.
 How it works: a row in `semel_batch`, beside the table, is inserted first: a twin waits for it, or
 finds it. Behind it the staged files are copied, and all is committed at once. Whoever finds the row
 of a batch finds all of its rows.
-What it does not do: replace what is there in mode append, or hold a connection between calls.
+What it does not do: replace what is there in mode append, or hold a connection between calls, but
+within a block of its own (`with sink:`).
 Known limitation: in mode upsert a batch's row goes when a later batch has its key.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import adbc_driver_postgresql.dbapi
 import psycopg
@@ -27,12 +29,13 @@ from semel.sinks.postgres import encode
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts, create_statement, examine
 from semel.sinks.postgres.link import (
     Connection,
+    connected,
     filled,
     first_line,
     is_refusal,
     reason,
     refuses_rows,
-    transaction,
+    within,
 )
 from semel.sinks.postgres.refused import RowCheck
 from semel.sinks.postgres.target import BATCH_COLUMN, BATCHES, SEQ_COLUMN, PostgresTarget
@@ -50,9 +53,19 @@ class PostgresSink:
     def __init__(self, target: PostgresTarget) -> None:
         self._target = target
         self.address = target.address
+        self._shared: ExitStack | None = None
+        self._connection: Connection | None = None
 
     def __repr__(self) -> str:
         return f"PostgresSink({self.address})"
+
+    def __enter__(self) -> Self:
+        self._shared = ExitStack()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shared.close()
+        self._shared = self._connection = None
 
     def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
         return RowCheck(facts=self.examine(schema))
@@ -69,7 +82,7 @@ class PostgresSink:
             )
 
     def batches(self, pipeline: str) -> list[int]:
-        with transaction(self._target) as connection:
+        with self._transaction() as connection:
             if not _is_there(connection, self._target.batches):
                 return []
             landed = filled(query("postgres", "landed"), **self._of_pipeline(pipeline))
@@ -78,7 +91,7 @@ class PostgresSink:
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
         """Like `check`; returns what tasks need to find values that the table will refuse."""
-        with transaction(self._target) as connection:
+        with self._transaction() as connection:
             return examine(connection, self._target, schema)
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:  # noqa: ARG002
@@ -86,7 +99,7 @@ class PostgresSink:
 
     # Keeps PG2.
     def look(self, won: Won) -> Sequence[Presence]:
-        with transaction(self._target) as connection:
+        with self._transaction() as connection:
             found = self._found(connection, won)
         if found is None:
             presence = Presence.ABSENT
@@ -98,9 +111,7 @@ class PostgresSink:
         if not missing:
             return
         try:
-            self._prepare(won)
-            with transaction(self._target) as connection:
-                facts = self._begin(connection, won)
+            with self._landing(won) as (connection, facts):
                 if facts is None:
                     return
                 landed = _land(connection, self._target, won, facts, encode.staged(won))
@@ -124,9 +135,7 @@ class PostgresSink:
         wrote, whose COMMIT did not land. It is not called for a batch that has landed already.
         LimitError: more than REFUSED_ROWS_MAX are refused.
         """
-        self._prepare(won)
-        with transaction(self._target) as connection:
-            facts = self._begin(connection, won)
+        with self._landing(won) as (connection, facts):
             if facts is None:
                 return self._found(connection, won)["refused"]
             refused = list(_land_most(connection, self._target, won, facts))
@@ -141,7 +150,7 @@ class PostgresSink:
         return table.num_rows
 
     def refused(self, won: Won) -> int:
-        with transaction(self._target) as connection:
+        with self._transaction() as connection:
             found = self._found(connection, won)
         return found["refused"] if found else 0
 
@@ -150,7 +159,7 @@ class PostgresSink:
 
     def rows_of(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows that the table has of a batch now, typed as `schema`, some MiB at once."""
-        with transaction(self._target) as connection:
+        with self._transaction() as connection:
             facts = examine(connection, self._target, schema)
             parts = [
                 sql.SQL(form).format(sql.Identifier(column.name))
@@ -175,6 +184,28 @@ class PostgresSink:
                 f"{self.address} went away ({first_line(error)}); run this again"
             ) from error
 
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection for a call: within the sink's own block its calls share one.
+
+        After an error that one is closed, with what it began; the next call makes another.
+        """
+        if self._shared is None:
+            with connected(self._target) as connection:
+                yield connection
+            return
+        if self._connection is None or self._connection.closed:
+            self._connection = self._shared.enter_context(connected(self._target))
+        with ExitStack() as undo:
+            undo.callback(self._connection.close)
+            yield self._connection
+            undo.pop_all()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connected() as connection, within(self._target, connection):
+            yield connection
+
     def _of_pipeline(self, pipeline: str) -> dict[str, sql.Composable]:
         """What the rows of a pipeline's batches in semel_batch share, for a statement."""
         return {
@@ -194,10 +225,18 @@ class PostgresSink:
         look = query("postgres", "look")
         return connection.execute(filled(look, **self._of_batch(won))).fetchone()
 
-    def _prepare(self, won: Won) -> None:
+    @contextmanager
+    def _landing(self, won: Won) -> Iterator[tuple[Connection, TableFacts | None]]:
+        """The transaction that a batch's rows land in. None: they have landed before."""
+        with self._connected() as connection:
+            self._prepare(connection, won)
+            with within(self._target, connection):
+                yield connection, self._begin(connection, won)
+
+    def _prepare(self, connection: Connection, won: Won) -> None:
         """Make what is missing of the tables, in a transaction of its own: nobody waits for it."""
         target = self._target
-        with transaction(target) as connection:
+        with within(target, connection):
             facts = examine(connection, target, won.schema)
             batches = _is_there(connection, target.batches)
             if batches and facts.exists and facts.has_key:

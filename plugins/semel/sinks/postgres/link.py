@@ -32,23 +32,23 @@ _QUOTES_NO_ROW = "23"
 
 
 @contextmanager
-def transaction(target: PostgresTarget) -> Iterator[Connection]:
-    """A transaction in the target, committed at the end of the block, rolled back on an error.
+def within(target: PostgresTarget, connection: Connection) -> Iterator[None]:
+    """A transaction in the target, committed at the end of the block.
 
-    UnavailableError: it does not answer, takes no writes, or has no room; nothing was committed.
+    After an error it is still open: then the caller closes the connection, which rolls it back.
+    UnavailableError: it went away, takes no writes, or has no room; nothing was committed.
     OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
     RetryableError: a lock was not had in time.
     TerminalError: the statement will fail again (a right, a table that has changed, a row).
     """
     committing = False
-    with _connect(target) as connection:
-        try:
-            connection.execute(query("postgres", "settings").text, _SETTINGS)
-            yield connection
-            committing = True
-            connection.commit()
-        except psycopg.Error as error:
-            raise _meaning(target, connection, error, committing) from error
+    try:
+        connection.execute(query("postgres", "settings").text, _SETTINGS)
+        yield
+        committing = True
+        connection.commit()
+    except psycopg.Error as error:
+        raise _meaning(target, connection, error, committing) from error
 
 
 _SETTINGS = {
@@ -58,7 +58,11 @@ _SETTINGS = {
 
 
 @contextmanager
-def _connect(target: PostgresTarget) -> Iterator[Connection]:
+def connected(target: PostgresTarget) -> Iterator[Connection]:
+    """A connection for the length of a block. UnavailableError: it does not answer.
+
+    TerminalError: its address is wrong.
+    """
     try:
         connection = psycopg.connect(
             target.dsn,
