@@ -104,3 +104,10 @@ Inst postgresql (15+248+deb12u2 Debian-Security:12 [all])
 Conf libpq5 (15.20-0+deb12u1 Debian-Security:12 [amd64])
 """
     assert old_postgres.packages(simulated) == ["libpq5", "postgresql-15"]
+
+
+def test_ci_skips_nothing() -> None:
+    """And `make test` runs the tests on an older PostgreSQL."""
+    root = TESTS.parent
+    assert f"\n{VARIABLE}=1 exec make test\n" in (root / ".ci" / "run").read_text()
+    assert "\n\t@.venv/bin/python tests/old_postgres.py\n" in (root / "Makefile").read_text()
