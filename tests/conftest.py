@@ -3,6 +3,7 @@
 from hypothesis import HealthCheck, settings
 
 from fix_engine import engine  # noqa: F401
+from fix_new import new, refused  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
 from fix_postgres import executors_state, ledger, ledger_dsn, postgres, template  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401

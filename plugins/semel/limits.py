@@ -103,6 +103,18 @@ CSV_HEADER_BYTES_MAX = 1 << 20
 BISECT_WAYS = 8
 """Parts that a block with bad lines is cut into, again and again, until they stand alone."""
 
+NEW_SAMPLE_BYTES = 64 << 20
+"""Bytes of sample files that `semel new` reads: they are in memory, and parsed some times."""
+
+NEW_FILES_READ_MAX = 64
+"""Sample files that it reads; of more it takes the names alone."""
+
+NEW_KEYS_MAX = 200
+"""Keys of JSON records that it makes columns of: more are data, and go into one column."""
+
+NEW_FIELDS_MAX = 64
+"""Fields of a struct that it declares: more are data, and the column keeps their text."""
+
 SAMPLED_BATCH_BYTES_MIN = 4 << 20
 """Bytes of a batch from which on a part of it is judged before the whole: less is read at once."""
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "status": "semel.cli.stack:status",
     "demo": "semel.cli.demo:demo",
     "validate": "semel.cli.validate:validate",
+    "new": "semel.cli.new:new",
     "check": "semel.cli.check:check",
     "migrate": "semel.cli.run:migrate",
     "run": "semel.cli.run:run",

@@ -1,0 +1,248 @@
+"""How sample files are written: JSON Lines or CSV, and its delimiter, quote and header."""
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import msgspec
+import pyarrow as pa
+
+from semel import limits
+from semel.errors import SourceError
+from semel.formats.csv import Csv
+from semel.infer.parse import blocks
+from semel.infer.sample import Sampled, told
+from semel.spec.parts import RESERVED_PREFIX
+
+_BOM = b"\xef\xbb\xbf"
+_LOOKED_AT_BYTES = 256 << 10
+_LINES_LOOKED_AT = 100
+_SHOWN_CHARS = 60
+_NAME_CHARS_MAX = 500
+"""YAML takes no key above 1,024 characters, and each may be written as two."""
+
+_STRANGE = {
+    b"\x1f\x8b": "gzip without a name that ends in .gz; rename it",
+    b"PAR1": "a Parquet file; sources are JSON Lines and CSV",
+    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
+    b"\xff\xfe": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
+    b"\xfe\xff": "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`",
+}
+_JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.gz)?$", re.IGNORECASE)
+_JSON_ARRAY = re.compile(rb"\s*\[\s*([{\[\]]|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """`format: jsonl`; or `format: csv`, `columns` as its header names them.
+
+    `header` are the bytes of the header with its line end, without a byte order mark.
+    """
+
+    format: str
+    csv: Csv = Csv()
+    columns: tuple[str, ...] = ()
+    header: bytes = b""
+
+
+def dialect_of(sampled: Sampled) -> Dialect:
+    """How a file is written that is not empty. SourceError says why semel does not read it."""
+    head, name = sampled.parts[0], told(sampled.path)
+    if why := _unread(head):
+        raise SourceError(f"{name}: {why}")
+    text = head.removeprefix(_BOM)
+    if _is_json_lines(text):
+        return Dialect(format="jsonl")
+    if _JSON_ARRAY.match(text[:_LOOKED_AT_BYTES]):
+        raise SourceError(
+            f"{name}: a JSON array; semel reads one object a line: `jq -c '.[]'` makes that of it"
+        )
+    if text.lstrip().startswith(b"{") or _JSON_NAME.search(PurePath(name).name):
+        raise SourceError(
+            f"{name}: JSON, but not one object a line; `jq -c .` makes that of it"
+        )
+    return _csv(text, name)
+
+
+def _unread(head: bytes) -> str | None:
+    """Why the content is nothing that semel reads, whatever it is called."""
+    for start, why in _STRANGE.items():
+        if head.startswith(start):
+            return why
+    if b"\0" in head[:_LOOKED_AT_BYTES]:
+        return "it holds NUL bytes, so it is no text; sources are JSON Lines and CSV in UTF-8"
+    if b"\r" in head and b"\n" not in head:
+        return "its lines end in CR alone; `tr '\\r' '\\n'` makes lines of it"
+    return None
+
+
+def _is_json_lines(text: bytes) -> bool:
+    """Whether most of the first lines look like objects, and the first one that does is one."""
+    window = text[: max(_LOOKED_AT_BYTES, text.find(b"\n"))]
+    lines = [line for line in window.split(b"\n")[:_LINES_LOOKED_AT] if line]
+    alike = [line for line in map(bytes.strip, lines) if line[:1] == b"{" and line[-1:] == b"}"]
+    if 2 * len(alike) < len(lines) or not alike:
+        return False
+    for line in alike:
+        try:
+            return isinstance(msgspec.json.decode(line), dict)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+    return False
+
+
+def _csv(text: bytes, name: str) -> Dialect:
+    """The delimiter and quote with the fewest bad records, then with the most columns."""
+    best: tuple[tuple[float, int], Csv] | None = None
+    first = text[: text.find(b"\n") + 1 or None]
+    for quote, delimiter in itertools.product("\"'", ",;\t|"):
+        if quote == "'" and not re.search(rb"(^|[,;\t|])'", first + text[:_LOOKED_AT_BYTES]):
+            continue
+        if delimiter.encode() not in first and delimiter != ",":
+            continue
+        form = _multiline(text, Csv(delimiter=delimiter, quote=quote, header=False))
+        if form is None:
+            continue
+        good, bad = _read(text, form)
+        rank = (round(bad / max(1, good + bad), 2), -_width(text, form))
+        if best is None or rank < best[0]:
+            best = rank, form
+    if best is None:
+        raise SourceError(
+            f"{name}: its first line is no CSV header that can be read (UTF-8, quotes that end); "
+            "correct it"
+        )
+    # Line ends in fields may be rare: the one form is tried on all that there is.
+    form = _multiline(text, best[1], len(text)) or best[1]
+    names, header = _header(text, form) or ([], b"")
+    columns = _checked(names, name)
+    _check_is_header(columns, form, name)
+    made = Csv(delimiter=form.delimiter, quote=form.quote, multiline=form.multiline)
+    return Dialect(format="csv", csv=made, columns=tuple(columns), header=header)
+
+
+def _header(text: bytes, form: Csv) -> tuple[list[str], bytes] | None:
+    """The names in the first record, and its bytes with the line end. None: it is none."""
+    schema = pa.schema([("c", pa.string())])
+    window = bytearray(text[: limits.CSV_HEADER_BYTES_MAX])
+    ends = form.parser(schema, None).record_ends(window, len(window))
+    if not len(ends) and len(window) < len(text):
+        return None
+    header = text[: int(ends[0]) if len(ends) else None]
+    try:
+        rows = csv.reader(
+            io.StringIO(header.decode(), newline=""),
+            delimiter=form.delimiter,
+            quotechar=form.quote,
+            strict=True,
+        )
+        names = next(rows, [])
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    return (names, header if header.endswith(b"\n") else header + b"\n") if names else None
+
+
+def _width(text: bytes, form: Csv) -> int:
+    found = _header(text, form)
+    return len(found[0]) if found else 0
+
+
+def _read(text: bytes, form: Csv, size: int = _LOOKED_AT_BYTES) -> tuple[int, int]:
+    """How many records of the first `size` bytes are good, and how many are bad, whatever the
+    fields hold.
+    """
+    names, header = _header(text, form) or ([], b"")
+    schema = pa.schema([(f"c{at}", pa.string()) for at in range(len(names))])
+    data = bytearray(text[len(header) : len(header) + size])
+    ends = form.parser(schema, None).record_ends(data, len(data))
+    if len(ends) and len(text) > len(header) + len(data):
+        data = data[: int(ends[-1])]
+    good = bad = 0
+    for block in blocks(bytes(data), schema, form):
+        good, bad = good + block.table.num_rows, bad + len(block.faults)
+    return good, bad
+
+
+def _multiline(text: bytes, form: Csv, size: int = _LOOKED_AT_BYTES) -> Csv | None:
+    """The form, with `multiline` where that makes bad records good ones. None: no header."""
+    if _header(text, form) is None:
+        form = Csv(delimiter=form.delimiter, quote=form.quote, header=False, multiline=True)
+        return form if _header(text, form) is not None else None
+    good, bad = _read(text, form, size)
+    if not bad:
+        return form
+    other = Csv(delimiter=form.delimiter, quote=form.quote, header=False, multiline=True)
+    if _header(text, other) is None:
+        return form
+    more, fewer = _read(text, other, size)
+    return other if fewer < bad and more >= good else form
+
+
+def parts_of(sampled: Sampled, dialect: Dialect) -> Iterator[bytes]:
+    """The parts of a file, each a small file with its header.
+
+    Where fields may hold line ends, nobody knows where a record begins: then the first part alone.
+    """
+    first = sampled.parts[0]
+    if not dialect.csv.multiline:
+        yield first
+        yield from (dialect.header + part for part in sampled.parts[1:])
+        return
+    if not sampled.whole:
+        parser = dialect.csv.parser(pa.schema([("c", pa.string())]), None)
+        ends = parser.record_ends(bytearray(first), len(first))
+        first = first[: int(ends[-1]) if len(ends) else None]
+    yield first
+
+
+def column_problem(name: str) -> str | None:
+    """Why a schema cannot name such a column."""
+    if not name.strip():
+        return "has no name"
+    if not name.isprintable() or "`" in name:
+        return "holds a character that no column's name may hold"
+    if name.lower().startswith(RESERVED_PREFIX):
+        return f"begins with {RESERVED_PREFIX}, which is kept for semel's own columns"
+    if len(name) > _NAME_CHARS_MAX:
+        return f"is longer than {_NAME_CHARS_MAX} characters"
+    return None
+
+
+def _checked(names: list[str], file: str) -> list[str]:
+    """The names. SourceError: a schema cannot name one, and a header must name them all."""
+    seen: set[str] = set()
+    for number, name in enumerate(names, start=1):
+        why = column_problem(name)
+        if why is None and name.lower() in seen:
+            why = "is there twice (upper and lower case are alike)"
+        if why is not None:
+            raise SourceError(
+                f"{file}: column {number} of the header, {ascii(name[:_SHOWN_CHARS])}, {why}; "
+                "give it another name in the file"
+            )
+        seen.add(name.lower())
+    return names
+
+
+_VALUE = r"^\s*([+-]?[0-9.,]+([eE][+-]?[0-9]+)?|\d{4}-\d{2}-\d{2}([ T].*)?)\s*$"
+_YEAR = re.compile(r"(19|20)[0-9]{2}")
+
+
+def _check_is_header(names: list[str], form: Csv, file: str) -> None:
+    """SourceError when the first line looks like a record: some fields are numbers or dates.
+
+    Years are what columns may be called, and so are the numbers of all columns.
+    """
+    values = [name for name in names if re.match(_VALUE, name)]
+    numbered = names == [str(number) for number in range(len(names))]
+    if numbered or all(map(_YEAR.fullmatch, values)):
+        return
+    shown_line = ascii(form.delimiter.join(names)[:_SHOWN_CHARS])
+    raise SourceError(
+        f"{file}: the first line, {shown_line}, looks like a record, and semel needs a header "
+        "that names the columns; put one above it"
+    )

@@ -1,0 +1,363 @@
+"""A pipeline drafted from sample files, and the trial read of it by semel's own parser."""
+
+import io
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel import limits, settings
+from semel.errors import SourceError, TerminalError
+from semel.formats.jsonkeys import Keys
+from semel.formats.jsonl import JsonLines
+from semel.formats.jsontext import objects
+from semel.formats.lines import Lines
+from semel.formats.records import printable
+from semel.formats.table import source_format
+from semel.infer import names
+from semel.infer.dialect import Dialect, column_problem, dialect_of, parts_of
+from semel.infer.identity import Identity, identity, record_time
+from semel.infer.parse import blocks
+from semel.infer.sample import Sampled, Samples, told
+from semel.infer.types import Guess, of_csv, of_json, widest
+from semel.infer.write import spec_of
+from semel.sources import quoted
+from semel.sources.declared import open_source
+from semel.spec.parts import GLOB, RESERVED_PREFIX, Limits
+
+RATIO_MAX: float = Limits().quarantine_ratio_max
+"""A larger share of bad records stops a batch, so a draft stays below it."""
+
+_MISSING = "id_missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A declaration in the making. What a person may change has its own field."""
+
+    name: str
+    dialect: Dialect
+    path: str
+    guesses: dict[str, Guess]
+    left_out: dict[str, int]
+    """Keys that are no columns, with the number of records that have them."""
+    identity: Identity
+    record_id: tuple[str, ...]
+    record_time: str | None
+    dates: names.Dates | None
+    open_ends: tuple[Path, ...]
+    """Samples whose last record has no line end."""
+    sink: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is read only once its file is as old as `closed_after`."""
+        return bool(self.open_ends) or self.dialect.csv.multiline
+
+    def document(self) -> dict[str, Any]:
+        """The declaration as plain data; keys in the order of the file."""
+        source: dict[str, Any] = {"type": "files", "path": self.path}
+        source["format"] = self.dialect.format
+        csv = self.dialect.csv
+        said = {"delimiter": csv.delimiter, "quote": csv.quote, "multiline": csv.multiline}
+        plain = {"delimiter": ",", "quote": '"', "multiline": False}
+        if said != plain:
+            source["csv"] = {key: value for key, value in said.items() if value != plain[key]}
+        if self.left_out:
+            source["unknown"] = "keep"
+        if self.dates is not None:
+            source |= {"select": "interval", "interval_from": self.dates.pattern}
+        if self.waits:
+            source["closed_after"] = "1 minute"
+        source["schema"] = {name: guess.type for name, guess in self.guesses.items()}
+        found: dict[str, Any] = {"name": self.name}
+        if self.dates is not None and self.dates.schedule:
+            found["schedule"] = self.dates.schedule
+        found["source"] = source
+        if self.record_id:
+            found["record_id"] = list(self.record_id)
+        if self.record_time is not None:
+            found["record_time"] = self.record_time
+        return found | {"sink": {"type": "files", "path": self.sink, "format": "parquet"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What semel's parser made of the samples. `reasons` counts the quarantined ones."""
+
+    records: int
+    reasons: dict[str, int]
+    example: str | None
+
+    @property
+    def quarantined(self) -> int:
+        """All records that were set aside."""
+        return sum(self.reasons.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether a batch of such records is taken."""
+        return self.quarantined <= RATIO_MAX * self.records
+
+
+def draft(name: str, samples: Samples) -> Draft:
+    """What the samples say. SourceError says why semel cannot read them.
+
+    TerminalError: they lie where no source may.
+    """
+    path = _source_path(name, samples)
+    filled = [one for one in samples.read if one.parts]
+    dialects = [dialect_of(one) for one in filled]
+    _check_alike(filled, dialects)
+    # If one file has fields that hold line ends, others may.
+    dialect = max(dialects, key=lambda one: one.csv.multiline)
+    if dialect.format == "csv":
+        guesses, left_out, texts = _columns_of_csv(filled, dialects)
+    else:
+        guesses, left_out, texts = _columns_of_json(filled)
+    found = identity(texts, guesses) if texts.num_rows else Identity()
+    return Draft(
+        name=name,
+        dialect=dialect,
+        path=path,
+        guesses=guesses,
+        left_out=left_out,
+        identity=found,
+        record_id=found.record_id,
+        record_time=record_time(guesses),
+        dates=names.dates_in(sorted({path.name for path in samples.named})),
+        open_ends=tuple(one.path for one in filled if one.open_end),
+        sink=f"out/{name}",
+    )
+
+
+def trial(made: Draft, samples: Samples) -> Trial:
+    """Read the samples with the drafted spec. SourceError: a file's header is another one.
+
+    SpecError: something that a person answered is no declaration.
+    """
+    spec = spec_of(made.document())
+    code, schema = source_format(spec.source.format).code(), spec.arrow_schema()
+    form = code.declared(spec)
+    records, reasons, example = 0, Counter[str](), None
+    for one in samples.read:
+        if not one.parts:
+            continue
+        columns, own = None, made.dialect
+        if source_format(spec.source.format).header:
+            # Each file has the columns in an order of its own.
+            columns, end = code.read_header(_named(one), form, schema)
+            own = replace(own, header=one.parts[0][:end])
+        for part in parts_of(one, own):
+            for block in blocks(part, schema, form, columns, spec.record_id):
+                missing = _without_id(block.table, spec.record_id)
+                records += block.table.num_rows + len(block.faults)
+                found = Counter(str(reason) for reason, _ in block.faults.values())
+                reasons += found + Counter({_MISSING: missing})
+                if block.faults and example is None:
+                    at = min(block.faults)
+                    reason, why = block.faults[at]
+                    example = f"{told(Path(one.path.name))}: {reason} ({printable(why)})"
+    return Trial(records=records, reasons=dict(reasons), example=example)
+
+
+def widened(made: Draft, samples: Samples) -> tuple[Draft, Trial]:
+    """The draft, its columns made wider until a batch of such records is taken; and its trial.
+
+    SourceError: the records are bad in another way, such as the number of their fields.
+    """
+    while True:
+        tried = trial(made, samples)
+        if not tried.records:
+            raise SourceError("the samples hold no record; name files that hold some")
+        if tried.fits:
+            return made, tried
+        worst = max(made.guesses, key=lambda name: made.guesses[name].exceptions)
+        guess = made.guesses[worst]
+        if not guess.exceptions:
+            told = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
+            raise SourceError(
+                f"{tried.quarantined:,} of {tried.records:,} records of the samples cannot be read "
+                f"({told}); one of them: {tried.example}; correct the files"
+            )
+        guesses = made.guesses | {worst: widest(guess, made.dialect.format)}
+        made = replace(
+            made,
+            guesses=guesses,
+            record_id=tuple(name for name in made.record_id if name != worst),
+            record_time=None if made.record_time == worst else made.record_time,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What the source shows now: `files`, and `refused` ones with the reason of the first.
+
+    `days`: the first day of the files' times and the day after the last one, with
+    `select: interval`.
+    """
+
+    files: int
+    refused: int
+    reason: str | None
+    days: tuple[date, date] | None
+
+
+def find(made: Draft, samples: Samples) -> Finding:
+    """What the drafted source shows. SourceError: a sample is refused, or not found."""
+    shown = open_source(spec_of(made.document())).discover()
+    names_found = {one.name for one in shown.found}
+    refused = {one.name: f"{one.reason}: {one.detail}" for one in shown.refused}
+    for path in samples.named:
+        if str(path) not in names_found:
+            why = refused.get(str(path)) or f"{made.path!r} does not find it"
+            raise SourceError(f"{told(path)}: {why}")
+    times = [one.when for one in shown.found if one.when is not None]
+    days = (min(times).date(), max(times).date() + timedelta(days=1)) if times else None
+    first = next((f"{name!r}: {why}" for name, why in refused.items()), None)
+    return Finding(files=len(names_found), refused=len(refused), reason=first, days=days)
+
+
+def _named(one: Sampled) -> io.BytesIO:
+    """The beginning of a file, with its name for errors."""
+    file = io.BytesIO(one.parts[0])
+    file.name = str(one.path)  # type: ignore[attr-defined]
+    return file
+
+
+def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
+    missing = pa.scalar(False)
+    for name in record_id:
+        missing = pc.or_(missing, table.column(name).is_null())
+    return pc.sum(missing).as_py() or 0 if record_id and table.num_rows else 0
+
+
+def _check_alike(files: list[Sampled], dialects: list[Dialect]) -> None:
+    """SourceError when the samples are no files of one source."""
+    first = dialects[0]
+    for one, dialect in zip(files[1:], dialects[1:], strict=True):
+        if dialect.format != first.format or sorted(dialect.columns) != sorted(first.columns):
+            raise SourceError(
+                f"{told(one.path)} is {_told(dialect)}, {told(files[0].path)} is "
+                f"{_told(first)}; a pipeline reads files of one kind, so make one for each"
+            )
+        if (dialect.csv.delimiter, dialect.csv.quote) != (first.csv.delimiter, first.csv.quote):
+            raise SourceError(
+                f"{told(one.path)} is written with the delimiter {dialect.csv.delimiter!r} "
+                f"and the quote {dialect.csv.quote!r}, {told(files[0].path)} with "
+                f"{first.csv.delimiter!r} and {first.csv.quote!r}; make a pipeline for each"
+            )
+
+
+def _told(dialect: Dialect) -> str:
+    if dialect.format != "csv":
+        return dialect.format
+    columns = ", ".join(dialect.columns[: limits.KEYS_NAMED_MAX])
+    return f"csv with {len(dialect.columns)} columns ({printable(columns)})"
+
+
+def _columns_of_csv(
+    files: list[Sampled], dialects: list[Dialect]
+) -> tuple[dict[str, Guess], dict[str, int], pa.Table]:
+    """The columns in the first header's order, and all good records as text."""
+    order = dialects[0].columns
+    schema, tables = pa.schema([(name, pa.string()) for name in order]), []
+    for one, dialect in zip(files, dialects, strict=True):
+        for part in parts_of(one, dialect):
+            for block in blocks(part, schema, dialect.csv, list(dialect.columns)):
+                tables.append(block.table.select(order))
+    texts = pa.concat_tables(tables) if tables else schema.empty_table()
+    guesses = {name: of_csv(name, texts.column(name), RATIO_MAX) for name in order}
+    return guesses, {}, texts
+
+
+def _columns_of_json(
+    files: list[Sampled],
+) -> tuple[dict[str, Guess], dict[str, int], pa.Table]:
+    """The keys in the order in which they come, and all good records as texts of values."""
+    parts = [part for one in files for part in one.parts]
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(_keys(part))
+    keys, left_out = _declared(counts)
+    if not keys:
+        raise SourceError("the samples' objects have no key that a column can be made of")
+    schema = pa.schema([(name, pa.string()) for name in keys])
+    form = JsonLines(json=tuple(keys))
+    tables = [block.table.select(keys) for part in parts for block in blocks(part, schema, form)]
+    texts = pa.concat_tables(tables) if tables else schema.empty_table()
+    guesses = {name: of_json(name, texts.column(name), RATIO_MAX) for name in keys}
+    return guesses, left_out, texts
+
+
+def _keys(part: bytes) -> Counter[str]:
+    """The keys of objects, each with the number of records that have it."""
+    counts: Counter[str] = Counter()
+    nobody = pa.schema([(f"{RESERVED_PREFIX}_no_key", pa.string())])
+    for block in blocks(part, nobody, JsonLines()):
+        good = block.lines.without(block.faults)
+        if not len(good):
+            continue
+        found = objects(good.packed().buffer(), len(good))
+        counts.update(itertools.chain.from_iterable(found or _one_by_one(good)))
+    return counts
+
+
+def _one_by_one(lines: Lines) -> Iterator[set[str]]:
+    """The keys of records that have to be looked at alone: a key repeats, or there is NaN."""
+    every = Keys(pa.schema([]))
+    return ({*every.unnamed(lines.raw(at))} for at in range(len(lines)))
+
+
+def _declared(counts: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
+    """The keys that become columns, and the others: too many, and names that no schema takes, or
+    none with a column of type json, which any key may turn out to be.
+    """
+    seen: set[str] = set()
+    able = []
+    for key in counts:
+        strange = column_problem(key) or any(char in '\\"' for char in key)
+        if not strange and key.lower() not in seen:
+            seen.add(key.lower())
+            able.append(key)
+    kept = set(sorted(able, key=lambda key: -counts[key])[: limits.NEW_KEYS_MAX])
+    keys = [key for key in able if key in kept]
+    return keys, {key: count for key, count in counts.items() if key not in kept}
+
+
+def _source_path(name: str, samples: Samples) -> str:
+    """source.path: relative to the first data folder, or absolute in another one.
+
+    TerminalError: the samples lie elsewhere, or in no folder of their own.
+    """
+    roots = settings.data_roots()
+    folder = roots[0] / name
+    root = next((r for r in roots if all(p.is_relative_to(r) for p in samples.named)), None)
+    some = samples.named[: limits.FILES_NAMED_MAX]
+    there = " ".join(quoted(str(path)) for path in some)
+    kept = " ".join(quoted(str(folder / path.name)) for path in some)
+    where = quoted(str(folder))
+    if root is None:
+        raise TerminalError(
+            f"the samples lie outside of the data folders {os.pathsep.join(map(str, roots))}; copy "
+            f"them into one, or name theirs in {settings.DATA_VARIABLE}: "
+            f"mkdir -p {where} && cp {there} {where} && semel new {name} {kept}"
+        )
+    pattern = names.source_pattern(
+        [PurePosixPath(path.relative_to(root)) for path in samples.named]
+    )
+    first = PurePosixPath(pattern).parts
+    if len(first) == 1 or GLOB.search(first[0]):
+        raise TerminalError(
+            f"the samples have no folder of their own below the data folder {root}, where the "
+            "output lies as well, or its name holds what a pattern takes for something else; give "
+            f"them one: mkdir -p {where} && mv {there} {where} && semel new {name} {kept}"
+        )
+    return pattern if root == roots[0] else str(PurePosixPath(root) / pattern)

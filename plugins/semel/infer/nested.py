@@ -1,0 +1,66 @@
+"""The type of JSON values that have parts: arrays and objects."""
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from semel import limits
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DEPTH_MAX = 8
+_BLOCK_BYTES_MAX = (1 << 31) - 1
+
+
+def nested_type(texts: pa.Array) -> str | None:
+    """The array or struct that all the texts are values of, in the words of a schema.
+
+    None: they are of different kinds, or of one that no type tells well: empty objects, keys that
+    are data, names that no type can hold. Times in them are `string`.
+    """
+    nested = pc.match_substring_regex(texts, r"^[\[{]")
+    texts = texts.filter(nested)
+    if not len(texts):
+        return None
+    lines = pc.binary_join_element_wise('{"v":', texts, "}", "")
+    data = "\n".join(lines.to_pylist()).encode()
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(data),
+            read_options=pa.json.ReadOptions(
+                use_threads=False, block_size=min(len(data) + 1, _BLOCK_BYTES_MAX)
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    kind = table.schema.field("v").type
+    return _words(kind, 0) if pa.types.is_nested(kind) else None
+
+
+def _words(kind: pa.DataType, depth: int) -> str | None:
+    if depth > _DEPTH_MAX:
+        return None
+    if pa.types.is_list(kind):
+        inner = _words(kind.value_type, depth + 1)
+        return None if inner is None else f"array<{inner}>"
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        if not 0 < len(names) <= limits.NEW_FIELDS_MAX or len({*map(str.lower, names)}) < len(
+            names
+        ):
+            return None
+        inner = [_words(field.type, depth + 1) for field in kind]
+        if None in inner or not all(map(_NAME.fullmatch, names)):
+            return None
+        fields = ", ".join(f"{n}: {t}" for n, t in zip(names, inner, strict=True))
+        return f"struct<{fields}>"
+    if pa.types.is_integer(kind):
+        return "bigint"
+    if pa.types.is_floating(kind):
+        return "double"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
+        return "string"
+    return None
