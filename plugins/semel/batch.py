@@ -139,6 +139,11 @@ class Counts:
     rows_written: int = 0
     bytes_read: int = 0
 
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        """The account of an attempt that is staged or has won; all 0 before that."""
+        return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
+
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
             **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}

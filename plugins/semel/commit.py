@@ -19,7 +19,15 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from semel import faults, limits, settings
-from semel.batch import Attempt, AttemptStatus, Batch, BatchStatus, Pipeline, batch_of
+from semel.batch import (
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchStatus,
+    Counts,
+    Pipeline,
+    batch_of,
+)
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import CorruptionError, RetryableError, StateError
@@ -37,6 +45,7 @@ class Committed:
     batch: Batch
     fence: int
     found: bool
+    counts: Counts
     losses: int = 0
 
 
@@ -63,7 +72,13 @@ def commit(
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             # Keeps C12.
-            return Committed(batch=batch, fence=found["fence"], found=True, losses=losses)
+            return Committed(
+                batch=batch,
+                fence=found["fence"],
+                found=True,
+                counts=Counts.from_row(found),
+                losses=losses,
+            )
         if batch.status is BatchStatus.ABANDONED:
             raise StateError(
                 f"batch {batch_id} was abandoned; its records are free for a later plan, run that"
@@ -86,7 +101,13 @@ def commit(
             faults.point("commit.after_win")
             with ledger.transaction() as connection:
                 batch = batch_of(connection, spec, batch_id)
-            return Committed(batch=batch, fence=attempt.fence, found=False, losses=losses)
+            return Committed(
+                batch=batch,
+                fence=attempt.fence,
+                found=False,
+                counts=Counts.from_row(found),
+                losses=losses,
+            )
         lose(ledger, attempt.attempt_id, reason)
         losses += 1
         log(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")

@@ -78,7 +78,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         ]
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
         pipeline = pipelines.find(connection, spec.name)
-    counts = Counts(**{name: won[name] for name in Counts.__dataclass_fields__})
+    counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = archive.marker(root, batch_id)
     # Keeps F7.

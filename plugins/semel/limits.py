@@ -258,6 +258,15 @@ LOSSES_SHOWN = 50
 FILES_NAMED_MAX = 10
 """Files that a summary or an error names; `semel gaps` lists them all."""
 
+NAMES_ASKED_MAX = 1_000
+"""Names, the newest, whose batches a plan that takes nothing asks for."""
+
+LOOK_AGAIN_SECONDS = 60
+"""How long a run with source.on_empty: wait does nothing before it looks again."""
+
+HOLDERS_SHOWN = 5
+"""Batches that such a plan names, from the newest on."""
+
 SINK_ROWS_AT_ONCE = 64 << 10
 """Rows that a sink encodes at once: some 5 MB. More make nothing faster."""
 

@@ -9,7 +9,7 @@ How it works:
 
 import json
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,9 +19,12 @@ from semel.abandon import release
 from semel.batch import Batch, BatchStatus, Pipeline
 from semel.draft import Draft, cut
 from semel.errors import RetryableError, SourceError, TerminalError
+from semel.idle import Idle, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
 from semel.sources import Range, Refusal
+from semel.spec.durations import format_duration
+from semel.spec.parts import OnEmpty
 from semel.spec.pipeline import Spec
 from semel.survey import Request, Survey, look
 
@@ -30,7 +33,8 @@ _ROUNDS_MAX = 20  # When other planners win this often in a row, something else 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer of plan. `batch` is None when there was nothing to take.
+    """The answer of plan. `batch` is None when there was nothing to take: `idle` says why, and
+    `before` is the request's last batch, which is over.
 
     `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
     """
@@ -38,12 +42,33 @@ class Plan:
     pipeline: Pipeline
     batch: Batch | None
     created: bool
+    before: Batch | None = None
+    idle: Idle | None = None
     files: int = 0
     bytes: int = 0
     bytes_left: int = 0
     refusals: tuple[Refusal, ...] = ()
     taken_over: tuple[int, ...] = ()
     resumed: tuple[tuple[str, str], ...] = ()
+
+
+    @property
+    def done(self) -> bool:
+        """Whether the request had its batch, that is finalized, and nothing more has come."""
+        over = self.before is not None and self.before.status is BatchStatus.FINALIZED
+        return self.batch is None and over
+
+    def must_wait(self, spec: Spec, waited: timedelta) -> bool:
+        """Whether to look again, by `source.on_empty`. SourceError: the run fails instead."""
+        source = spec.source
+        if self.batch is not None or self.done or source.on_empty is OnEmpty.SKIP:
+            return False
+        if source.on_empty is OnEmpty.WAIT and waited < source.wait_at_most:
+            return True
+        why = "source.on_empty is fail"
+        if source.on_empty is OnEmpty.WAIT:
+            why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
+        raise SourceError(f"{spec.name} has nothing to read, and {why}")
 
 
 class _Changed(Exception):
@@ -86,6 +111,8 @@ def plan(
             pipeline=pipeline,
             batch=batch,
             created=batch is not None,
+            before=before,
+            idle=why(ledger, pipeline, request, survey) if batch is None else None,
             files=len({r.offer.name for r in draft.ranges}),
             bytes=sum(r.end - r.start for r in draft.ranges),
             bytes_left=draft.left,

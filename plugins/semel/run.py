@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from semel import limits, summary
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
+from semel.spec.parts import OnEmpty
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 
@@ -33,7 +35,10 @@ def run_batch(
     interval: tuple[datetime, datetime] | None = None,
     log: Log = print,
 ) -> Ran:
-    """Plan, stage, commit and finalize one batch. The same request goes on where it stopped."""
+    """Plan, stage, commit and finalize one batch. The same request goes on where it stopped.
+
+    With `source.on_empty: wait` it looks again each minute while there is nothing to take.
+    """
     seconds: dict[str, float] = {}
 
     def timed(verb: str, call: Callable[[], Any]) -> Any:
@@ -42,7 +47,14 @@ def run_batch(
         seconds[verb] = round(time.monotonic() - started, 3)
         return done
 
-    planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
+    began = time.monotonic()
+    while True:
+        planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
+        if planned.batch is None and spec.source.on_empty is not OnEmpty.SKIP:
+            log(summary.plan(planned))
+        if not planned.must_wait(spec, timedelta(seconds=time.monotonic() - began)):
+            break
+        time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
         return Ran(plan=planned, seconds=seconds)
     batch_id = planned.batch.batch_id

@@ -103,7 +103,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         done = row(connection, "stage", "staged", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
-        return Staged(batch=batch, attempt=None, found=True)
+        return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
     if batch.status is BatchStatus.ABANDONED:
         raise StateError(
             f"batch {batch_id} was abandoned, and its records are free for a later plan; clear the "
@@ -118,7 +118,8 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         )
     # Keeps S19.
     if done is not None:
-        return Staged(batch=batch, attempt=Attempt.from_row(done), found=True)
+        attempt = Attempt.from_row(done)
+        return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
     return _attempt(ledger, spec, pipeline, batch, claims, engine, log)
 
 

@@ -3,6 +3,7 @@
 Used by the command line and by the Airflow tasks alike, so that both say the same.
 """
 
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 from semel import limits
@@ -24,8 +25,7 @@ def plan(answer: "Plan") -> str:
     """What is to be read, what is left, and what was refused."""
     name = answer.pipeline.name
     if answer.batch is None:
-        but = " or refused (below)" if answer.refusals else ""
-        lines = [f"nothing to do: {name}'s source holds no record that is not claimed already{but}"]
+        lines = _idle(answer)
     elif answer.created:
         lines = [
             f"planned: {_batch(answer.batch)} reads {_count(answer.files, 'file')}, "
@@ -49,7 +49,7 @@ def plan(answer: "Plan") -> str:
         more = len(answer.refusals) - limits.FILES_NAMED_MAX
         lines.append(f"{REFUSED}{_count(more, 'file')} more; `semel gaps {name}` lists all")
     if answer.batch is None:
-        lines.append("next: nothing; stage, commit and finalize are skipped")
+        lines += _next_of_idle(answer)
     elif answer.batch.status is BatchStatus.COMMITTED:
         lines.append("next: finalize")
     else:
@@ -57,13 +57,79 @@ def plan(answer: "Plan") -> str:
     return "\n".join(lines)
 
 
+def _idle(answer: "Plan") -> list[str]:
+    """Why nothing was taken: what has come, and who has it."""
+    idle = answer.idle
+    of = f" of {interval(*idle.interval)}" if idle.interval else ""
+    refused = ", some is refused (below)" if answer.refusals else ""
+    name = answer.pipeline.name
+    if not idle.shown:
+        return [f"nothing to do: no file{of} has come for {name}{refused}"]
+    files = _count(idle.shown, "file")
+    if idle.holders:
+        read = f"all records that {files}{of} hold{'s' * (idle.shown == 1)} have a batch"
+    else:
+        read = f"{files}{of} hold{'s' * (idle.shown == 1)} no complete record"
+    lines = [f"nothing to do: {read}{refused}"]
+    for holder in idle.holders:
+        whose = f"batch {holder.batch_id} (run {run_of(holder.request_key)})"
+        files = _count(holder.names, "file")
+        if holder.status is BatchStatus.PLANNED:
+            lines.append(f"{whose} is at work on {files}")
+        else:
+            new = f"{holder.survivors:,} new"
+            lines.append(f"{whose} has {files}, {holder.status}, {new}")
+    if idle.waiting:
+        shown = _shown(idle.waiting)
+        lines.append(f"waiting for the end of a last line, or of a file: {shown}")
+    return lines
+
+
+def _next_of_idle(answer: "Plan") -> list[str]:
+    days = answer.idle.elsewhere
+    if not days:
+        return ["next: nothing"]
+    files = _count(sum(days.values()), "file")
+    first, last = min(days), max(days)
+    span = interval(_midnight(first), _midnight(last) + timedelta(days=1))
+    end = last + timedelta(days=1)
+    return [
+        f"{files} of other days, {span}, {'is' if files == '1 file' else 'are'} new or changed",
+        f"next: backfill {span} on the DAG's page, or",
+        f"next: semel run {answer.pipeline.name} --interval {first} {end}",
+    ]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def interval(start: datetime, end: datetime) -> str:
+    """A data interval as people say it: `2026-11-21`, `2026-11-19 to 2026-11-20`, or with times."""
+    start, end = start.astimezone(UTC), end.astimezone(UTC)
+    if start.time() == end.time() == time():
+        last = end - timedelta(days=1)
+        return f"{start:%F}" if last <= start else f"{start:%F} to {last:%F}"
+    same = start.date() == end.date()
+    shown = f"{end:%H:%M}" if same else f"{end:%F %H:%M}"
+    return f"{start:%F %H:%M} to {shown} UTC"
+
+
+def run_of(request_key: str) -> str:
+    """The run that a request is of, as Airflow's pages call it."""
+    kind, _, rest = request_key.partition(":")
+    return rest.partition(":")[2] if kind == "airflow" else request_key
+
+
 def stage(answer: "Staged") -> str:
     """What was read and found, and that no reader sees it yet."""
     if answer.attempt is None:
-        return f"nothing to do: {_batch(answer.batch)} is {answer.batch.status} already"
+        lines = [f"nothing to do: {_batch(answer.batch)} is {answer.batch.status} already"]
+        return "\n".join([*lines, *counts(answer.counts)])
     attempt = f"{_batch(answer.batch)}, attempt {answer.attempt.fence}"
     if answer.found:
-        return f"staged, not committed: {attempt}, by an earlier stage\nnext: commit"
+        lines = [f"staged, not committed: {attempt}, by an earlier stage"]
+        return "\n".join([*lines, *counts(answer.counts), "next: commit"])
     lines = [f"staged, not committed: {attempt}", *counts(answer.counts)]
     if answer.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in answer.reasons.items())
@@ -75,7 +141,7 @@ def stage(answer: "Staged") -> str:
 
 
 def commit(answer: "Committed") -> str:
-    """Which attempt won, and how many were lost on the way."""
+    """Which attempt won, how many were lost on the way, and what it came to then."""
     fence = f"attempt {answer.fence} of {_batch(answer.batch)}"
     if answer.found:
         lines = [f"nothing to do: {fence} had committed before"]
@@ -84,6 +150,8 @@ def commit(answer: "Committed") -> str:
     if answer.losses:
         again = _count(answer.losses, "time")
         lines.append(f"staged again {again}: other batches committed the same records first")
+    if answer.losses or answer.found:  # What stage told is not what it came to.
+        lines += counts(answer.counts)
     done = answer.batch.status is BatchStatus.FINALIZED
     lines.append("next: nothing, it is finalized" if done else "next: finalize")
     return "\n".join(lines)

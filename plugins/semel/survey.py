@@ -11,7 +11,7 @@ from datetime import datetime
 
 from semel.batch import Batch, Pipeline
 from semel.ledger import Ledger, partitions
-from semel.sources import Gone, Matched, Refusal, Source, Spans, Window
+from semel.sources import Found, Gone, Matched, Refusal, Shown, Source, Spans, Window
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 
@@ -41,6 +41,9 @@ class Survey:
     """What a plan would be made of: all of it read from one `version` of the pipeline's ledger."""
 
     source: Source
+    shown: Shown
+    unsettled: list[Found]
+    """What of it is not as a plan saw it last, or was not read to its end."""
     version: int
     orphans: list[int]
     matched: Matched
@@ -88,6 +91,8 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     spans |= lost
     return Survey(
         source=source,
+        shown=shown,
+        unsettled=known.unsettled,
         version=version,
         orphans=orphans,
         matched=matched,

@@ -56,3 +56,17 @@ FROM semel.manifest_file AS m
 JOIN semel.attempt AS a USING (attempt_id)
 WHERE a.batch_id = :batch_id AND a.status = 'won'
 ORDER BY m.ordinal;
+
+-- name: holders
+-- The newest batches that have claimed something of what has these names.
+SELECT b.batch_id, b.request_key, b.status, count(DISTINCT c.source_partition_id) AS names,
+       (SELECT a.survivors FROM semel.attempt AS a
+        WHERE a.batch_id = b.batch_id AND a.status = 'won') AS survivors
+FROM semel.source_partition AS p
+JOIN semel.claim AS c USING (source_partition_id)
+JOIN semel.batch AS b USING (batch_id)
+WHERE p.pipeline_id = :pipeline_id AND p.name = ANY(CAST(:names AS text[]))
+  AND p.retired_at IS NULL
+GROUP BY b.batch_id
+ORDER BY b.batch_id DESC
+LIMIT :count;

@@ -3,7 +3,9 @@
 -- name: staged
 -- Keeps C1.
 -- The attempt that commit would take: the highest staged fence.
-SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema
+SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+       records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
+       rows_written, bytes_read
 FROM semel.attempt
 WHERE batch_id = :batch_id AND status IN ('staged', 'won')
 ORDER BY fence DESC

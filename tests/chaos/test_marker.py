@@ -83,7 +83,7 @@ def test_a_batch_of_many_files_has_a_small_marker(
     assert marker_path(spec, batch_id).stat().st_size <= _MARKER_BYTES_MAX
     [marker] = markers(spec.sink_path())
     assert [claim.ordinal for claim in marker.claims] == [0, *range(1000, 111_000)]
-    assert marker.claims[-1].path == "/data/flights/2026/11/22/110999.jsonl"
+    assert marker.claims[-1].name == "/data/flights/2026/11/22/110999.jsonl"
 
 
 @pytest.mark.parametrize("beyond", [0, 1])

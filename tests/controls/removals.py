@@ -51,9 +51,9 @@ def no_pipeline_lock() -> None:
 def no_reread() -> None:
     """Plan trusts what it read before it had the lock."""
     again = (
-        "partitions.version(connection, pipeline.pipeline_id) == found.version",
+        "partitions.version(connection, pipeline.pipeline_id) == survey.version",
         "_latest(connection, pipeline, request.key) == request.before",
-        "set(found.orphans) <= set(orphans)",
+        "set(survey.orphans) <= set(orphans)",
     )
     source("plan", "_lock", dict.fromkeys(again, "True"))
 
@@ -157,7 +157,7 @@ def plan_not_persisted() -> None:
         return call
 
     patch("stage", "rows", grown)
-    patch("stage", "files.check_claims", lambda _: lambda claims, root, batch_id: None)
+    patch("sources.files", "claimed.check_claims", lambda _: lambda claims, root, batch_id: None)
 
 
 def delete_on_unknown_outcome() -> None:

@@ -9,15 +9,16 @@ few seconds to look for DAGs, and they cost 1.6 s of a core.
 """
 
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, SkipMixin
-from airflow.sdk.exceptions import AirflowFailException
 
-from semel.errors import StateError, TerminalError
+from semel.airflow import told
+from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import PostgresSink
@@ -65,21 +66,29 @@ class VerbOperator(BaseOperator):
     out, what SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir names.
     What it does not do: decide anything. A TerminalError fails the task without a retry, for the
     same call would fail again; any other error is retried.
+    The rendered template shows the declaration that the task went by.
     """
 
     ui_color = "#eef4f8"
+    template_fields = ("declaration",)
+    template_fields_renderers = {"declaration": "yaml"}
+    overwrite_rtif_after_execution = True
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
+        if told.HAS_POLICIES:
+            kwargs["retry_policy"] = told.OnlyWhatMaySucceed()
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.folder = folder
+        self.declaration: str | None = None
 
-    def execute(self, context: Mapping[str, Any]) -> str:
-        """Run the verb. Returns its summary, which is the task's XCom."""
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the verb. Returns the task's XCom: the summary, and the batch's account as JSON."""
         from semel import settings
         from semel.airflow import surroundings
         from semel.ledger import Ledger
 
+        began = time.monotonic()
         try:
             surroundings.find_folders()
             surroundings.find_ledger()
@@ -88,12 +97,15 @@ class VerbOperator(BaseOperator):
             spec = pipeline.find(self.pipeline)
             if isinstance(spec.sink, PostgresSink):
                 surroundings.find_connection(spec.sink.connection)
+            self.declaration = spec.to_yaml()
             with Ledger(settings.ledger_dsn()) as ledger:
                 text = self.act(ledger, spec, context)
-        except TerminalError as error:
-            raise AirflowFailException(str(error)) from None
+                account = self.account(ledger, spec, context)
+        except SemelError as error:
+            raise told.failed(self.log, error) from None
         self.say_all(text)
-        return text
+        seconds = round(time.monotonic() - began, 3)
+        return {"summary": text, "seconds": seconds, **account}
 
     @abstractmethod
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
@@ -104,10 +116,28 @@ class VerbOperator(BaseOperator):
         from semel.summary import REFUSED
 
         for line in text.splitlines():
-            if line.startswith(REFUSED):
-                self.log.warning(line)
-            else:
-                self.log.info(line)
+            say = self.log.warning if line.startswith(REFUSED) else self.log.info
+            for part in told.lines_of(line):
+                say(part)
+
+    def account(
+        self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What the run's batch came to so far; empty when it has none."""
+        from semel import plan
+        from semel.batch import Counts
+
+        batch = plan.find_batch(ledger, spec, request_key(context))
+        if batch is None:
+            return {}
+        tried = ledger.rows("stage", "staged", batch_id=batch.batch_id)
+        start, end = batch.interval_start, batch.interval_end
+        return {
+            "batch_id": batch.batch_id,
+            "status": str(batch.status),
+            "interval": [start.isoformat(), end.isoformat()] if start and end else None,
+            "counts": vars(Counts.from_row(tried[0])) if tried else None,
+        }
 
     def batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
         """The batch that this run planned. StateError when it planned none."""
@@ -121,20 +151,54 @@ class VerbOperator(BaseOperator):
 
 
 class PlanOperator(VerbOperator, SkipMixin):
-    """plan. When there is nothing to take, it succeeds and the other tasks are skipped."""
+    """plan. When there is nothing to take, it does what `source.on_empty` says.
+
+    skip: it succeeds, and the other tasks are skipped. But not when the run has a batch already:
+    then they find it finalized, and print its summary once more.
+    """
 
     inherits_from_skipmixin = True
+    waiting_since: datetime | None = None
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan, summary
 
         answer = plan.plan(ledger, spec, request_key(context), interval(context))
         text = summary.plan(answer)
-        if answer.batch is None:
-            self.say_all(text)
-            context["ti"].xcom_push(key="return_value", value=text)
-            self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
+        if answer.batch is not None:
+            return text
+        if answer.done:
+            again = f"the other tasks print the summary of batch {answer.before.batch_id} again"
+            return f"{text}\n{again}"
+        self.say_all(text)
+        now = datetime.now(UTC)
+        since = self.waiting_since or now
+        if answer.must_wait(spec, now - since):
+            self._look_again(since)
+        context["ti"].xcom_push(key="return_value", value={"summary": text})
+        self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
         return text
+
+    def _look_again(self, since: datetime) -> None:
+        """In a minute, without a worker until then."""
+        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+
+        from semel import limits
+
+        self.log.info(f"waiting since {since:%F %H:%M} UTC; it looks again in a minute")
+        self.defer(
+            trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
+            method_name="resume",
+            kwargs={"since": since.isoformat()},
+        )
+
+    def resume(
+        self, context: Mapping[str, Any], event: Any = None, *, since: str
+    ) -> dict[str, Any]:
+        """Look again, a minute later."""
+        del event
+        self.waiting_since = datetime.fromisoformat(since)
+        return self.execute(context)
 
 
 class _StagingOperator(VerbOperator):

@@ -145,7 +145,7 @@ def collect(
     from semel.spec.yaml import declared_name
 
     done, failed = [], []
-    names = sorted({declared_name(path) for path in pipelines.files()})
+    names = sorted({declared_name(path) for path in pipelines.declarations()})
     with open_ledger() as ledger:
         for name in [pipeline] if pipeline else names:
             try:

@@ -65,6 +65,14 @@ class OnRefused(StrEnum):
     WARN = "warn"
 
 
+class OnEmpty(StrEnum):
+    """What a run does when there is nothing to take."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    WAIT = "wait"
+
+
 class Unknown(StrEnum):
     """What becomes of keys of a JSON record that the schema does not name."""
 
@@ -148,6 +156,11 @@ class FilesSource(Model):
     """When files are refused. fail: the run fails, so that no run is green and not complete (the
     default with select: interval, for files of its interval or of an unknown time). warn: it takes
     the others and says so (the default with select: arrival)."""
+    on_empty: OnEmpty = OnEmpty.SKIP
+    """When a run finds nothing to take, and never had a batch. skip: it ends well. fail: it fails.
+    wait: it looks again each minute, without a worker in Airflow, and fails after wait_at_most."""
+    wait_at_most: Duration = timedelta(hours=12)
+    """Only for on_empty: wait."""
     csv: Csv = Csv()
     """Only for format: csv."""
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
+import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from semel import settings
@@ -165,6 +166,12 @@ class Spec(Model):
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
         changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return digest(self.to_json(), changed)
+
+    def to_yaml(self) -> str:
+        """The declaration without what is default, and its digest: for a person to read."""
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        return f"{text}# digest {self.digest()}\n"
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON, defaults filled in; `from_json` reads it back.

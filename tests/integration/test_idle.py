@@ -1,0 +1,150 @@
+"""What a plan says when it takes nothing: which it is, with the interval, the batch, its run."""
+
+import shlex
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fix_account import committed, ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import limits, run, summary
+from semel.airflow.told import WIDTH, lines_of
+from semel.commit import commit
+from semel.errors import SourceError
+from semel.ledger import Ledger
+from semel.plan import Plan, plan
+from semel.run import run_batch
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+
+
+def day(number: int, length: int = 1) -> tuple[datetime, datetime]:
+    start = datetime(2026, 1, number, tzinfo=UTC)
+    return start, start + timedelta(days=length)
+
+
+def ran(ledger: Ledger, spec: Spec, key: str, interval=None) -> run.Ran:
+    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
+
+
+def told(answer: Plan) -> list[str]:
+    """The lines of the summary, which all fit a task's log."""
+    lines = lines_of(summary.plan(answer))
+    assert all(len(line) <= WIDTH for line in lines)
+    return lines
+
+
+def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
+    """It says so, and what is there of other days; the command that it names takes that."""
+    spec = bench.spec(source=DAYS)
+    for number in (2, 4):
+        bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
+    lines = told(plan(ledger, spec, "airflow:events:r1", day(3)))
+    assert lines == [
+        "nothing to do: no file of 2026-01-03 has come for events",
+        "2 files of other days, 2026-01-02 to 2026-01-04, are new or changed",
+        "next: backfill 2026-01-02 to 2026-01-04 on the DAG's page, or",
+        "next: semel run events --interval 2026-01-02 2026-01-05",
+    ]
+    *_, start, end = shlex.split(lines[-1])
+    times = tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
+    ran(ledger, spec, "by hand", times)
+    assert settled(spec).ids == [*ids(20, 30), *ids(40, 50)]
+    lines = told(plan(ledger, spec, "airflow:events:r3", day(3)))
+    assert lines == ["nothing to do: no file of 2026-01-03 has come for events", "next: nothing"]
+
+
+def test_another_run_has_the_records(bench: Workbench, ledger: Ledger) -> None:
+    """Its batch, run, state and count of new records; and when it is still at work."""
+    spec = bench.spec(source=DAYS)
+    bench.write("in/2026-01-03.jsonl", [*events(0, 10), *events(0, 2)])
+    ran(ledger, spec, "airflow:events:scheduled__a", day(3))
+    first = "nothing to do: all records that 1 file of 2026-01-03 holds have a batch"
+    has = "batch 1 (run scheduled__a) has 1 file, finalized, 10 new"
+    assert told(plan(ledger, spec, "airflow:events:b", day(3))) == [first, has, "next: nothing"]
+    bench.write("in/2026-01-03.jsonl", events(10, 20), "ab")
+    plan(ledger, spec, "airflow:events:manual__c", day(3))
+    at_work = "batch 2 (run manual__c) is at work on 1 file"
+    lines = told(plan(ledger, spec, "airflow:events:b", day(3)))
+    assert lines == [first, at_work, has, "next: nothing"]
+
+
+def test_a_committed_batch_is_named_as_such(bench: Workbench, ledger: Ledger) -> None:
+    """Nobody sees its records yet, and nobody else will take them."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    committed(ledger, spec, "cli")
+    lines = told(plan(ledger, spec, "other"))
+    assert lines == [
+        "nothing to do: all records that 1 file holds have a batch",
+        "batch 1 (run cli) has 1 file, committed, 10 new", "next: nothing",
+    ]  # fmt: skip
+
+
+def test_a_last_line_without_its_end(bench: Workbench, ledger: Ledger) -> None:
+    """What waits for its writer is named."""
+    spec = bench.spec()
+    path = bench.data / "in" / "a.jsonl"
+    path.write_bytes(b'{"id": "half')
+    lines = told(plan(ledger, spec, "r1"))
+    assert lines[0] == "nothing to do: 1 file holds no complete record"
+    assert "waiting for the end of a last line, or of a file:" in lines[1]
+    assert any(str(path) in line for line in lines)
+
+
+def test_an_empty_source(bench: Workbench, ledger: Ledger) -> None:
+    """No file at all."""
+    assert told(plan(ledger, bench.spec(), "r1"))[0] == (
+        "nothing to do: no file has come for events"
+    )
+
+
+def test_the_same_run_again(bench: Workbench, ledger: Ledger) -> None:
+    """A run that has had its batch is done, and says of each verb what it came to."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3)])
+    done = ran(ledger, spec, "r1")
+    again = plan(ledger, spec, "r1")
+    assert again.done and again.before.batch_id == done.plan.batch.batch_id
+    account = summary.counts(done.finalized.counts)
+    for answer in (done.staged, done.committed):
+        assert answer.counts == done.finalized.counts
+    staged = stage(ledger, spec, again.before.batch_id, LocalEngine(), quiet)
+    assert summary.stage(staged).splitlines()[1:] == account
+    won = commit(ledger, spec, again.before.batch_id, lambda: None, quiet)
+    assert summary.commit(won).splitlines()[1:-1] == account
+
+
+def test_an_empty_run_may_fail(bench: Workbench, ledger: Ledger) -> None:
+    """on_empty: fail, only for a run that never had anything."""
+    spec = bench.spec(source={"on_empty": "fail"})
+    with pytest.raises(SourceError, match="nothing to read, and source.on_empty is fail"):
+        ran(ledger, spec, "r1")
+    bench.write("in/a.jsonl", events(0, 10))
+    ran(ledger, spec, "r1")
+    assert ran(ledger, spec, "r1").plan.done
+
+
+def test_an_empty_run_may_wait(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """on_empty: wait looks again until something has come, or for so long."""
+    spec = bench.spec(source={"on_empty": "wait", "wait_at_most": "30 seconds"})
+    monkeypatch.setattr(limits, "LOOK_AGAIN_SECONDS", 0.01)
+    looks = []
+
+    def say(line: str) -> None:
+        looks.append(line)
+        if len(looks) == 3:
+            bench.write("in/a.jsonl", events(0, 10))
+
+    done = run_batch(ledger, spec, "r1", LocalEngine(), log=say)
+    assert done.finalized.counts.survivors == 10 and len(looks) >= 3
+    hours = iter([0.0, 0.0, 20.0, 40.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours, 60.0))
+    with pytest.raises(SourceError, match="waited for source.wait_at_most, 30 seconds"):
+        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
