@@ -1,8 +1,9 @@
 """A database that rows go to, and batches that have committed, by hand: staged files and `Won`."""
 
+import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-import xxhash
 
+from fix_pipelines import Workbench
 from fix_postgres import database
-from semel.manifest import Kind, ManifestFile
+from fix_sinks import Place, won_of
 from semel.sinks import Won
-from semel.sinks.files import PartWriter
 from semel.sinks.postgres import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 
@@ -26,7 +26,6 @@ class Warehouse:
 
     dsn: str
     folder: Path
-    _made: int = field(default=0)
 
     def sink(self, table: str = "flights", **declared: Any) -> PostgresSink:
         declared = {"dsn": self.dsn, "create": True, **declared}
@@ -47,36 +46,66 @@ class Warehouse:
 
     def won(self, *tables: pa.Table, batch_id: int = 1, commit_seq: int | None = None) -> Won:
         """A committed batch whose files hold these tables, a file each."""
-        files = []
-        for table in tables:
-            self._made += 1
-            writer = PartWriter(str(self.folder), tag=f"t{self._made}")
-            writer.write(table)
-            files += [
-                ManifestFile(
-                    kind=Kind.DATA,
-                    staged_path=file.path,
-                    final_path=f"somewhere#{self._made}",
-                    records=file.records,
-                    bytes=file.bytes,
-                    checksum=file.checksum,
-                )
-                for file in writer.close()
-            ]
-        return Won(
-            pipeline="flights",
-            batch_id=batch_id,
-            fence=1,
-            commit_seq=commit_seq or batch_id,
-            files=tuple(files),
-            schema=tables[0].schema,
-            digest=xxhash.xxh3_128_hexdigest("".join(file.checksum for file in files).encode()),
-        )
+        return won_of(
+            self.folder, lambda *_: "somewhere", tables,
+            pipeline="flights", batch_id=batch_id, commit_seq=commit_seq,
+        )  # fmt: skip
 
     def finalize(self, won: Won, sink: PostgresSink) -> None:
         """What finalize does: look, and publish what is missing."""
         absent = [f for f, p in zip(won.files, sink.look(won), strict=True) if p == "absent"]
         sink.publish(won, absent)
+
+
+class Table(Place):
+    """A table of the warehouse, read by psycopg. Its Airflow connection is `warehouse`."""
+
+    half = "sink.before_commit"
+
+    def __init__(
+        self, bench: Workbench, warehouse: Warehouse, patch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        super().__init__(bench)
+        self._warehouse, self._mode = warehouse, mode
+        url = sa.make_url(warehouse.dsn)
+        plain = {"conn_type": "postgres", "host": url.host.upper(), "port": url.port,
+                 "login": url.username, "password": url.password, "schema": url.database}
+        patch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+        patch.setenv("AIRFLOW_CONN_SAME", json.dumps(plain))
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        key = {"key": ["id"]} if self._mode == "upsert" else {}
+        return {"type": "postgres", "connection": "warehouse", "table": "events",
+                "mode": self._mode, "create": True, **key}  # fmt: skip
+
+    @property
+    def harms(self) -> dict[str, Callable[[], object]]:
+        run = self._warehouse.run
+        return {
+            "removed": lambda: run("DELETE FROM events WHERE id = 'e000003'"),
+            "doubled": lambda: run("INSERT INTO events SELECT 'e9', n, at, _semel_batch, "
+                                   "_semel_seq FROM events LIMIT 1"),
+            "changed": lambda: run("UPDATE events SET n = 99 WHERE id = 'e000003'"),
+        }  # fmt: skip
+
+    def spellings(self) -> list[dict[str, Any]]:
+        names = ("events", "public.events", '"public"."events"')
+        same = [{**self.declared, "table": name} for name in names]
+        return [*same, {**self.declared, "connection": "same"}, {**self.declared, "table": "other"}]
+
+    def rows(self) -> list[tuple[int, str]]:
+        [(made,)] = self._warehouse.run("SELECT to_regclass('events')")
+        return self._warehouse.run("SELECT _semel_batch, id FROM events ORDER BY 1, 2") if made \
+            else []
+
+    def unfit(self, patch: pytest.MonkeyPatch) -> str:  # noqa: ARG002 - the suite's
+        self._warehouse.run("CREATE TABLE events (id text PRIMARY KEY, _semel_batch bigint, "
+                            "_semel_seq bigint)")  # fmt: skip
+        return "lacks the column 'n'"
+
+    def mended(self) -> None:
+        self._warehouse.run("ALTER TABLE events ADD n bigint, ADD at timestamptz")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,28 +50,6 @@ def finalized_exactly(warehouse: Warehouse, won: Won, sink: PostgresSink) -> Non
     count = sum(file.records for file in won.files)
     assert landed(warehouse) == [(count, count, 1)]
     assert sink.look(won) == [Presence.RIGHT] * len(won.files)
-
-
-# Attacks PG1, PG3.
-@pytest.mark.parametrize("declared", MODES)
-def test_a_twin_waits_and_finds(warehouse: Warehouse, declared: dict) -> None:
-    """Two finalizers of one batch: the second one ends when the first has, and does nothing."""
-    sink, won = warehouse.sink(**declared), warehouse.won(flights(10))
-    inside, go = threading.Event(), threading.Event()
-
-    def stand() -> None:
-        inside.set()
-        assert go.wait(WAIT_SECONDS)
-
-    with ThreadPoolExecutor(2) as pool, faults.armed("sink.before_commit", stand):
-        first = pool.submit(sink.publish, won, won.files)
-        assert inside.wait(WAIT_SECONDS)
-        second = pool.submit(sink.publish, won, won.files)
-        time.sleep(0.5)
-        assert not second.done() and sink.look(won) == [Presence.ABSENT]
-        go.set()
-        assert first.result(WAIT_SECONDS) is second.result(WAIT_SECONDS) is None
-    finalized_exactly(warehouse, won, sink)
 
 
 def test_a_twin_does_not_wait_for_ever(

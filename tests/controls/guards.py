@@ -177,7 +177,11 @@ _ALL = (
         name="size and checksum decide, not existence",
         rules="F2",
         remove=without.existence_is_truth,
-        tests=(f"{INTEGRATION}/test_bad_disks.py::test_finalize_of_damaged_files_is_loud",),
+        tests=(
+            f"{INTEGRATION}/test_contract_sinks.py::test_damaged_staged_files_are_loud",
+            f"{INTEGRATION}/test_contract_sinks.py"
+            "::test_what_another_batch_of_its_number_left_is_loud[parquet]",
+        ),
     ),
     Guard(
         name="a final name is never replaced",

@@ -21,13 +21,11 @@ from semel.finalize import finalize
 from semel.find import find
 from semel.ledger import Ledger
 from semel.manifest import Kind
-from semel.plan import plan
 from semel.reader import markers_of
 from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.check import check
 from semel.spec.pipeline import Spec
-from semel.stage import stage
 
 
 @pytest.fixture
@@ -197,25 +195,6 @@ def test_what_the_table_will_refuse_is_a_dead_letter(
     assert there(table) == [*ids(0, 10), "x"]
 
 
-def test_a_table_that_does_not_fit_is_refused_before_any_work(
-    bench: Workbench, ledger: Ledger, table: Warehouse
-) -> None:
-    """No attempt reads a byte; mended, the same batch goes on."""
-    table.run("CREATE TABLE events (id text, _semel_batch bigint, _semel_seq bigint)")
-    spec = declared(bench, create=False)
-    bench.write("in/a.jsonl", events(0, 5))
-
-    def reads(_: object) -> None:
-        raise AssertionError("it was read")
-
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    with pytest.raises(TerminalError, match="lacks the column .n."):
-        stage(ledger, spec, batch, LocalEngine(before_write=reads), log=quiet)
-    table.run("ALTER TABLE events ADD n bigint, ADD at timestamptz")
-    run(ledger, spec, "r1")
-    assert there(table) == ids(0, 5)
-
-
 # Attacks PG7.
 def test_rows_that_the_table_refuses_after_the_commit(
     bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch
@@ -282,19 +261,6 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     run(ledger, spec, "r1")
     assert there(table) == ids(0, 20)
     proven(spec)
-
-
-def test_a_row_that_is_missing_or_doubled_is_found(
-    bench: Workbench, ledger: Ledger, table: Warehouse
-) -> None:
-    """The audit sees by id what somebody did to the table."""
-    spec = declared(bench)
-    bench.write("in/a.jsonl", events(0, 20))
-    run(ledger, spec, "r1")
-    table.run("DELETE FROM events WHERE id = 'e000003'")
-    assert not audit(spec).ok
-    table.run("INSERT INTO events SELECT 'e000003', n, at, 1, 1 FROM events LIMIT 1")
-    assert not audit(spec).ok, "its content is another record's"
 
 
 def test_a_batch_lands_where_it_was_planned(

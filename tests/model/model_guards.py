@@ -139,7 +139,7 @@ GUARDS = (
            PLAYED + "test_a_span_ends_while_an_attempt_begins"),
     # names
     _guard("checksums decide", "finalize", final.NOT_WHOLE, "F2",
-           "integration/test_bad_disks.py::test_finalize_of_damaged_files_is_loud"),
+           "integration/test_contract_sinks.py::test_damaged_staged_files_are_loud"),
     _guard("names are never replaced", "finalize", final.REPLACED, "F3",
            PLAYED + "test_a_name_is_taken_before_the_link"),
     _guard("look again", "finalize", final.NOT_WHOLE, "F9",
