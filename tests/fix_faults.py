@@ -19,7 +19,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from semel import faults, limits
 from semel.abandon import abandon
-from semel.accept import accept_columns, accept_file, accept_loss
+from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
 from semel.adopt import adopt
 from semel.batch import BatchStatus
 from semel.catalog import merge
@@ -79,6 +79,11 @@ def accepting(ledger: Ledger, spec: pipeline.Spec) -> None:
     accept_columns(ledger, spec)
 
 
+def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Let the rows of r1 land that the table takes."""
+    accept_refused(ledger, spec, find_batch(ledger, spec, "r1").batch_id)
+
+
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
     merge.merge_candidates.__kwdefaults__["live_max"] = 1
@@ -92,7 +97,7 @@ def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 SCRIPTS = {
     f.__name__: f
-    for f in (contested, leased, r1, r2, abandoning, accepting, adopting, collecting)
+    for f in (contested, leased, r1, r2, abandoning, accepting, adopting, refusing, collecting)
 }
 
 
@@ -141,7 +146,8 @@ class Children:
         """Start a script with `point:kind` armed, on the ledger behind `dsn`."""
         folder = self.folder / f"child{len(self.started)}"
         folder.mkdir()
-        environment = {k: v for k, v in os.environ.items() if k.startswith("SEMEL_")}
+        ours = ("SEMEL_", "AIRFLOW_CONN_")
+        environment = {k: v for k, v in os.environ.items() if k.startswith(ours)}
         arguments = (script, armed, folder, dsn or self.dsn, self.spec_path, environment)
         process = self.context.Process(target=_main, args=arguments, daemon=True)
         process.start()

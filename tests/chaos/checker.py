@@ -1,16 +1,20 @@
 """Is the output exact? Read from the source and the sink alone: the ledger has no say here.
 
-It needs `sink.position_columns: true`, so that each row of the output says where it came from.
+It needs `sink.position_columns: true`, so that each row of the output says where it came from. A
+table is read through the connection that the environment names.
 """
 
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow.parquet as pq
 import xxhash
+from psycopg.rows import dict_row
 
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
@@ -75,6 +79,7 @@ def _read(spec: Spec) -> Found:
     found = Found()
     places = []
     roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
+    table = None if roots["sink"] else _Table(spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
@@ -91,8 +96,16 @@ def _read(spec: Spec) -> Found:
                 found.files.add(roots[file["root"]] / file["path"])
                 continue
             counts[file["kind"]] += file["records"]
-            _take(found, roots[file["root"]] / file["path"], file, names)
+            if table is None or file["root"] == "archive":
+                _take(found, roots[file["root"]] / file["path"], file, names)
+        if table:
+            _take_rows(found, table.landed(marker, counts), names)
+        assert counts.pop("ids", marker["counts"]["survivors"]) == marker["counts"]["survivors"]
+        counts.pop("refused", 0)  # They are counted as output.
         _assert_sum(marker["counts"], counts)
+    if table:
+        assert not table.rows, f"rows of batches that no marker names: {table.rows}"
+        assert not table.notes, f"batches noted that no marker names: {table.notes}"
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
     return found
 
@@ -114,16 +127,47 @@ def _take(found: Found, path: Path, file: dict[str, Any], names: dict[int, str])
     found.files.add(path)
     rows = pq.read_table(path).to_pylist()
     assert len(rows) == file["records"], path
+    if file["kind"] in ("data", "refused"):
+        _take_rows(found, rows, names)
+        return
+    if file["kind"] == "ids":
+        return
     for row in rows:
-        if file["kind"] == "data":
-            position = names[row["_semel_source"]], row["_semel_offset"]
-            found.survivors.append((position, row["id"], row["n"]))
-            continue
         position = names[row["source_partition_id"]], row["offset"]
         if file["kind"] == "decisions":
             found.decisions.append((position, row["record_id"]["id"], row["reason"]))
         else:
             found.letters.append(position)
+
+
+def _take_rows(found: Found, rows: list[dict[str, Any]], names: dict[int, str]) -> None:
+    for row in rows:
+        position = names[row["_semel_source"]], row["_semel_offset"]
+        found.survivors.append((position, row["id"], row["n"]))
+
+
+class _Table:
+    """A table's rows, and what `semel_batch` notes beside it, by batch; what was held is gone."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.rows: dict[int, list[dict[str, Any]]] = {}
+        dsn = os.environ[f"AIRFLOW_CONN_{spec.sink.connection.upper()}"]
+        with psycopg.connect(dsn, row_factory=dict_row) as connection:
+            order = "_semel_source, _semel_offset"
+            for row in connection.execute(f"SELECT * FROM {spec.sink.table} ORDER BY {order}"):
+                self.rows.setdefault(row["_semel_batch"], []).append(row)
+            notes = "SELECT batch_id, fence, commit_seq, rows, refused FROM semel_batch"
+            self.notes = {row.pop("batch_id"): row for row in connection.execute(notes)}
+
+    def landed(self, marker: dict[str, Any], counts: Counter[str]) -> list[dict[str, Any]]:
+        """The rows of a marker's batch: as many as it says, all of its commit, and noted so."""
+        batch, seq, refused = marker["batch_id"], marker["commit_seq"], counts["refused"]
+        rows = self.rows.pop(batch, [])
+        assert len(rows) == counts["data"] - refused, f"batch {batch}: {len(rows)} rows, {counts}"
+        assert {row["_semel_seq"] for row in rows} <= {seq}
+        note = {"fence": marker["fence"], "commit_seq": seq, "rows": len(rows), "refused": refused}
+        assert self.notes.pop(batch, None) == (note if counts["data"] else None)
+        return rows
 
 
 def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:
@@ -144,7 +188,7 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
     own = archive.of(spec)
     there = {
         path
-        for root in (spec.sink_path(), own)
+        for root in filter(None, (spec.sink_path(), own))
         for path in root.rglob("*")
         if path.is_file()
         and not path.is_relative_to(own / "staging")

@@ -3,14 +3,17 @@ dropping one would take longer than most of these tests."""
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
 from fix_faults import children, forks  # noqa: F401
-from fix_proxy import ledger_behind, proxy  # noqa: F401
+from fix_postgres import database
+from fix_proxy import Proxy, ledger_behind, proxy  # noqa: F401
 from fix_scene import EMPTY, scene  # noqa: F401
+from fix_sink_postgres import Warehouse
 from machine_seed import SEED
 
 
@@ -32,6 +35,29 @@ def ledger_dsn(shared_dsn: str) -> str:
         connection.execute("SET lock_timeout = '20s'")
         connection.execute(EMPTY)
     return shared_dsn
+
+
+@pytest.fixture(scope="session")
+def shared_warehouse(postgres: str) -> Iterator[str]:
+    """The database of the chaos tests' tables."""
+    with database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def table(
+    shared_warehouse: str,
+    proxy: Proxy,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Warehouse:
+    """An empty database as the Airflow connection `warehouse`, which goes through the proxy."""
+    made = Warehouse(dsn=shared_warehouse, folder=tmp_path)
+    made.run("DROP TABLE IF EXISTS events, semel_batch")
+    behind = sa.make_url(shared_warehouse).set(host="127.0.0.1", port=proxy.port)
+    dsn = behind.render_as_string(hide_password=False)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", dsn)
+    return made
 
 
 def pytest_report_header() -> str:

@@ -28,14 +28,26 @@ TRUNCATE semel.pipeline RESTART IDENTITY CASCADE;
 """Makes a ledger empty: faster than another database."""
 
 
+_TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
+
+SINKS = {
+    "files": {},
+    "append": _TABLE,
+    "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
+}
+"""The sinks of the scene. Tables need the fixture `table`."""
+
+
 class Scene:
     """A pipeline with one finalized batch (r0), and two files that r1 and r2 will take.
 
     Each has repeats within itself, repeats of r0, ids that the other has too, and bad lines.
     """
 
-    def __init__(self, bench: Workbench, ledger: Ledger, **changes: object) -> None:
-        self.bench, self.ledger = bench, ledger
+    def __init__(
+        self, bench: Workbench, ledger: Ledger, sink: str = "files", **changes: object
+    ) -> None:
+        self.bench, self.ledger, self.sink = bench, ledger, sink
         first = bench.write("in/a.jsonl", events(0, 40))
         self.sources = [first]
         self.spec = self.declare(**changes)
@@ -47,7 +59,7 @@ class Scene:
     def declare(self, **changes: object) -> Spec:
         parts = {
             "dedup": {"shards": 2},
-            "sink": {"position_columns": True},
+            "sink": {"position_columns": True, **SINKS[self.sink]},
             # Room for one of the files, so that each plan takes one.
             "limits": {"bytes_per_batch_max": 4000},
         }

@@ -1,7 +1,8 @@
 """Death at every fault point, in three ways, in three companies: run again, the output is exact.
 
-A case is (point, kind, companion). Each dies twice at its point: the second time while the first is
-being repaired. `make test` runs each point with each kind and each companion; `make soak` the rest.
+A case is (sink, point, kind, companion). Each dies twice at its point: the second time while the
+first is being repaired. `make test` runs each point with each kind and each companion, where the
+output is files, and where it is a table those that come behind the commit; `make soak` the rest.
 """
 
 import os
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
+from fix_account import committed, quiet
 from fix_engine import LocalEngine
 from fix_faults import Child, Children
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_proxy import Proxy
-from fix_scene import Scene, live_runs, payload_tables, staged_folders, time_passes
+from fix_scene import SINKS, Scene, live_runs, payload_tables, staged_folders, time_passes
+from fix_sink_postgres import Warehouse
 from semel import faults
 from semel.errors import RetryableError
 from semel.ledger import Ledger
@@ -32,6 +34,9 @@ KINDS = ("raise", "exit", "kill")
 COMPANIONS = ("retried", "twin", "reply lost")
 """Nobody; another attempt at the same time; and, at the first death, a lost reply to a COMMIT."""
 
+REFUSED = 57
+"""A number that r1 alone has: a table that refuses it."""
+
 FLOOR = ("collect.before_floor", "collect.after_floor")
 LEASE = ("commit.before_lease", "commit.after_lease")
 IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
@@ -41,30 +46,51 @@ SCRIPT_OF = {
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
+ACCEPTED = "sink.before_accepted"
+OF_TABLES = ("sink.before_commit", ACCEPTED)
+"""What only a sink in a database passes."""
 
-OF_DATABASES = ("sink.before_commit", "sink.before_accepted")
-"""What only a sink in a database passes: test_sink_postgres_faults.py."""
+BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
+"""The verbs that ask a sink: their points are tried with each sink in `make test`."""
+
+OF_UPSERT = ("finalize", "sink")
+"""All else is the same in both modes of a table."""
 
 
 def scripts(point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
+    if point == ACCEPTED:
+        return ["refusing"]
     if script := SCRIPT_OF.get(verb):
         return [script]
     first = "leased" if point in LEASE else "contested"
     return [first, "collecting"] if point in IN_COLLECT else [first]
 
 
+def points(sink: str) -> list[str]:
+    """What is passed on the way to a sink; of upsert only what append does not pass alike."""
+    if sink == "files":
+        return [point for point in faults.POINTS if point not in OF_TABLES]
+    return [p for p in faults.POINTS if sink == "append" or p.partition(".")[0] in OF_UPSERT]
+
+
+def is_long(sink: str, point: str) -> bool:
+    """Whether `make soak` alone tries a point with this sink."""
+    verb = point.partition(".")[0]
+    return sink == "upsert" and verb != "sink" or sink == "append" and verb not in BEHIND_COMMIT
+
+
 def cases() -> list:
     """All of them; those that `make test` leaves to `make soak` are marked."""
     found = []
-    points = [point for point in faults.POINTS if point not in OF_DATABASES]
-    places = [(point, script) for point in points for script in scripts(point)]
-    for row, (point, script) in enumerate(places):
+    places = [(s, point, script) for s in SINKS for point in points(s) for script in scripts(point)]
+    for row, (sink, point, script) in enumerate(places):
         for (column, kind), (turn, companion) in product(enumerate(KINDS), enumerate(COMPANIONS)):
-            marks = () if (row + column) % 3 == turn else pytest.mark.soak
-            name = f"{script}-{point}-{kind}-{companion}"
-            found.append(pytest.param(script, point, kind, companion, id=name, marks=marks))
+            short = (row + column) % 3 == turn and not is_long(sink, point)
+            marks = () if short else pytest.mark.soak
+            name = f"{sink}-{script}-{point}-{kind}-{companion}"
+            found.append(pytest.param(sink, script, point, kind, companion, id=name, marks=marks))
     return found
 
 
@@ -113,26 +139,28 @@ class Deaths:
         # A merge that failed is left for the next time; and after some points no COMMIT comes.
         expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
         assert child.ended() in [*expected, (0, None), (1, "OutcomeUnknownError")]
+        if self.point in OF_TABLES:  # It was the table's COMMIT, and not one of the ledger.
+            assert "lost the reply to a commit" in (child.folder / "message").read_text()
         self.proxy.cut(None)
 
 
 @pytest.fixture
-def scenes(bench: Workbench, ledger: Ledger) -> "Scenes":
-    return Scenes(bench, ledger)
+def scenes(bench: Workbench, ledger: Ledger, table: Warehouse) -> "Scenes":
+    return Scenes(bench, ledger, table)
 
 
 class Scenes:
     """What there is before each script."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger) -> None:
-        self.bench, self.ledger = bench, ledger
+    def __init__(self, bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+        self.bench, self.ledger, self.table = bench, ledger, table
 
-    def make(self, script: str, point: str) -> Scene:
+    def make(self, sink: str, script: str, point: str) -> Scene:
         changes = {}
         if point in FLOOR:
             changes["record_time"] = "at"
             changes["dedup"] = {"shards": 2, "scope": "bucket", "horizon": "3650d"}
-        scene = Scene(self.bench, self.ledger, **changes)
+        scene = Scene(self.bench, self.ledger, sink, **changes)
         if script == "abandoning":
             plan(self.ledger, scene.spec, "r1")
         elif script == "accepting":
@@ -140,6 +168,9 @@ class Scenes:
         elif script == "adopting":
             scene.run("r1")
             lose(self.ledger)
+        elif script == "refusing":
+            committed(self.ledger, scene.spec, "r1")
+            self.table.run(f"ALTER TABLE events ADD CHECK (n <> {REFUSED})")
         elif script == "collecting":
             self._garbage(scene)
         return scene
@@ -166,16 +197,16 @@ class Scenes:
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4.
-@pytest.mark.parametrize(("script", "point", "kind", "companion"), cases())
+# Attacks P1, F1, F6, A2, G1, C11, D4, PG1, PG2, PG7.
+@pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
-    scenes: Scenes, children: Children, proxy: Proxy, script, point, kind, companion
+    scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion
 ) -> None:
     """Death at a point, death at its next pass while that is repaired, then the same requests.
 
     A twin that stood still all the while goes on at the end: it is told so, and changes nothing.
     """
-    scene = scenes.make(script, point)
+    scene = scenes.make(sink, script, point)
     deaths = Deaths(children, proxy, script, point)
     if companion == "reply lost":
         deaths.loses_a_reply()
@@ -190,13 +221,13 @@ def test_killed_and_killed_again(
         assert children.start(script).ended() == (0, None)
         _only_garbage_went(scene, point, pinned=bool(stands))
         scene.add("e.jsonl", events(60, 140))
-    elif script in ("abandoning", "accepting", "adopting"):
+    elif script in ("abandoning", "accepting", "adopting", "refusing"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
     if twin:
-        if stands or script != "adopting":
+        if stands or script not in ("adopting", "refusing"):
             _goes_on(twin, stands=bool(stands))
-        else:  # Before the adoption a plan is refused.
+        else:  # Before the adoption a plan is refused, and the table refuses a row of r1.
             assert twin.ended() == (1, "TerminalError")
         assert scene.check() == found
 

@@ -69,37 +69,6 @@ def test_a_twin_does_not_wait_for_ever(
 
 
 # Attacks PG1.
-@pytest.mark.parametrize("declared", MODES)
-@pytest.mark.parametrize("kind", ["raise", "exit", "kill"])
-def test_a_finalizer_dies_before_its_commit(
-    warehouse: Warehouse, declared: dict, kind: str, tmp_path: Path
-) -> None:
-    """Its rows are not there, its locks go with it, and the next one lands them."""
-    sink, won = warehouse.sink(**declared), warehouse.won(flights(10))
-    armed = f"sink.before_commit:{'pause' if kind == 'kill' else kind}"
-    process = multiprocessing.get_context("spawn").Process(
-        target=_publish, args=(sink._target, won, armed, tmp_path)
-    )
-    process.start()
-    if kind == "kill":
-        end = time.monotonic() + WAIT_SECONDS
-        while not (tmp_path / "sink.before_commit").exists() and time.monotonic() < end:
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-    process.join(WAIT_SECONDS)
-    assert process.exitcode == {"raise": 1, "exit": faults.EXIT_CODE, "kill": -9}[kind]
-    finalized_exactly(warehouse, won, sink)
-
-
-def _publish(target: PostgresTarget, won: Won, armed: str, folder: Path) -> None:
-    faults.arm_all(armed, folder)
-    try:
-        PostgresSink(target).publish(won, won.files)
-    except faults.FaultError:
-        os._exit(1)
-
-
-# Attacks PG1.
 def test_a_finalizer_dies_in_the_middle_of_its_rows(warehouse: Warehouse) -> None:
     """SIGKILL while rows go over the wire: none of them stays."""
     sink, won = warehouse.sink(), warehouse.won(flights(400_000))

@@ -38,6 +38,16 @@ FINALIZE = [
     ("finalize.after_mark", 1),
     ("finalize.after_finalized", 1),
 ]
+FINALIZE_OF_TABLES = [
+    ("finalize.before_publish", 1),
+    ("finalize.after_look", 1),
+    ("finalize.after_look", 2),
+    ("sink.before_publish", 1),
+    ("sink.before_publish", 2),
+    ("sink.after_publish", 1),
+    ("finalize.after_publish", 1),
+    ("finalize.after_mark", 1),
+]
 STAGE = ("stage.after_begin", "stage.after_folders", "stage.after_job", "stage.after_sync")
 
 
@@ -91,6 +101,16 @@ def test_finalize_twice_at_once(scene: Scene, point: str, nth: int) -> None:
         finalized(scene, batch_id)
     assert fault.hit
     scene.finish("r1", "r2")
+
+
+# Attacks F9, PG2.
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(("point", "nth"), FINALIZE_OF_TABLES)
+def test_finalize_twice_at_once_into_a_table(
+    bench: Workbench, ledger: Ledger, point: str, nth: int
+) -> None:
+    """The same where the output is a table: its rows are there once."""
+    test_finalize_twice_at_once(Scene(bench, ledger, "append"), point, nth)
 
 
 def test_collect_removes_what_finalize_is_removing(scene: Scene) -> None:

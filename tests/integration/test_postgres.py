@@ -111,22 +111,6 @@ def test_finalize_connects_once(
     assert there(table) == [*ids(10, 15), *ids(20, 25)]
 
 
-@pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit",
-                                   "sink.after_publish", "finalize.after_publish",
-                                   "finalize.after_mark", "finalize.before_finalized"])
-def test_a_killed_finalize_goes_on(
-    bench: Workbench, ledger: Ledger, table: Warehouse, point: str
-) -> None:
-    """Wherever it dies, the next one ends it, and each row is there once."""
-    spec = declared(bench)
-    bench.write("in/a.jsonl", events(0, 20))
-    with faults.armed(point, dies), pytest.raises(faults.FaultError):
-        run(ledger, spec, "r1")
-    run(ledger, spec, "r1")
-    assert there(table) == ids(0, 20)
-    proven(spec)
-
-
 def test_the_later_commit_wins_in_any_order_of_finalize(
     bench: Workbench, ledger: Ledger, table: Warehouse
 ) -> None:
