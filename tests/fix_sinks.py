@@ -119,7 +119,8 @@ class Place:
         """What finalize does with the output of a batch."""
         spec, looks = self.spec(), Looks()
         kept = Folder(archive.of(spec), spec, looks)
-        publish(open_sink(spec, looks=looks), kept, won, list(won.files), looks)
+        with open_sink(spec, looks=looks) as sink:
+            publish(sink, kept, won, list(won.files), looks)
 
 
 class Files(Place):

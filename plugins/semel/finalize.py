@@ -162,8 +162,9 @@ def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: 
             )
             raise CorruptionError(
                 f"batch {won.batch_id}: {len(broken)} of {len(files)} files are not as its "
-                f"manifest says ({shown}); nothing was touched. Restore them from a backup: the "
-                "batch has committed"
+                f"manifest says ({shown}); nothing was touched. Restore what is damaged from a "
+                "backup: the batch has committed; and ask whether another ledger writes to this "
+                "sink where what is final is wrong"
             )
         missing = [file for file, act in zip(files, acts, strict=True) if act is Act.PUBLISH]
         faults.point("sink.before_publish")

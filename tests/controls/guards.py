@@ -1,6 +1,7 @@
 """The guards of the protocol: which rules each keeps, and which tests must notice its absence.
 
-This is the source of the table "Guards" in docs/protocol.md (a test compares the two).
+This is the source of the tables "Guards" in docs/protocol.md and docs/postgres.md (a test compares
+them).
 """
 
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 import removals as without
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
+CONTRACT = f"{INTEGRATION}/test_contract_sinks.py"
+OF_TABLES = f"{CHAOS}/test_sink_postgres_faults.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +181,8 @@ _ALL = (
         rules="F2",
         remove=without.existence_is_truth,
         tests=(
-            f"{INTEGRATION}/test_contract_sinks.py::test_damaged_staged_files_are_loud",
-            f"{INTEGRATION}/test_contract_sinks.py"
-            "::test_what_another_batch_of_its_number_left_is_loud[parquet]",
+            f"{CONTRACT}::test_damaged_staged_files_are_loud",
+            f"{CONTRACT}::test_what_another_batch_of_its_number_left_is_loud[parquet]",
         ),
     ),
     Guard(
@@ -230,6 +232,106 @@ _ALL = (
         rules="D5",
         remove=without.no_numbers_passed,
         tests=(f"{INTEGRATION}/test_adopt.py::test_numbers_pass_all_that_files_hold",),
+    ),
+    Guard(
+        name="a batch has one row in semel_batch",
+        rules="PG2",
+        remove=without.no_key_of_batches,
+        tests=(f"{CONTRACT}::test_published_twice_lands_once[append]",),
+    ),
+    Guard(
+        name="a batch that landed is known by its digest",
+        rules="PG2",
+        remove=without.any_digest_is_right,
+        tests=(f"{CONTRACT}::test_what_another_batch_of_its_number_left_is_loud[append]",),
+    ),
+    Guard(
+        name="a batch and its row in semel_batch land together",
+        rules="PG1",
+        remove=without.note_lands_alone,
+        tests=(f"{CONTRACT}::test_a_publish_that_died_half_way_is_finished[append]",),
+    ),
+    Guard(
+        name="rows are counted before they land",
+        rules="PG1",
+        remove=without.rows_are_not_counted,
+        tests=(f"{INTEGRATION}/test_sink_postgres.py::test_a_file_that_lacks_rows_lands_nothing",),
+    ),
+    Guard(
+        name="what lands is durable",
+        rules="PG1",
+        remove=without.commits_need_not_last,
+        tests=(f"{OF_TABLES}::test_what_is_published_is_durable",),
+    ),
+    Guard(
+        name="a row replaces earlier ones only",
+        rules="PG3",
+        remove=without.later_rows_are_replaced,
+        tests=(
+            f"{INTEGRATION}/test_sink_postgres.py"
+            "::test_the_later_commit_wins_in_any_order[order1]",
+        ),
+    ),
+    Guard(
+        name="rows are written in the order of the key",
+        rules="PG3",
+        remove=without.rows_in_any_order,
+        tests=(
+            f"{OF_TABLES}::test_two_finalizers_of_common_keys_do_not_wait_for_each_other",
+        ),
+    ),
+    Guard(
+        name="one at a time makes tables",
+        rules="PG3",
+        remove=without.tables_are_made_at_once,
+        tests=(f"{OF_TABLES}::test_many_make_the_tables_at_once",),
+    ),
+    Guard(
+        name="a table's columns stay as they were looked at",
+        rules="PG5",
+        remove=without.columns_may_change,
+        tests=(f"{INTEGRATION}/test_sink_postgres.py::test_nobody_changes_a_column_meanwhile",),
+    ),
+    Guard(
+        name="a table is looked at before any work",
+        rules="PG4",
+        remove=without.tables_are_not_looked_at,
+        tests=(f"{CONTRACT}::test_what_does_not_fit_is_refused_before_any_work[append]",),
+    ),
+    Guard(
+        name="rows are looked at in stage",
+        rules="PG6 S27",
+        remove=without.no_row_is_looked_at,
+        tests=(
+            f"{INTEGRATION}/test_postgres.py::test_what_the_table_will_refuse_is_a_dead_letter",
+        ),
+    ),
+    Guard(
+        name="constraints are met before a batch lands",
+        rules="PG7",
+        remove=without.constraints_may_wait,
+        tests=(
+            f"{INTEGRATION}/test_sink_postgres_values.py"
+            "::test_a_deferred_constraint_is_met_before_commit",
+        ),
+    ),
+    Guard(
+        name="refused rows are kept before the others land",
+        rules="PG7",
+        remove=without.refused_rows_are_kept_later,
+        tests=(
+            f"{INTEGRATION}/test_sink_postgres_values.py"
+            "::test_rows_that_cannot_be_kept_let_nothing_land",
+        ),
+    ),
+    Guard(
+        name="a key is in one row of a batch",
+        rules="PG8",
+        remove=without.keys_may_repeat,
+        tests=(
+            f"{INTEGRATION}/test_postgres.py"
+            "::test_a_key_that_is_twice_in_a_batch_fails_at_stage",
+        ),
     ),
 )
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,13 +21,16 @@ def patch(module: str, name: str, change: Callable) -> None:
 
 
 def source(module: str, function: str, changes: dict[str, str]) -> None:
-    """Change the text of semel.<module>.<function>."""
+    """Change the text of semel.<module>.<function>, or of <module>.<class>.<function>."""
     place = importlib.import_module(f"semel.{module}")
-    text = inspect.getsource(getattr(place, function))
+    *owner, name = function.split(".")
+    holder = getattr(place, *owner) if owner else place
+    text = textwrap.dedent(inspect.getsource(getattr(holder, name)))
     for old, new in changes.items():
         assert old in text, f"semel.{module}.{function} does not say {old!r}"
         text = text.replace(old, new)
     exec(compile(text, place.__file__, "exec"), vars(place))
+    setattr(holder, name, vars(place)[name])
 
 
 def statement(verb: str, name: str, old: str, new: str = "") -> None:
@@ -263,3 +267,70 @@ def what_is_not_listed_is_gone() -> None:
     """A folder that cannot be read is taken for an empty one."""
     files = importlib.import_module("semel.sources.files.listing")
     files.Listing.complete = property(lambda _: True)
+
+
+def no_key_of_batches() -> None:
+    """semel_batch takes a batch twice."""
+    key = "(table_name, pipeline, batch_id)"
+    statement("postgres", "create_batches", f"PRIMARY KEY {key},")
+    statement("postgres", "note", f"ON CONFLICT {key} DO NOTHING")
+
+
+def any_digest_is_right() -> None:
+    source("sinks.postgres", "PostgresSink.look", {'found["digest"] == won.digest': "True"})
+
+
+def note_lands_alone() -> None:
+    """The batch's row in semel_batch is committed before its rows."""
+    alone = {"return examine(": "connection.commit()\n    return examine("}
+    source("sinks.postgres", "PostgresSink._begin", alone)
+
+
+def rows_are_not_counted() -> None:
+    source("sinks.postgres", "_same_count", {"landed != wanted": "False"})
+
+
+def later_rows_are_replaced() -> None:
+    statement("postgres", "upsert", "WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq")
+
+
+def rows_in_any_order() -> None:
+    statement("postgres", "upsert", "ORDER BY {key}")
+
+
+def tables_are_made_at_once() -> None:
+    statement("postgres", "lock_schema", "pg_advisory_xact_lock(", "abs(")
+
+
+def columns_may_change() -> None:
+    """The table is looked at, and not held."""
+    statement("postgres", "hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1")
+
+
+def commits_need_not_last() -> None:
+    statement("postgres", "settings", "set_config('synchronous_commit', 'on', true),")
+
+
+def constraints_may_wait() -> None:
+    source("sinks.postgres", "PostgresSink._begin", {"SET CONSTRAINTS ALL IMMEDIATE": "SELECT 1"})
+
+
+def tables_are_not_looked_at() -> None:
+    patch("sinks.postgres", "PostgresSink.check", lambda _: lambda *_: None)
+
+
+def no_row_is_looked_at() -> None:
+    patch("sinks.postgres.refused", "RowCheck.__call__", lambda _: lambda *_: [])
+
+
+def keys_may_repeat() -> None:
+    patch("sinks.postgres", "twice", lambda _: lambda *_: None)
+
+
+def refused_rows_are_kept_later() -> None:
+    """The others are committed first."""
+    source(
+        "sinks.postgres",
+        "PostgresSink.publish_accepting",
+        {"keep(table)": "connection.commit()\n            keep(table)"},
+    )

@@ -16,7 +16,7 @@ from guards import GUARDS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PROTOCOL = ROOT / "docs" / "protocol.md"
+PAGES = [ROOT / "docs" / name for name in ("protocol.md", "postgres.md")]
 
 
 @pytest.mark.parametrize("name", GUARDS)
@@ -40,10 +40,9 @@ def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
 
 
 def test_the_document_has_the_table() -> None:
-    """docs/protocol.md lists each guard, its rules, and the tests that notice its absence."""
-    rows = re.findall(
-        r"^\| ([^|]+) \| ([A-Z0-9 ]+) \| (.*`tests/.*) \|$", PROTOCOL.read_text(), re.M
-    )
+    """The pages of rules list each guard, its rules, and the tests that notice its absence."""
+    text = "".join(page.read_text() for page in PAGES)
+    rows = re.findall(r"^\| ([^|]+) \| ([A-Z0-9 ]+) \| (.*`tests/.*) \|$", text, re.M)
     found = {name: (rules, tests) for name, rules, tests in rows}
     wanted = {g.name: (g.rules, ", ".join(f"`{t}`" for t in g.tests)) for g in GUARDS.values()}
     assert found == wanted

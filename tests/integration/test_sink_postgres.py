@@ -4,6 +4,7 @@ import datetime as dt
 import math
 from decimal import Decimal
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -180,3 +181,25 @@ def test_what_failed_leaves_nothing_in_the_connection(warehouse: Warehouse, mode
             sink.look(won)
         assert (sink.look(won), sink.refused(won)) == ([Presence.RIGHT], 0)
     assert warehouse.run("SELECT count(*) FROM flights") == [(2,)]
+
+
+# Attacks PG5.
+def test_nobody_changes_a_column_meanwhile(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at its type and the rows: the 8 bytes of a number are another number in
+    another type. Whoever changes it waits until the batch has landed.
+    """
+    sink, won = warehouse.sink(), warehouse.won(flights(1, 2))
+    warehouse.finalize(warehouse.won(flights(9), batch_id=9), sink)
+    begin = sink._begin
+
+    def begun(*given: object) -> object:
+        facts = begin(*given)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            warehouse.run("SET lock_timeout = '100ms'; ALTER TABLE flights ALTER id TYPE float8")
+        return facts
+
+    monkeypatch.setattr(sink, "_begin", begun)
+    sink.publish(won, won.files)
+    assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(1,), (2,), (9,)]

@@ -38,7 +38,7 @@ from semel.sinks.postgres.link import (
     within,
 )
 from semel.sinks.postgres.refused import RowCheck
-from semel.sinks.postgres.target import BATCH_COLUMN, BATCHES, SEQ_COLUMN, PostgresTarget
+from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN, PostgresTarget
 
 if TYPE_CHECKING:
     from semel.reader import Marker
@@ -137,7 +137,7 @@ class PostgresSink:
         """
         with self._landing(won) as (connection, facts):
             if facts is None:
-                return self._found(connection, won)["refused"]
+                return self._refused(connection, won)
             refused = list(_land_most(connection, self._target, won, facts))
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
@@ -151,8 +151,7 @@ class PostgresSink:
 
     def refused(self, won: Won) -> int:
         with self._transaction() as connection:
-            found = self._found(connection, won)
-        return found["refused"] if found else 0
+            return self._refused(connection, won)
 
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         return self.rows_of(marker.batch_id, marker.sink_schema)
@@ -225,6 +224,10 @@ class PostgresSink:
         look = query("postgres", "look")
         return connection.execute(filled(look, **self._of_batch(won))).fetchone()
 
+    def _refused(self, connection: Connection, won: Won) -> int:
+        found = self._found(connection, won)
+        return found["refused"] if found else 0
+
     @contextmanager
     def _landing(self, won: Won) -> Iterator[tuple[Connection, TableFacts | None]]:
         """The transaction that a batch's rows land in. None: they have landed before."""
@@ -256,9 +259,12 @@ class PostgresSink:
                 key = _names(target.key)
                 connection.execute(filled(statement, table=target.identifier, key=key))
 
-    # Keeps PG1, PG3.
+    # Keeps PG1, PG2, PG3.
     def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
-        """Note the batch, or wait for a twin that does. None: it has landed before."""
+        """Note the batch, or wait for a twin that does. None: one has landed under its number.
+
+        Whether that was this one shows at the next look.
+        """
         values = {
             "fence": sql.Literal(won.fence),
             "commit_seq": sql.Literal(won.commit_seq),
@@ -267,13 +273,6 @@ class PostgresSink:
         }
         note = query("postgres", "note")
         if connection.execute(filled(note, **self._of_batch(won), **values)).fetchone() is None:
-            found = self._found(connection, won)
-            if found is None or found["digest"] != won.digest:
-                raise CorruptionError(
-                    f"batch {won.batch_id}: {BATCHES} beside {self.address} says that other rows "
-                    f"landed under its number; two ledgers may write to one table. Compare "
-                    f"`semel show {won.batch_id}` with that row; nothing was touched"
-                )
             return None
         # From here on nobody changes its columns.
         table = self._target.identifier
