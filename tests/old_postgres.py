@@ -19,6 +19,7 @@ FETCHED = ROOT / ".semel" / "test-postgresql"
 TESTS = (
     "tests/integration/test_catalog.py",
     "tests/integration/test_constraints.py",
+    "tests/integration/test_contract_sinks.py",
     "tests/integration/test_migrate.py",
     "tests/integration/test_postgres.py",
     "tests/integration/test_sink_postgres.py",
