@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from semel import limits, summary
+from semel import limits
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
-from semel.spec.parts import OnEmpty
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 
@@ -50,10 +49,9 @@ def run_batch(
     began = time.monotonic()
     while True:
         planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
-        if planned.batch is None and spec.source.on_empty is not OnEmpty.SKIP:
-            log(summary.plan(planned))
         if not planned.must_wait(spec, timedelta(seconds=time.monotonic() - began)):
             break
+        log(f"{spec.name} has nothing to read; it looks again in {limits.LOOK_AGAIN_SECONDS} s")
         time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
         return Ran(plan=planned, seconds=seconds)
