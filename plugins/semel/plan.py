@@ -69,7 +69,8 @@ class Plan:
         if source.on_empty is OnEmpty.WAIT:
             why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
         raise SourceError(
-            f"{spec.name} has nothing to read, and {why}; `semel gaps {spec.name}` shows what there is"
+            f"{spec.name} has nothing to read, and {why}; `semel gaps {spec.name}` shows what is "
+            "there"
         )
 
 
