@@ -2,7 +2,8 @@
 
 import sqlalchemy as sa
 
-from semel import faults
+from semel import faults, limits
+from semel.batch import Pipeline
 from semel.errors import StateError
 from semel.ledger import Ledger, partitions, pipelines, row, rows, transition
 
@@ -19,12 +20,34 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
         pipeline = pipelines.get(connection, found["pipeline_id"])
         pipelines.lock(connection, pipeline)
         held = rows(connection, "abandon", "claims", batch_id=batch_id)
-        released = release(connection, batch_id, reason)
-        partitions.restore(connection, released)
-        partitions.touch(connection, pipeline.pipeline_id)
-        faults.point("abandon.before_release")
+        _release_all(connection, pipeline, batch_id, reason)
     faults.point("abandon.after_release")
     return len(held)
+
+
+# Keeps P21.
+def abandon_silent(ledger: Ledger, pipeline: Pipeline, batch_id: int, reason: str) -> bool:
+    """The same for the batch's own request, unless an attempt shows life. Returns whether it did.
+
+    StateError: it has committed meanwhile, or somebody else abandoned it.
+    """
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        silent = 2 * limits.HEARTBEAT_SECONDS
+        if row(connection, "abandon", "alive", batch_id=batch_id, silent_seconds=silent):
+            return False
+        _release_all(connection, pipeline, batch_id, reason)
+    faults.point("abandon.after_release")
+    return True
+
+
+def _release_all(
+    connection: sa.Connection, pipeline: Pipeline, batch_id: int, reason: str
+) -> None:
+    released = release(connection, batch_id, reason)
+    partitions.restore(connection, released)
+    partitions.touch(connection, pipeline.pipeline_id)
+    faults.point("abandon.before_release")
 
 
 # Keeps A2.

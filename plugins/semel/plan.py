@@ -15,14 +15,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from semel import code, faults, limits
-from semel.abandon import release
-from semel.batch import Batch, BatchStatus, Pipeline
+from semel.abandon import abandon_silent, release
+from semel.batch import Batch, BatchStatus, Claim, Pipeline
 from semel.draft import Draft, cut
 from semel.errors import RetryableError, SourceError, TerminalError
 from semel.idle import Idle, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
 from semel.sources import Range, Refusal
+from semel.sources.declared import open_source
 from semel.spec.durations import format_duration
 from semel.spec.parts import OnEmpty
 from semel.spec.pipeline import Spec
@@ -36,6 +37,7 @@ class Plan:
     """The answer of plan. `batch` is None when there was nothing to take: `idle` says why, and
     `before` is the request's last batch, which is over.
 
+    `anew`: the request's batch that never committed and was given up for this one, and why.
     `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
     """
 
@@ -50,6 +52,7 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     taken_over: tuple[int, ...] = ()
     resumed: tuple[tuple[str, str], ...] = ()
+    anew: tuple[int, str] | None = None
 
 
     @property
@@ -87,16 +90,23 @@ def plan(
     """Find the request's batch, or write one down that takes what is unclaimed.
 
     The same request gets the same batch until that one is finalized or abandoned; then it gets the
-    next, if there is anything to take. TerminalError, LimitError: nothing was written. SourceError:
-    files were refused, and `source.on_refused` is `fail`.
+    next, if there is anything to take. One that never committed is planned anew when its
+    declaration or its source is not what it was, and no attempt shows life. TerminalError,
+    LimitError: nothing was written. SourceError: files were refused, and `source.on_refused` is
+    `fail`.
     """
     interval = _interval(spec, interval)
     pipeline = register(ledger, spec)
+    anew: tuple[int, str] | None = None
     for _ in range(_ROUNDS_MAX):
         with ledger.transaction() as connection:
             before = _latest(connection, pipeline, request_key)
         if before is not None and before.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
-            return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
+            reason = _outdated(ledger, spec, before)
+            if not reason or not abandon_silent(ledger, pipeline, before.batch_id, reason):
+                return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
+            anew = before.batch_id, reason
+            continue
         request = Request(spec=spec, key=request_key, before=before, interval=interval)
         try:
             survey = look(ledger, pipeline, request)
@@ -122,6 +132,7 @@ def plan(
             refusals=survey.refusals,
             taken_over=tuple(survey.orphans) if batch else (),
             resumed=survey.matched.resumed,
+            anew=anew,
         )
     raise RetryableError(
         f"plan of {spec.name}: other planners changed its claims, or files were moved, "
@@ -134,6 +145,21 @@ def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
         return _latest(connection, pipeline, request_key) if pipeline else None
+
+
+# Keeps P21.
+def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
+    """Why a batch of this request can never be staged as it was planned; None: it can."""
+    if batch.status is not BatchStatus.PLANNED:
+        return None
+    if batch.spec_digest != spec.digest():
+        return "its declaration changed since it was planned"
+    found = ledger.rows("plan", "claims", batch_id=batch.batch_id)
+    try:
+        open_source(spec).find([Claim.from_row(r) for r in found], batch.batch_id)
+    except SourceError as error:
+        return f"its source changed since it was planned ({error})"
+    return None
 
 
 def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:

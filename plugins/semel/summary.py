@@ -33,6 +33,9 @@ def plan(answer: "Plan") -> str:
         ]
     else:
         lines = [f"found: {_batch(answer.batch)} was planned before and is {answer.batch.status}"]
+    if answer.anew:
+        batch, reason = answer.anew
+        lines.append(f"planned anew: batch {batch} never committed, and {reason}")
     if answer.bytes_left:
         lines.append(f"left over: {size(answer.bytes_left)}; the next run takes them")
     if answer.taken_over:

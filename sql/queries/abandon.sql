@@ -3,6 +3,14 @@
 -- name: batch
 SELECT batch_id, pipeline_id, status, request_key FROM semel.batch WHERE batch_id = :batch_id;
 
+-- name: alive
+-- Whether an attempt is at work, as far as it has shown.
+SELECT a.attempt_id
+FROM semel.attempt AS a JOIN semel.batch AS b USING (batch_id)
+WHERE a.batch_id = :batch_id AND a.status = 'running'
+  AND b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds)
+LIMIT 1;
+
 -- name: lock_batch
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 

@@ -18,6 +18,7 @@ from semel.plan import plan
 from semel.reader import markers
 from semel.run import run_batch
 from semel.spec import pipeline
+from semel.stage import stage
 from test_bad_records import run
 
 EVENT = len(lines(0, 1))
@@ -107,7 +108,7 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
     batch = plan(ledger, spec, "r1").batch
     changed = bench.spec(sink={"position_columns": True})
     with pytest.raises(TerminalError, match=rf"batch {batch.batch_id} .*abandon {batch.batch_id}"):
-        run(ledger, changed, "r1")
+        stage(ledger, changed, batch.batch_id, LocalEngine(), quiet)
     assert settled(changed).ids == []
     back = bench.spec(description="another one", limits={"bytes_per_batch_max": "1 GiB"})
     assert run(ledger, back, "r1").plan.batch.batch_id == batch.batch_id

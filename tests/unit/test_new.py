@@ -186,7 +186,7 @@ REFUSED = [
     (b"id\x00,n\n1,2\n", "NUL"),
     (b"PAR1....", "Parquet"),
     (b"PK\x03\x04....", "Excel"),
-    (gzip.compress(b"id,n\n1,2\n"), "rename"),
+    (gzip.compress(b"id,n\n1,2\n", mtime=0), "rename"),
     (b'[\n{"a": 1}\n]\n', "JSON array"),
     (b'{\n  "a": 1\n}\n', "not one object a line"),
     (b"id,n\n" + b"1,2,3\n" * 20, "field_count"),
