@@ -113,7 +113,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     if batch.spec_digest != spec.digest():
         raise TerminalError(
             f"batch {batch_id} was planned by another version of {spec.name}'s declaration (digest "
-            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); clear the run's plan task, which "
+            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); clear the whole run, which "
             f"plans it anew, or put the file back. `semel abandon {batch_id}` gives it up"
         )
     # Keeps S19.
