@@ -132,6 +132,11 @@ class Airflow:
         found = self.call("GET", path)["content"]
         return [f"{line['event']}{line.get('error_detail') or ''}" for line in found]
 
+    def xcom(self, dag: str, run: str, task: str) -> dict[str, Any]:
+        """What a task left for people, and for tasks behind it."""
+        path = f"{self._run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
+        return self.call("GET", f"{path}?deserialize=true")["value"]
+
     def _run(self, dag: str, run: str) -> str:
         return f"/api/v2/dags/{dag}/dagRuns/{urllib.parse.quote(run)}"
 

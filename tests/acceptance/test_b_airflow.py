@@ -54,8 +54,9 @@ def test_a_broken_file_is_an_import_error(stack: Stack) -> None:
 def test_a_run_is_exact_and_says_so(stack: Stack) -> None:
     """Through Airflow over Connect each record is in the output once; the log says what happened.
 
-    The finalized run, cleared, plans only what is new, as the next batch of its request. A run
-    that finds nothing new succeeds, and its other tasks are visibly skipped.
+    The finalized run, cleared, plans only what is new, as the next batch of its request; cleared
+    when there is nothing new, it stays four times green, and each task tells its batch once more.
+    A run that finds nothing and never had a batch succeeds, its other tasks are visibly skipped.
     """
     stack.write("shop/a.jsonl", [*events(0, 3000), *events(0, 100), b"{broken"])
     run = stack.airflow.run("shop")
@@ -63,7 +64,7 @@ def test_a_run_is_exact_and_says_so(stack: Stack) -> None:
     said = said_last(stack, "shop", run, "stage")
     assert said[0].startswith("staged, not committed: batch")
     assert "read 3,101 records" in said[1]
-    assert "malformed 1" in said[-3]
+    assert any("quarantined because: malformed 1" in line for line in said)
     assert said[-1] == "next: commit"
     assert said_last(stack, "shop", run, "finalize")[0].startswith("finalized: batch")
 
@@ -76,6 +77,15 @@ def test_a_run_is_exact_and_says_so(stack: Stack) -> None:
         f"airflow:shop:{run}",
     )
     assert batches == [(1, "finalized"), (2, "finalized")]
+
+    stack.airflow.clear("shop", run)
+    stack.airflow.succeeded("shop", run)
+    assert set(states(stack, "shop", run).values()) == {"success"}
+    said = stack.airflow.log("shop", run, "stage", 3)
+    assert any("is finalized already" in line for line in said)
+    assert any("read 1,000 records" in line for line in said)
+    value = stack.airflow.xcom("shop", run, "finalize")
+    assert (value["status"], value["counts"]["survivors"]) == ("finalized", 500)
 
     empty = stack.airflow.run("shop")
     assert states(stack, "shop", empty) == {
@@ -145,6 +155,9 @@ def test_a_deleted_runs_records_arrive(stack: Stack) -> None:
     gone = stack.airflow.trigger("orphan")
     assert stack.airflow.ended("orphan", gone) == "failed"
     assert stack.airflow.tasks("orphan", gone)["stage"].tries == 1
+    log = stack.airflow.log("orphan", gone, "stage")
+    assert any("limits.quarantine_ratio_max" in line for line in log)
+    assert not any("Traceback" in line or "exc_type" in line for line in log)
     stack.airflow.delete("orphan", gone)
     stack.spec("orphan", source=source, limits={"quarantine_ratio_max": 1.0, **short})
     # The age of an orphan is the ledger's to tell.
