@@ -1,6 +1,7 @@
 """Fixtures for every folder of tests."""
 
 from hypothesis import HealthCheck, settings
+from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from fix_engine import engine  # noqa: F401
 from fix_new import new, refused  # noqa: F401
@@ -8,7 +9,6 @@ from fix_pipelines import bench  # noqa: F401
 from fix_postgres import executors_state, ledger, ledger_dsn, postgres, template  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 # No test is timed: a machine that has other work to do must not turn one red.
 settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])

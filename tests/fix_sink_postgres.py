@@ -87,6 +87,7 @@ class Table(Place):
             "doubled": lambda: run("INSERT INTO events SELECT 'e9', n, at, _semel_batch, "
                                    "_semel_seq FROM events LIMIT 1"),
             "changed": lambda: run("UPDATE events SET n = 99 WHERE id = 'e000003'"),
+            "gone": lambda: run("DROP TABLE events"),
         }  # fmt: skip
 
     def spellings(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ class Place:
 
     @property
     def harms(self) -> dict[str, Callable[[], object]]:
-        """`removed`, `doubled`, `changed`: what somebody does to the rows of a batch."""
+        """`removed`, `doubled`, `changed`, `gone`: what somebody does to a batch, or to all."""
         raise NotImplementedError
 
     def spellings(self) -> list[dict[str, Any]]:
@@ -145,6 +146,7 @@ class Files(Place):
             "removed": path.unlink,
             "doubled": lambda: other.write_bytes(path.read_bytes()),
             "changed": lambda: path.write_bytes(path.read_bytes().replace(b"e0000", b"e9999", 1)),
+            "gone": lambda: shutil.rmtree(self.folder),
         }
 
     def spellings(self) -> list[dict[str, Any]]:

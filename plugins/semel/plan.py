@@ -95,7 +95,7 @@ def plan(
     LimitError: nothing was written. SourceError: files were refused, and `source.on_refused` is
     `fail`.
     """
-    interval = _interval(spec, interval)
+    interval = interval_of(spec, interval)
     pipeline = register(ledger, spec)
     anew: tuple[int, str] | None = None
     for _ in range(_ROUNDS_MAX):
@@ -168,9 +168,10 @@ def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> 
     return Batch.from_row(found) if found else None
 
 
-def _interval(
+def interval_of(
     spec: Spec, interval: tuple[datetime, datetime] | None
 ) -> tuple[datetime, datetime] | None:
+    """The interval that a plan goes by. TerminalError: the pipeline needs one and has none."""
     if spec.source.select == "arrival":
         return None
     if interval is None or interval[0] >= interval[1]:

@@ -221,7 +221,7 @@ def test_what_does_not_fit_is_refused_before_any_work(
     assert place.rows() == rows(0, 10)
 
 
-@pytest.mark.parametrize("harm", ["removed", "doubled", "changed"])
+@pytest.mark.parametrize("harm", ["removed", "doubled", "changed", "gone"])
 def test_the_audit_sees_what_somebody_did_to_a_batch(
     place: Place, ledger: Ledger, harm: str
 ) -> None:

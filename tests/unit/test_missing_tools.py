@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import old_postgres
+import pytest
 from no_skips import VARIABLE
 
 TESTS = Path(old_postgres.__file__).parent

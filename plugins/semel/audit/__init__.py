@@ -203,8 +203,11 @@ class _Audit:
             yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
         if marker.sink is None:
             sink = open_sink(self._spec)
-            for table in sink.rows(marker):
-                yield sink.address, table.select(wanted)
+            try:
+                for table in sink.rows(marker):
+                    yield sink.address, table.select(wanted)
+            except TerminalError as error:
+                self._unreadable(marker, sink.address, error)
             return
         for file in marker.of_kind(Kind.DATA):
             try:

@@ -39,6 +39,7 @@ def run(
     """
     from semel import settings, summary
     from semel.cli.connect import open_ledger
+    from semel.plan import interval_of
     from semel.run import run_batch
     from semel.spark.session import open_engine
     from semel.spec import pipeline as pipelines
@@ -50,6 +51,8 @@ def run(
         window = (start, end)
     # One name for all runs by hand: the request finds its batch again, and then plans the next.
     request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
+
+    interval_of(spec, window)  # Before Spark is started.
 
     def log(line: str) -> None:
         output.progress.print(line, markup=False)

@@ -160,6 +160,8 @@ class PostgresSink:
         """The rows that the table has of a batch now, typed as `schema`, some MiB at once."""
         with self._transaction() as connection:
             facts = examine(connection, self._target, schema)
+            if not facts.exists:
+                raise TerminalError(f"{self.address} is not there; restore it from a backup")
             parts = [
                 sql.SQL(form).format(sql.Identifier(column.name))
                 for form, column in zip(encode.selected(facts.columns), facts.columns, strict=True)
