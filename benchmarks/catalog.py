@@ -22,7 +22,7 @@ from grow import Grown, IdsEngine, random_shard, size_of, store_shard
 from harness import Clock, Place, in_turn, medians
 
 from semel import settings
-from semel.catalog.payload import FilterCache, known
+from semel.catalog.payload import FilterCache, contains
 from semel.ledger import Ledger
 from semel.steps.job import StageJob
 
@@ -95,7 +95,7 @@ def _looks(grown: Grown, seed: int) -> dict[str, float]:
     cache = FilterCache(settings.cache_dir())
     runs = [run for run in grown.live() if run.shard == 0]
     hits = [cache.open(grown.ledger, run).filter.probe(h1) for run in runs]
-    found = known(grown.ledger, cache, runs[-1:], h1, h2)
+    found = contains(grown.ledger, cache, runs[-1:], h1, h2)
     harness.check("new ids that are known", int(found.sum()), 0)
     return {
         "share": float(np.any(hits, axis=0).mean()),

@@ -189,3 +189,37 @@ def test_airflow_leaves_the_package_alone() -> None:
     """Airflow's plugin loader runs every file below plugins/ that .airflowignore does not name."""
     ignored = (tree.ROOT / "plugins" / ".airflowignore").read_text(encoding="utf-8").split()
     assert "semel/" in ignored, "plugins/.airflowignore: add the line `semel/`"
+
+
+def names_of(path: Path) -> set[str]:
+    """What a module makes or imports at its top, also under a condition."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [tree.parsed(path)]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+                continue
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found |= {alias.asname or alias.name for alias in node.names}
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            todo.append(node)
+    return found
+
+
+def test_what_is_imported_is_there() -> None:
+    """Also what only a function imports, when it runs, is a name or a module of semel's."""
+    modules = {tree.module_of(path): path for path in PACKAGE}
+    complaints = []
+    for path in [*CODE, *tree.python_files("tests")]:
+        for node in ast.walk(tree.parsed(path)):
+            if not isinstance(node, ast.ImportFrom) or node.module not in modules:
+                continue
+            there = names_of(modules[node.module])
+            complaints += [
+                f"{tree.shown(path)}:{node.lineno}: {node.module} has no {alias.name}"
+                for alias in node.names
+                if alias.name not in there and f"{node.module}.{alias.name}" not in modules
+            ]
+    assert not complaints, told(complaints)

@@ -60,11 +60,11 @@ def psql() -> str | None:
 
 def compare(spec: Spec, truth: list[DaySums]) -> Compared:
     """Ask the pipeline's table. UnavailableError, TerminalError: it does not answer."""
-    from semel.sinks.postgres.link import transaction
+    from semel.sinks.postgres.link import connected
     from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
     target = PostgresTarget(dsn=dsn_of(spec.sink.connection), table=spec.sink.table)
-    with transaction(target) as connection:
+    with connected(target) as connection:
         rows = connection.execute(statement()).fetchall()
     found = [
         DaySums(day=row["day"], **{name: int(row[name] or 0) for name in SHOWN}) for row in rows
