@@ -46,7 +46,7 @@ class Plan:
     created: bool
     before: Batch | None = None
     idle: Idle | None = None
-    files: int = 0
+    names: tuple[str, ...] = ()
     bytes: int = 0
     bytes_left: int = 0
     refusals: tuple[Refusal, ...] = ()
@@ -126,7 +126,7 @@ def plan(
             created=batch is not None,
             before=before,
             idle=why(ledger, pipeline, request, survey) if batch is None else None,
-            files=len({r.offer.name for r in draft.ranges}),
+            names=tuple(dict.fromkeys(r.offer.name for r in draft.ranges)),
             bytes=sum(r.end - r.start for r in draft.ranges),
             bytes_left=draft.left,
             refusals=survey.refusals,

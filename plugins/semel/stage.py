@@ -136,8 +136,8 @@ def _attempt(
     claims = source.find(claims, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
     log(
-        f"batch {batch.batch_id}, attempt {attempt.fence}: {len(job.splits)} splits, pinned "
-        f"{len(job.runs)} id runs at commit {attempt.snapshot_seq}"
+        f"batch {batch.batch_id}, attempt {attempt.fence}: reads {len(job.splits)} splits in "
+        f"{job.tasks} tasks"
     )
     try:
         with heartbeat(ledger, batch.batch_id):

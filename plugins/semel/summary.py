@@ -27,10 +27,15 @@ def plan(answer: "Plan") -> str:
     if answer.batch is None:
         lines = _idle(answer)
     elif answer.created:
-        lines = [
-            f"planned: {_batch(answer.batch)} reads {_count(answer.files, 'file')}, "
-            f"{size(answer.bytes)}"
-        ]
+        batch = answer.batch
+        whose = _batch(batch)
+        if batch.interval_start and batch.interval_end:
+            whose += f" for {interval(batch.interval_start, batch.interval_end)}"
+        read = _count(len(answer.names), "file")
+        lines = [f"planned: {whose} reads {read}, {size(answer.bytes)}"]
+        lines += [f"  {name}" for name in answer.names[: limits.FILES_NAMED_MAX]]
+        if len(answer.names) > limits.FILES_NAMED_MAX:
+            lines.append(f"  and {len(answer.names) - limits.FILES_NAMED_MAX:,} more")
     else:
         lines = [f"found: {_batch(answer.batch)} was planned before and is {answer.batch.status}"]
     if answer.anew:

@@ -60,6 +60,19 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     assert lines == ["nothing to do: no file of 2026-01-03 has come for events", "next: nothing"]
 
 
+def test_a_plan_names_what_it_reads(bench: Workbench, ledger: Ledger) -> None:
+    """The interval and the files, some of them by name."""
+    spec = bench.spec(source={**DAYS, "interval_from": "mtime"})
+    paths = [bench.write(f"in/{n:02d}.jsonl", events(n, n + 1)) for n in range(12)]
+    always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+    lines = summary.plan(plan(ledger, spec, "r1", always)).splitlines()
+    assert lines[0].startswith(
+        "planned: batch 1 of events for 2000-01-01 to 2099-12-31 reads 12 files, "
+    )
+    assert lines[1:11] == [f"  {path}" for path in paths[:10]]
+    assert lines[11:] == ["  and 2 more", "next: stage"]
+
+
 def test_another_run_has_the_records(bench: Workbench, ledger: Ledger) -> None:
     """Its batch, run, state and count of new records; and when it is still at work."""
     spec = bench.spec(source=DAYS)
