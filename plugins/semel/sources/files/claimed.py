@@ -17,6 +17,7 @@ from semel import limits
 from semel.batch import Claim
 from semel.errors import CorruptionError, SourceError
 from semel.sources.files.content import content_of, is_gzip, open_file
+from semel.sources.files.evidence import OfFile
 from semel.sources.files.listing import inodes_below, signed
 from semel.sources.files.rotation import is_rotation
 
@@ -25,7 +26,7 @@ _EVIDENCE = {"head_length": int, "head_hash": str, "tail_hash": str}
 _IDENTITY = re.compile(r"-?\d+:-?\d+")
 
 
-class ClaimedFile(Claim):
+class ClaimedFile(OfFile, Claim):
     """A claim of a file's content: its bytes, or what a gzip file unpacks to; of its bytes on disk,
     where `packed` (a gzip file that was planned before semel counted so).
     """
@@ -40,18 +41,6 @@ class ClaimedFile(Claim):
                 f"of a file ({other.identity!r}, {other.evidence}); restore its marker"
             )
         return super().of(other)
-
-    @property
-    def path(self) -> str:
-        return self.name
-
-    @property
-    def inode(self) -> int:
-        return int(self.identity.partition(":")[2])
-
-    @property
-    def packed(self) -> bool:
-        return bool(self.evidence.get("packed"))
 
     @property
     def head_length(self) -> int:

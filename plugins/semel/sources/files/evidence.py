@@ -32,10 +32,12 @@ from semel.sources.files.rotation import is_rotation
 from semel.spec.pipeline import Spec
 
 
-class FilePartition(Partition):
-    """A source partition that is a generation of a file: what was read of it, and how the file
-    looked when a plan last saw it.
-    """
+class OfFile:
+    """What a partition and a claim of a file have in common."""
+
+    name: str
+    identity: str
+    evidence: Evidence
 
     @property
     def path(self) -> str:
@@ -44,6 +46,17 @@ class FilePartition(Partition):
     @property
     def inode(self) -> int:
         return int(self.identity.partition(":")[2])
+
+    @property
+    def packed(self) -> bool:
+        """Whether positions count the bytes on disk of a gzip file: so it was in early versions."""
+        return bool(self.evidence.get("packed"))
+
+
+class FilePartition(OfFile, Partition):
+    """A source partition that is a generation of a file: what was read of it, and how the file
+    looked when a plan last saw it.
+    """
 
     @property
     def device(self) -> int:
@@ -57,11 +70,6 @@ class FilePartition(Partition):
     @property
     def birth_ns(self) -> int | None:
         return self.evidence.get("birth_ns")
-
-    @property
-    def packed(self) -> bool:
-        """Whether positions count the bytes on disk of a gzip file: so it was in early versions."""
-        return self.evidence.get("packed", False)
 
     @property
     def head_length(self) -> int:
