@@ -3,14 +3,16 @@
 import sqlalchemy as sa
 
 from semel import faults, limits
-from semel.batch import Pipeline
 from semel.errors import StateError
 from semel.ledger import Ledger, partitions, pipelines, row, rows, transition
 
 
-def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
+def abandon(
+    ledger: Ledger, batch_id: int, reason: str, *, silent_only: bool = False
+) -> int | None:
     """Release the claims of a planned batch. Returns how many ranges became free.
 
+    `silent_only`: not while an attempt shows life; then it returns None, and nothing is changed.
     StateError when the batch has committed: what is committed is finalized, never given up.
     """
     with ledger.transaction() as connection:
@@ -19,35 +21,19 @@ def abandon(ledger: Ledger, batch_id: int, reason: str) -> int:
             raise StateError(f"there is no batch {batch_id}; see `semel batches`")
         pipeline = pipelines.get(connection, found["pipeline_id"])
         pipelines.lock(connection, pipeline)
+        silent = 2 * limits.HEARTBEAT_SECONDS
+        # Keeps P21.
+        if silent_only and row(
+            connection, "abandon", "alive", batch_id=batch_id, silent_seconds=silent
+        ):
+            return None
         held = rows(connection, "abandon", "claims", batch_id=batch_id)
-        _release_all(connection, pipeline, batch_id, reason)
+        released = release(connection, batch_id, reason)
+        partitions.restore(connection, released)
+        partitions.touch(connection, pipeline.pipeline_id)
+        faults.point("abandon.before_release")
     faults.point("abandon.after_release")
     return len(held)
-
-
-# Keeps P21.
-def abandon_silent(ledger: Ledger, pipeline: Pipeline, batch_id: int, reason: str) -> bool:
-    """The same for the batch's own request, unless an attempt shows life. Returns whether it did.
-
-    StateError: it has committed meanwhile, or somebody else abandoned it.
-    """
-    with ledger.transaction() as connection:
-        pipelines.lock(connection, pipeline)
-        silent = 2 * limits.HEARTBEAT_SECONDS
-        if row(connection, "abandon", "alive", batch_id=batch_id, silent_seconds=silent):
-            return False
-        _release_all(connection, pipeline, batch_id, reason)
-    faults.point("abandon.after_release")
-    return True
-
-
-def _release_all(
-    connection: sa.Connection, pipeline: Pipeline, batch_id: int, reason: str
-) -> None:
-    released = release(connection, batch_id, reason)
-    partitions.restore(connection, released)
-    partitions.touch(connection, pipeline.pipeline_id)
-    faults.point("abandon.before_release")
 
 
 # Keeps A2.

@@ -24,6 +24,10 @@ class SourceError(TerminalError):
     """The source no longer holds what a plan names: replaced, cut, edited, deleted, unreadable."""
 
 
+class ChangedError(SourceError):
+    """What was planned has other records in its place now: somebody corrected or replaced it."""
+
+
 class LimitError(TerminalError):
     """A declared limit would be broken. Nothing was done; the message says what to change."""
 

@@ -15,10 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from semel import code, faults, limits
-from semel.abandon import abandon_silent, release
+from semel.abandon import abandon, release
 from semel.batch import Batch, BatchStatus, Claim, Pipeline
 from semel.draft import Draft, cut
-from semel.errors import RetryableError, SourceError, TerminalError
+from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.idle import Idle, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
@@ -103,7 +103,8 @@ def plan(
             before = _latest(connection, pipeline, request_key)
         if before is not None and before.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
             reason = _outdated(ledger, spec, before)
-            if not reason or not abandon_silent(ledger, pipeline, before.batch_id, reason):
+            gone = reason and abandon(ledger, before.batch_id, reason, silent_only=True)
+            if not gone:
                 return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
             anew = before.batch_id, reason
             continue
@@ -157,8 +158,10 @@ def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
     found = ledger.rows("plan", "claims", batch_id=batch.batch_id)
     try:
         open_source(spec).find([Claim.from_row(r) for r in found], batch.batch_id)
-    except SourceError as error:
+    except ChangedError as error:
         return f"its source changed since it was planned ({error})"
+    except SourceError:  # What is away may come back: a person decides.
+        return None
     return None
 
 

@@ -65,7 +65,7 @@ def arrivals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
 def intervals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
     """A live run and a backfill of a pipeline that takes intervals."""
     scene = Scene.__new__(Scene)
-    scene.bench, scene.ledger, scene.sources = bench, ledger, []
+    scene.bench, scene.ledger, scene.sink, scene.sources = bench, ledger, "files", []
     scene.spec = scene.declare(
         source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"},
     )

@@ -103,7 +103,7 @@ def run(request: str, interval: tuple[datetime, datetime] | None = None) -> tupl
 def empty_scene(bench: Workbench, ledger: Ledger, **changes: object) -> Scene:
     """A scene without a source yet."""
     scene = Scene.__new__(Scene)
-    scene.bench, scene.ledger, scene.sources = bench, ledger, []
+    scene.bench, scene.ledger, scene.sink, scene.sources = bench, ledger, "files", []
     scene.spec = scene.declare(**changes)
     return scene
 

@@ -257,7 +257,7 @@ class Source(Protocol):
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
         """The same claims, proven, where their records are now. In the driver, before the job.
 
-        SourceError names what changed since the plan.
+        SourceError names what changed since the plan; ChangedError, when something else is there.
         """
         ...
 

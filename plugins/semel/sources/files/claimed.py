@@ -15,7 +15,7 @@ import numpy as np
 
 from semel import limits
 from semel.batch import Claim
-from semel.errors import CorruptionError, SourceError
+from semel.errors import ChangedError, CorruptionError, SourceError
 from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile
 from semel.sources.files.listing import inodes_below, signed
@@ -133,12 +133,12 @@ def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
     `root`. The number of its device may change with a reboot.
     """
     others = (path for inode, path in inodes_below(root) if inode == claim.inode)
-    trouble = ""
+    trouble, away = "", ""
     for path in itertools.chain([claim.path], others):
         try:
             handle = open_file(path)
         except OSError as error:
-            trouble = trouble or f"it cannot be read ({error.strerror})"
+            away = away or f"it cannot be read ({error.strerror})"
             continue
         status = os.fstat(handle.fileno())
         if signed(status.st_ino) == claim.inode:
@@ -147,6 +147,8 @@ def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
             trouble = f"it shrank to {status.st_size} bytes"
         handle.close()
         trouble = trouble or "another file took its place"
+    if away and not trouble:
+        raise SourceError(_no_longer(batch_id, claim, away))
     raise changed(batch_id, claim, trouble)
 
 
@@ -162,8 +164,12 @@ class FirstBytes:
         return self._file.read(left if size < 0 else min(size, left))
 
 
-def changed(batch_id: int, claim: ClaimedFile, what: str) -> SourceError:
-    return SourceError(
+def changed(batch_id: int, claim: ClaimedFile, what: str) -> ChangedError:
+    return ChangedError(_no_longer(batch_id, claim, what))
+
+
+def _no_longer(batch_id: int, claim: ClaimedFile, what: str) -> str:
+    return (
         f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what batch "
         f"{batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
         f"Put the file back, or `semel abandon {batch_id}`: the next run reads what is there "
