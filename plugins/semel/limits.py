@@ -79,6 +79,12 @@ REJECTED_HEAD_BYTES = 4_096
 REJECTED_DETAIL_CHARS_MAX = 200
 """Characters of a dead letter's explanation."""
 
+FOUND_CHARS_MAX = 40
+"""Characters of a value that it shows: enough to see what it is, and little of what is private."""
+
+RECORD_SHOWN_BYTES = 256
+"""Bytes of a record that are looked at to show its beginning."""
+
 KEYS_SAMPLE_RECORDS = 128
 """Records of a block in which keys are looked for that the schema does not name."""
 

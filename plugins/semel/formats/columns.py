@@ -6,14 +6,18 @@ is said of a value depends on that value alone.
 
 from collections.abc import Callable
 from decimal import Context, Decimal
+from functools import partial
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel import limits
+from semel.formats import words
+
 Unfit = list[tuple[int, str]]
-"""Rows whose value the column cannot hold, each with the reason."""
+"""Rows whose value the column cannot hold, each with a sentence."""
 
 # A zone stands behind the date (10 characters), where there is no other sign or Z.
 _ZONE = r"^.{10}.*[Z+-]"
@@ -25,7 +29,6 @@ _TIME = (
 _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _LOSES_DIGITS = r"\.\d{6}\d*[1-9]"
-_SHOWN_CHARS_MAX = 60
 _DIGITS = Context(prec=38)
 # The first and the last that Python, Spark and pandas can show: years 1 to 9999.
 _MOMENTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
@@ -48,7 +51,7 @@ def as_read(declared: pa.DataType, *, times_as_text: bool = False) -> pa.DataTyp
 
 
 def convert(
-    column: pa.ChunkedArray, declared: pa.DataType, *, exact: bool = False
+    column: pa.ChunkedArray, declared: pa.Field, *, exact: bool = False
 ) -> tuple[pa.Array, Unfit]:
     """The column with its declared type, and the rows that do not fit, which mean nothing in it.
 
@@ -56,30 +59,32 @@ def convert(
     microseconds), base64 becomes bytes. `exact`: a time that would lose digits does not fit.
     """
     read = column.combine_chunks()
-    array, faults = _convert(read, declared, exact)
+    array, faults = _convert(read, declared.type, exact)
     unfit: dict[int, str] = {}
-    for bad, why, text in faults:
-        for at in np.flatnonzero(bad).tolist():
-            if at not in unfit:
-                shown = "" if text is None else f"{text[at].as_py()[:_SHOWN_CHARS_MAX]!r} "
-                unfit[at] = shown + why
+    for bad, path, expected, show in faults:
+        rows = np.flatnonzero(bad)
+        for at, found in zip(rows.tolist(), show(rows), strict=True):
+            unfit.setdefault(at, words.misfit(declared.name + path, expected, found))
     return array, list(unfit.items())
 
 
-_Faults = list[tuple[np.ndarray, str, pa.Array | None]]
-"""Marks of the rows that do not fit, the reason, and the text that was read, if one was."""
+Show = Callable[[np.ndarray], list[str]]
+"""What was found in some rows, as it is shown."""
+
+_Faults = list[tuple[np.ndarray, str, str, Show]]
+"""Marks of the rows that do not fit, where in the value, what was expected, what was found."""
 
 
 def _convert(array: pa.Array, declared: pa.DataType, exact: bool) -> tuple[pa.Array, _Faults]:
     if pa.types.is_struct(declared):
-        made = [
-            _convert(inner, field.type, exact)
-            for inner, field in zip(array.flatten(), declared, strict=True)
-        ]
+        made, faults = [], []
+        for inner, field in zip(array.flatten(), declared, strict=True):
+            column, found = _convert(inner, field.type, exact)
+            made.append(column)
+            faults += [(bad, f".{field.name}{path}", *said) for bad, path, *said in found]
         if array.type != declared:
-            inner = [one for one, _ in made]
-            array = pa.StructArray.from_arrays(inner, fields=list(declared), mask=array.is_null())
-        return array, [fault for _, faults in made for fault in faults]
+            array = pa.StructArray.from_arrays(made, fields=list(declared), mask=array.is_null())
+        return array, faults
     if pa.types.is_list(declared):
         return _list(array, declared, exact)
     faults: _Faults = []
@@ -101,10 +106,26 @@ def _list(array: pa.ListArray, declared: pa.DataType, exact: bool) -> tuple[pa.A
         array = pa.ListArray.from_arrays(offsets, values, type=declared, mask=nulls)
     bounds = offsets.to_numpy()
     faults = []
-    for bad, why, _ in inner:
+    for bad, path, expected, show in inner:
         before = np.concatenate(([0], np.cumsum(bad)))
-        faults.append((before[bounds[1:]] > before[bounds[:-1]], f"holds what {why}", None))
+        firsts = np.flatnonzero(bad), before[bounds[:-1]]
+        show = partial(_show_first, show, *firsts)
+        faults.append((before[bounds[1:]] > before[bounds[:-1]], f"[]{path}", expected, show))
     return array, faults
+
+
+def _show_first(show: Show, places: np.ndarray, before: np.ndarray, rows: np.ndarray) -> list[str]:
+    """The first value that does not fit of each list: `places` has them, `before` where they are
+    for each row."""
+    return show(places[before[rows]])
+
+
+def _quoting(text: pa.Array) -> Show:
+    def show(rows: np.ndarray) -> list[str]:
+        some = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, limits.FOUND_CHARS_MAX + 1)
+        return words.all_quoted(some.to_pylist())
+
+    return show
 
 
 def _timestamps(
@@ -125,13 +146,13 @@ def _timestamps(
     faults: _Faults = []
     if exact:
         loses = _mask(pc.match_substring_regex(text, _LOSES_DIGITS))
-        why = "has more than six digits of a second, which an id may not lose"
-        text, faults = _without(text, loses), [(loses, why, text)]
+        expected = "at most six digits of a second, as it is part of record_id"
+        text, faults = _without(text, loses), [(loses, "", expected, _quoting(text))]
     short = pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
     bad = _unlike(short, _TIME)
     made = cast(_without(short, bad), _cast_what_fits)
     bad |= _lost(text, made)
-    return made, [*faults, (bad, "is no timestamp (ISO 8601)", text)]
+    return made, [*faults, (bad, "", words.TIME, _quoting(text))]
 
 
 def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
@@ -141,13 +162,13 @@ def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
         bad = _unlike(text, _DATE)
     made = _cast_what_fits(_without(text, bad), declared)
     bad |= _lost(text, made)
-    return made, [(bad, "is no date (YYYY-MM-DD)", text)]
+    return made, [(bad, "", words.DATE, _quoting(text))]
 
 
 def _bytes(text: pa.Array) -> tuple[pa.Array, _Faults]:
     made = pl.from_arrow(text).str.decode("base64", strict=False).to_arrow().cast(pa.binary())
     bad = _lost(text, made)
-    return made, [(bad, "is no base64 (with its padding)", text)] if bad.any() else []
+    return made, [(bad, "", words.BASE64, _quoting(text))] if bad.any() else []
 
 
 def _cast_what_fits(text: pa.Array, target: pa.DataType) -> pa.Array:
@@ -191,27 +212,52 @@ def _unfit_values(array: pa.Array) -> _Faults:
     kind = array.type
     if pa.types.is_floating(kind):
         if pc.all(pc.is_finite(array)).as_py() is False:
-            bad = _mask(pc.invert(pc.is_finite(array)))
-            return [(bad, f"is a number that {kind} cannot hold, or not a number", None)]
+            return [
+                (_mask(pc.is_nan(array)), "", words.expected(kind), _show_nan),
+                (_mask(pc.is_inf(array)), "", words.within(kind), _show_larger),
+            ]
     elif pa.types.is_decimal(kind):
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
-            wide = pa.decimal128(38, kind.scale)
+            wide = array.view(pa.decimal128(38, kind.scale))
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _DIGITS)
-            bad = _mask(pc.greater(pc.abs(array.view(wide)), pa.scalar(most, wide)))
-            return [(bad, f"is a number of more digits than {kind} holds", None)]
+            bad = _mask(pc.greater(pc.abs(wide), pa.scalar(most, wide.type)))
+            return [(bad, "", words.expected(kind), partial(_show_plain, wide))]
     elif pa.types.is_timestamp(kind):
-        return _unfit_range(array.cast(pa.int64()), _MOMENTS, "lies beyond the years 1 to 9999")
+        numbers, show = array.cast(pa.int64()), partial(_show_moments, array, "us", "Z")
+        return _unfit_range(numbers, _MOMENTS, words.YEARS.format("time"), show)
     elif pa.types.is_date(kind):
-        return _unfit_range(array.cast(pa.int32()), _DAYS, "lies beyond the years 1 to 9999")
+        numbers, show = array.cast(pa.int32()), partial(_show_moments, array, "D", "")
+        return _unfit_range(numbers, _DAYS, words.YEARS.format("date"), show)
     return []
 
 
-def _unfit_range(numbers: pa.Array, bounds: tuple[int, int], why: str) -> _Faults:
+def _show_nan(rows: np.ndarray) -> list[str]:
+    return ["NaN"] * len(rows)
+
+
+def _show_larger(rows: np.ndarray) -> list[str]:
+    return ["a larger one"] * len(rows)
+
+
+def _show_plain(numbers: pa.Array, rows: np.ndarray) -> list[str]:
+    return numbers.take(pa.array(rows)).cast(pa.string()).to_pylist()
+
+
+def _show_moments(moments: pa.Array, unit: str, zone: str, rows: np.ndarray) -> list[str]:
+    """Python's own times end at the year 9999."""
+    whole = pa.int32() if unit == "D" else pa.int64()
+    found = moments.take(pa.array(rows)).cast(whole).to_numpy(zero_copy_only=False)
+    return [f"{text}{zone}" for text in found.astype(f"datetime64[{unit}]").astype(str).tolist()]
+
+
+def _unfit_range(
+    numbers: pa.Array, bounds: tuple[int, int], expected: str, show: Show
+) -> _Faults:
     found = pc.min_max(numbers)
     low, high = found["min"].as_py(), found["max"].as_py()
     if low is None or bounds[0] <= low and high <= bounds[1]:
         return []
     inside = pc.and_(pc.greater_equal(numbers, bounds[0]), pc.less_equal(numbers, bounds[1]))
-    return [(_mask(pc.invert(inside)), why, None)]
+    return [(_mask(pc.invert(inside)), "", expected, show)]

@@ -20,18 +20,20 @@ import pyarrow.csv
 from semel import limits
 from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
+from semel.formats import words
 from semel.formats.blocks import line_ends
-from semel.formats.decimals import decimal_fault
+from semel.formats.decimals import is_no_decimal
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.spec.pipeline import Spec
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13
 _MARK = "a byte order mark within the file"
-_QUOTES = "a quote that does not end, or a CR without LF"
+_QUOTES = "a quote is not closed"
+_RETURN = "a carriage return (CR) without a line feed, or a quote that is not closed"
+_INTEGER = re.compile(r"[ \t]*-?[0-9]+[ \t]*")
 _HEX = r"^[ \t]*-?0[xX]"
 _DIGITS_MAX = 4_000  # Python reads no longer numbers, and those here are long for their zeros.
-_SHOWN_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,7 @@ class _CsvParser:
         if len(lines) > 1:
             returns = np.flatnonzero(data[start : end - 1] == 13) + start
             if data[end - 1] == 13 or not (data[returns + 1] == 10).all():
-                raise BadRecords(Reason.malformed, "a CR without LF")
+                raise BadRecords(Reason.malformed, _RETURN)
         if self._one_column:
             # pyarrow would take white space for a value. The strict path leaves these lines out.
             for i in np.flatnonzero(np.isin(data[lines.starts], list(self._blank))):
@@ -153,7 +155,7 @@ class _CsvParser:
         try:
             table = self._read_as(self._convert, source)
         except pa.ArrowInvalid as error:
-            raise _verdict(str(error)) from error
+            raise self._verdict(lines, str(error)) from error
         if self._integers.include_columns and _holds_hex(lines):
             # pyarrow takes 0x10 for 16.
             for column in self._read_as(self._integers, source).columns:
@@ -200,7 +202,7 @@ class _CsvParser:
 
         def skip(row: pa.csv.InvalidRow) -> str:
             # Each of these records is one row, so rows are counted as they are.
-            why = f"has {row.actual_columns} fields, not {row.expected_columns}"
+            why = f"expected {row.expected_columns} fields, found {row.actual_columns}"
             counts[row.number - 1] = (Reason.field_count, why)
             return "skip"
 
@@ -219,7 +221,7 @@ class _CsvParser:
             places = lines.holding(marks | (codes == _CR) if returns else marks)
             for at, text in zip(places.tolist(), lines.raws(places), strict=True):
                 if not self._record.fullmatch(text):
-                    found[at] = (Reason.malformed, _QUOTES)
+                    found[at] = (Reason.malformed, _RETURN if b"\r" in text else _QUOTES)
         if _BOM in lines.data:
             for at in np.flatnonzero(codes[lines.starts] == _BOM[0]).tolist():
                 if lines.data.startswith(_BOM, lines.starts[at]):
@@ -235,10 +237,33 @@ class _CsvParser:
             if _casts(column, kind):
                 continue
             unlike = _unlike(column, form, kind)
-            shown = pc.utf8_slice_codeunits(column.take(unlike), 0, _SHOWN_CHARS_MAX).to_pylist()
-            before, behind = f"column {name!r}: ", f" is no {kind}"
-            for row, text in zip(rows[unlike].tolist(), shown, strict=True):
-                found.setdefault(row, (Reason.type_mismatch, f"{before}{text!r}{behind}"))
+            texts = pc.utf8_slice_codeunits(column.take(unlike), 0, limits.FOUND_CHARS_MAX + 1)
+            for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
+                found.setdefault(row, (Reason.type_mismatch, _misfit(name, kind, text)))
+
+    def _verdict(self, lines: Lines, message: str) -> BadRecords:
+        """What pyarrow says of records. Of one alone, it is said in other words."""
+        row = re.search(r"Row #(\d+)", message)
+        index = int(row[1]) - 1 if row else None
+        if fields := re.search(r"Expected (\d+) columns, got (\d+)", message):
+            why = f"expected {fields[1]} fields, found {fields[2]}"
+            return BadRecords(Reason.field_count, why, index)
+        column = re.match(r"In CSV column #(\d+): ", message)
+        if not column:
+            return BadRecords(Reason.malformed, message, index)
+        name = self._read.column_names[int(column[1])]
+        if len(lines) == 1:
+            text = _convert_options({name: pa.string()}, [name])
+            found = self._read_as(text, _with_line_end(lines)).column(name)[0].as_py()
+            message = _misfit(name, self._types[name], found)
+        return BadRecords(Reason.type_mismatch, message, index)
+
+
+def _misfit(name: str, kind: pa.DataType, text: str) -> str:
+    whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(text)
+    expected = words.within(kind) if whole else words.expected(kind)
+    return words.misfit(name, expected, words.quoted(text))
+
 
 def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
     """Pattern of a record as pyarrow reads it: a quote means something at a field's start only.
@@ -325,7 +350,7 @@ def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
     bad = ~alike.to_numpy(zero_copy_only=False)
     if pa.types.is_decimal(kind):
         texts = column.filter(pa.array(bad)).to_pylist()
-        bad[bad] = [decimal_fault(text.strip(" \t"), kind) is not None for text in texts]
+        bad[bad] = [is_no_decimal(text.strip(" \t"), kind) for text in texts]
     elif pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         long = pc.fill_null(pc.greater_equal(pc.utf8_length(column), len(str(bound))), False)
@@ -335,15 +360,3 @@ def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
                 number = text.strip(" \t")
                 bad[row] = len(number) < _DIGITS_MAX and not -bound <= int(number) < bound
     return np.flatnonzero(bad)
-
-
-def _verdict(message: str) -> BadRecords:
-    detail = re.sub(r"^CSV parse error: |Row #\d+: |CSV conversion error ", "", message)
-    row = re.search(r"Row #(\d+)", message)
-    if "Expected" in message and "columns, got" in message:
-        reason = Reason.field_count
-    elif message.startswith("In CSV column"):
-        reason = Reason.type_mismatch
-    else:
-        reason = Reason.malformed
-    return BadRecords(reason, detail, int(row[1]) - 1 if row else None)

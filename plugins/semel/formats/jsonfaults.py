@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from semel.formats.decimals import NO_NUMBER, decimal_fault
+from semel.formats import words
+from semel.formats.decimals import is_no_decimal
+from semel.formats.jsonwords import nameable, value_shown
 from semel.formats.lines import Fault, Lines, Reason
 
 _QUOTE, _COLON, _SPACE = b'": '
@@ -24,7 +26,6 @@ _WORD_BYTES = 8
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD_BYTES + 1)], np.uint64)
 # Reads an object as the tuple of its keys and values, repeated ones too; an array is a list.
 _PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
-_SHOWN_CHARS_MAX = 60
 
 
 class Decimals:
@@ -60,9 +61,9 @@ class Decimals:
                 continue
             if value.startswith('"'):
                 value = json.loads(value)
-            if why := decimal_fault(value, field.type):
-                shown = "a number" if why != NO_NUMBER else repr(value[:_SHOWN_CHARS_MAX])
-                return f"column {field.name!r}: {shown} {why}"
+            if is_no_decimal(value, field.type):
+                found = value_shown(bytes(raw))
+                return words.misfit(field.name, words.expected(field.type), found)
         return None
 
 
@@ -85,7 +86,7 @@ class Repeated:
                 continue
             name = _repeated(record, self._tree) if end == len(text) else None
             if name is not None:
-                found[at] = (Reason.duplicate_key, f"the key {name!r} is there twice")
+                found[at] = (Reason.duplicate_key, f"the key {words.quoted(name)} is there twice")
         return found
 
 
@@ -119,11 +120,6 @@ def _names(declared: pa.Schema | pa.DataType) -> Iterator[str]:
         for field in declared:
             yield field.name
             yield from _names(field.type)
-
-
-def nameable(name: str) -> bool:
-    """Whether msgspec takes it for a key."""
-    return not any(char in '\\"' or char < " " for char in name)
 
 
 def without_words(text: bytes, instead: bytes) -> bytes:

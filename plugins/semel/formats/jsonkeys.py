@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.batch import Ignored
+from semel.formats import words
 from semel.formats.jsontext import elements, is_json, member, members, object_texts, objects
 from semel.formats.lines import Fault, Lines, Reason
 
@@ -46,7 +47,8 @@ class Keys:
         for at in places:
             name = next(self.unnamed(lines.raw(at)), None)
             if name is not None:
-                found[at] = (Reason.unknown_key, f"the schema does not name the key {name!r}")
+                why = f"the schema does not name the key {words.quoted(name)}"
+                found[at] = (Reason.unknown_key, why)
         return found
 
     def count(self, lines: Lines, *, surely: bool) -> Ignored:
@@ -93,7 +95,8 @@ class Keys:
                 if key in names:
                     continue
                 if not is_json(raw):
-                    faults.setdefault(at, (Reason.type_mismatch, f"{key!r} is no JSON"))
+                    why = words.misfit(words.quoted(key), "JSON", "NaN or Infinity in it")
+                    faults.setdefault(at, (Reason.type_mismatch, why))
                 made += (b"," if made else b"{") + member(key, raw)
             texts.append(bytes(made) + b"}" if made else None)
         return pa.array(texts, pa.string()), faults

@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from semel import limits
 from semel.batch import Ignored
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
-from semel.formats.jsonfaults import Decimals, Repeated, nameable, without_words
+from semel.formats.jsonfaults import Decimals, Repeated, without_words
 from semel.formats.jsonkeys import Keys
 from semel.formats.jsonmaps import VALUE, Judge, map_column
 from semel.formats.jsontext import Texts
+from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.formats.records import OFFSET, judge_lines
 from semel.spec.parts import REST_COLUMN, Unknown
@@ -76,6 +78,7 @@ class _JsonParser:
         self._times_as_text = False
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
+        self._words = Words(self._read_columns)
         self.finders = (self._faults, Decimals(declared).faults, Repeated(declared).faults)
 
     def _set_options(self) -> None:
@@ -104,13 +107,13 @@ class _JsonParser:
         ends the process.
         """
         data = np.frombuffer(lines.data, np.uint8)
-        _require(data[lines.starts] == ord("{"), "does not start with {")
-        _require(data[lines.ends - 1] == ord("}"), "does not end with }")
+        _require(lines, data[lines.starts] == ord("{"))
+        _require(lines, data[lines.ends - 1] == ord("}"))
         try:
             table, named = self._read(lines)
         except pa.ArrowInvalid as error:
             if self._times_as_text or "to timestamp" not in str(error):
-                raise _verdict(str(error)) from error
+                raise self._verdict(lines, str(error)) from error
             # pyarrow.json knows six digits of a second. As text, times take longer and mean the
             # same; what comes next is read so too, as it is probably alike.
             self._times_as_text = True
@@ -118,10 +121,22 @@ class _JsonParser:
             try:
                 table, named = self._read(lines)
             except pa.ArrowInvalid as error:
-                raise _verdict(str(error)) from error
+                raise self._verdict(lines, str(error)) from error
         if table.num_rows != len(lines):
             return table, {}
         return self._completed(table, lines, named)
+
+    def _verdict(self, lines: Lines, message: str) -> BadRecords:
+        """What pyarrow says of records. Of one alone, it is said in other words."""
+        detail, _, row = message.removeprefix("JSON parse error: ").partition(" in row ")
+        index = int(row) if row.isdecimal() else None
+        if "was specified twice" in message:
+            return BadRecords(Reason.duplicate_key, detail, index)
+        if "changed from" in message or not message.startswith("JSON parse error"):
+            if len(lines) == 1:
+                detail = self._words.unlike(lines.raw(0), detail)
+            return BadRecords(Reason.type_mismatch, detail, index)
+        return BadRecords(Reason.malformed, f"not JSON: {detail}", index)
 
     def _read(self, lines: Lines) -> tuple[pa.Table, bool]:
         """What pyarrow reads of the records, and whether the schema surely names all their keys."""
@@ -179,8 +194,7 @@ class _JsonParser:
 
         msgspec takes all that pyarrow takes but for NaN, Infinity and very deep nesting.
         """
-        # One value for all faults that read alike: they are as many as the records, at worst.
-        decode, known = self._decode, {}
+        decode = self._decode
         found: dict[int, Fault] = {}
         data, bounds = lines.data, zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
         for at, (start, end) in enumerate(bounds):
@@ -188,25 +202,25 @@ class _JsonParser:
             try:
                 decode(text)
             except (msgspec.MsgspecError, RecursionError) as error:
-                if fault := self._fault(text, error):
-                    found[at] = known.setdefault(fault, fault)
+                if fault := self._fault(bytes(text), error):
+                    found[at] = fault
         return found
 
     def _fault(self, text: bytes, error: Exception) -> Fault | None:
         """What an error of msgspec says of a record."""
         if isinstance(error, msgspec.ValidationError):
             if text[0] != _OPENS:
-                return Reason.malformed, "does not start with {"
-            return Reason.type_mismatch, str(error)
+                return Reason.malformed, no_object(text)
+            return Reason.type_mismatch, self._words.misfit(text, str(error), text)
         if isinstance(error, RecursionError):
             return None
-        plain = without_words(text, b"0.5")
+        plain = without_words(text, NUMBER)
         if plain == text:
-            return Reason.malformed, str(error)
+            return Reason.malformed, no_json(text, str(error))
         try:
             self._decode(plain)
         except msgspec.ValidationError as error:
-            return Reason.type_mismatch, str(error)
+            return Reason.type_mismatch, self._words.misfit(text, str(error), plain)
         except (msgspec.MsgspecError, RecursionError):
             pass
         return None
@@ -239,18 +253,9 @@ def _kind(declared: pa.DataType) -> Any:
     return str
 
 
-def _require(good: np.ndarray, detail: str) -> None:
+def _require(lines: Lines, good: np.ndarray) -> None:
     if not good.all():
-        raise BadRecords(Reason.malformed, detail, int(np.argmin(good)))
-
-
-def _verdict(message: str) -> BadRecords:
-    detail, _, row = message.removeprefix("JSON parse error: ").partition(" in row ")
-    index = int(row) if row.isdecimal() else None
-    if "was specified twice" in message:
-        reason = Reason.duplicate_key
-    elif "changed from" in message or not message.startswith("JSON parse error"):
-        reason = Reason.type_mismatch
-    else:
-        reason = Reason.malformed
-    return BadRecords(reason, detail, index)
+        at = int(np.argmin(good))
+        start, end = lines.starts[at], lines.ends[at]
+        shown = memoryview(lines.data)[start : min(end, start + limits.RECORD_SHOWN_BYTES)]
+        raise BadRecords(Reason.malformed, no_object(shown), at)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semel.formats import words
 from semel.formats.jsontext import members, objects
+from semel.formats.jsonwords import value_shown
 from semel.formats.lines import Fault, Lines, Reason
 
 VALUE = "v"
@@ -22,6 +24,8 @@ Judge = Callable[[Lines], tuple[pa.Table, dict[int, Fault]]]
 """The good ones of some records, with a column OFFSET, and the faults of the others."""
 
 _OPENS, _BETWEEN = b'{"v":', b'}\n{"v":'
+_OF_A_VALUE = tuple(VALUE + sign for sign in ":.[")
+_MAP = pa.map_(pa.string(), pa.string())
 
 
 def map_column(
@@ -44,8 +48,9 @@ def map_column(
         owners = np.repeat(np.arange(len(texts)), sizes)
         for at in sorted(bad):
             reason, why = bad[at]
-            place = f"column {field.name!r}, key {keys[at].as_py()!r}"
-            faults.setdefault(int(owners[at]), (reason, f"{place}: {why}"))
+            place = f"{field.name}[{words.quoted(keys[at].as_py())}]"
+            why = why.removeprefix(VALUE) if why.startswith(_OF_A_VALUE) else f": {why}"
+            faults.setdefault(int(owners[at]), (reason, place + why))
         values = table.column(VALUE).combine_chunks()
         if bad:
             good = table.column(offset).to_numpy()
@@ -70,12 +75,14 @@ def _maps(
     for at, text in zip(there, some, strict=True):
         maps.append({})
         if not text.startswith(b"{"):
-            faults[at] = (Reason.type_mismatch, f"column {name!r}: is no object")
+            why = words.misfit(name, words.expected(_MAP), value_shown(text))
+            faults[at] = (Reason.type_mismatch, why)
             continue
         pairs = list(members(text))
         counts = Counter(key for key, _ in pairs)
         if len(counts) < len(pairs):
-            why = f"column {name!r}: the key {counts.most_common(1)[0][0]!r} is there twice"
+            key = words.quoted(counts.most_common(1)[0][0])
+            why = f"{name}: the key {key} is there twice"
             faults[at] = (Reason.duplicate_key, why)
         else:
             maps[-1] = dict(pairs)

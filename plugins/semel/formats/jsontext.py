@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from semel.formats import words
 from semel.formats.lines import BadRecords, Lines, Reason
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -141,14 +142,14 @@ class Texts:
             keys = [key for key, _ in members(lines.raw(at))]
             for name in self._names:
                 if keys.count(name) > 1:
-                    why = f"the key {name!r} is there twice"
+                    why = f"the key {words.quoted(name)} is there twice"
                     raise BadRecords(Reason.duplicate_key, why, at)
 
     def _exactly(self, lines: Lines, at: int) -> list[bytes]:
         found = dict(members(lines.raw(at)))
         for name in self._judged:
             if name in found and not is_json(found[name]):
-                why = f"{name!r} is no JSON"
+                why = words.misfit(name, "JSON", "NaN or Infinity in it")
                 raise BadRecords(Reason.type_mismatch, why, at)
         return [found.get(name, _NULL) for name in self._names]
 

@@ -48,8 +48,8 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = 32
 _BEYOND_ASCII = 128
 _QUICK = 1  # The number of the parser's first finder, behind that of bytes.
-_NUL: Fault = (Reason.encoding, "a NUL byte")
-_NO_UTF8: Fault = (Reason.encoding, "not UTF-8")
+_NUL: Fault = (Reason.encoding, "expected text, found a NUL byte")
+_NO_UTF8: Fault = (Reason.encoding, "expected text in UTF-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,14 +301,14 @@ class _Judge:
         """
         table, unmeant = self._parser.parse(lines)
         if table.num_rows != len(lines):
-            raise BadRecords(Reason.malformed, f"holds {table.num_rows} records, not one")
+            raise BadRecords(Reason.malformed, f"expected one record, found {table.num_rows}")
         columns, faults = [], dict(unmeant)
         for field in self._schema:
             read = table.column(field.name)
-            column, unfit = convert(read, field.type, exact=field.name in self._exact)
+            column, unfit = convert(read, field, exact=field.name in self._exact)
             columns.append(column)
             for at, why in unfit:
-                faults.setdefault(at, (Reason.type_mismatch, f"column {field.name!r}: {why}"))
+                faults.setdefault(at, (Reason.type_mismatch, why))
         columns.append(pa.array(lines.offsets, pa.int64()))
         found = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
         if faults:
@@ -330,7 +330,7 @@ def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
 
 
 def _too_long() -> Fault:
-    return Reason.too_long, f"longer than {limits.RECORD_BYTES_MAX} bytes"
+    return Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
 
 
 def printable(text: str) -> str:
@@ -351,8 +351,9 @@ def _byte_faults(lines: Lines) -> dict[int, Fault]:
         for at, raw in zip(places.tolist(), lines.raws(places), strict=True):
             try:
                 raw.decode()
-            except UnicodeDecodeError:
-                found.setdefault(at, _NO_UTF8)
+            except UnicodeDecodeError as error:
+                why = f"found the byte 0x{raw[error.start]:02x} at byte {error.start} of the record"
+                found.setdefault(at, (Reason.encoding, f"{_NO_UTF8[1]}, {why}"))
     return found
 
 

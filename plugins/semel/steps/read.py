@@ -29,10 +29,10 @@ from semel.steps.together import read_together, small_groups
 DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
 REASONS = {
-    LATE: ("late", "its bucket of record time has been collected"),
-    TIME_AHEAD: ("record_time_ahead", "record_time lies too far in the future"),
-    TIME_MISSING: ("record_time_missing", "record_time is null or missing, in scope bucket"),
-    ID_MISSING: ("id_missing", "a column of record_id is null or missing"),
+    LATE: ("late", "too late: the ids of its bucket of record_time are forgotten"),
+    TIME_AHEAD: ("record_time_ahead", "record_time is more than a day in the future"),
+    TIME_MISSING: ("record_time_missing", "expected a time, as it is record_time; found nothing"),
+    ID_MISSING: ("id_missing", "expected a value, as it is part of record_id; found nothing"),
 }
 SINK_REFUSES = "sink_refuses"
 OUTSIDE_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES})
@@ -254,13 +254,23 @@ class _Reader:
         h1, h2, shard = hashed.h1, hashed.h2, hashed.shard
         if not good.all():
             offsets = table.column(OFFSET).to_numpy()[~good]
-            block = block.without(offsets, [REASONS[code] for code in reason[~good].tolist()])
+            faults = self._faults(table.filter(pa.array(~good)), reason[~good])
+            block = block.without(offsets, faults)
             h1, h2, shard = h1[good], h2[good], shard[good]
             buckets = buckets[good] if buckets is not None else None
         if buckets is not None and len(buckets):
             self._note_buckets(buckets)
         self._ids.append((h1, h2, shard))
         return block
+
+    def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
+        """What is said of records without id, or of another time; each names its column."""
+        spec = self._job.spec
+        columns = np.full(len(reason), spec.record_time or "", object)
+        for name in reversed(spec.record_id or ()):
+            columns[(reason == ID_MISSING) & table.column(name).is_null().to_numpy()] = name
+        found = (REASONS[code] for code in reason.tolist())
+        return [(why, f"{name}: {said}") for name, (why, said) in zip(columns, found, strict=True)]
 
     def _note_buckets(self, buckets: np.ndarray) -> None:
         low, high = int(buckets.min()), int(buckets.max())

@@ -1,0 +1,85 @@
+"""What is wrong with a value, in the words of its user: `flight: expected a whole number, found
+"N/A"`. What is shown of a record is short, and holds no control characters.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from semel import limits
+
+_CUT = "..."
+_BITS_WRITTEN_OUT = 31
+YEARS = "a {} in the years 1 to 9999"
+TIME = "a time such as 2026-01-01T00:00:00Z"
+DATE = "a date such as 2026-01-31"
+BASE64 = "base64 with its padding"
+
+
+def misfit(place: str, expected: str, found: str) -> str:
+    """The sentence. `place` is a column, or something in it; `found` is as it is to be shown."""
+    return f"{place}: expected {expected}, found {found}"
+
+
+def shown(text: str) -> str:
+    """A text, cut and escaped, without quotes around it."""
+    cut = text[: limits.FOUND_CHARS_MAX]
+    if not cut.isprintable():
+        cut = "".join(map(_escaped, cut))
+    return cut + _CUT if len(text) > limits.FOUND_CHARS_MAX else cut
+
+
+def quoted(text: str) -> str:
+    """The same in quotes."""
+    cut = text[: limits.FOUND_CHARS_MAX]
+    if '"' in cut or "\\" in cut or not cut.isprintable():
+        cut = "".join("\\" + char if char in '"\\' else _escaped(char) for char in cut)
+    return f'"{cut}{_CUT}"' if len(text) > limits.FOUND_CHARS_MAX else f'"{cut}"'
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def all_quoted(texts: Iterable[str | None]) -> list[str]:
+    """The same of many."""
+    return ["nothing" if text is None else quoted(text) for text in texts]
+
+
+def expected(kind: pa.DataType) -> str:
+    """What a column of a type holds."""
+    if pa.types.is_integer(kind):
+        return "a whole number"
+    if pa.types.is_floating(kind):
+        return "a number"
+    if pa.types.is_boolean(kind):
+        return "true or false"
+    if pa.types.is_decimal(kind):
+        if not kind.scale:
+            return f"a whole number of at most {kind.precision} digits"
+        digits = f"{kind.precision} digits, {kind.scale} of them behind the point"
+        return f"a number of at most {digits}"
+    if pa.types.is_timestamp(kind):
+        return TIME
+    if pa.types.is_date(kind):
+        return DATE
+    if pa.types.is_binary(kind):
+        return BASE64
+    if pa.types.is_list(kind):
+        return "a list [...]"
+    if pa.types.is_nested(kind):
+        return "an object {...}"
+    return "text"
+
+
+def within(kind: pa.DataType) -> str:
+    """The same, for a number that its type is too small for."""
+    if pa.types.is_integer(kind):
+        bits = kind.bit_width - 1
+        if bits > _BITS_WRITTEN_OUT:
+            return f"a whole number from -2^{bits} to 2^{bits} - 1"
+        return f"a whole number from {-(1 << bits)} to {(1 << bits) - 1}"
+    if pa.types.is_floating(kind):
+        return f"a number up to {np.finfo(kind.to_pandas_dtype()).max:.2g}"
+    return expected(kind)
