@@ -82,7 +82,14 @@ REJECTED_DETAIL_CHARS_MAX = 200
 FOUND_CHARS_MAX = 40
 """Characters of a value that it shows: enough to see what it is, and little of what is private."""
 
-RECORD_SHOWN_BYTES = 256
+RECORD_SHOWN_CHARS = 100
+"""Characters of a record that are shown: a line of a log is 110, as Airflow's page wraps none."""
+
+LINES_NUMBERED_BYTES_MAX = 256 << 20
+"""Bytes before a record in which line ends are counted to tell its line's number: 0.1 s, of a
+compressed file a second. Behind that, its byte alone is told."""
+
+RECORD_SHOWN_BYTES = 512
 """Bytes of a record that are looked at to show its beginning."""
 
 KEYS_SAMPLE_RECORDS = 128
@@ -257,6 +264,12 @@ FIND_PLACES_MAX = 1_000
 
 BATCHES_SHOWN = 50
 """Batches that `semel batches` lists unless told otherwise."""
+
+LETTERS_SHOWN = 20
+"""Dead letters that `semel letters` prints unless told otherwise: three lines each."""
+
+LETTERS_SHOWN_MAX = 10_000
+"""Dead letters that it prints at most: they are in memory; a file of them is Parquet."""
 
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, from the newest on."""

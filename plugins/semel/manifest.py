@@ -53,11 +53,23 @@ def staged_files(plain: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A record that was set aside: its split, and its offset in the source; what was wrong, and its
+    beginning as it is shown (both empty where no text of records is told).
+    """
+
+    split: int
+    offset: int
+    detail: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitReport:
     """What one split came to. `digest` covers the bytes that were read and what became of them.
 
-    Its valid rows begin at `spill_row` of the task's spill. `kept` is a file with a mask of all
-    rows of the spill, for transforms.
+    `samples` has one record for each of the `reasons`. Its valid rows begin at `spill_row` of the
+    task's spill. `kept` is a file with a mask of all rows of the spill, for transforms.
     """
 
     split: int
@@ -72,7 +84,7 @@ class SplitReport:
     bucket_max: int | None = None
     bucket_open_min: int | None = None
     reasons: dict[str, int] = field(default_factory=dict)
-    example: str | None = None
+    samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
     def to_bytes(self) -> bytes:
@@ -83,6 +95,7 @@ class SplitReport:
         plain = json.loads(data)
         plain["counts"] = Counts(**plain["counts"])
         plain["ignored"] = Ignored(**plain["ignored"])
+        plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
         plain["files"] = staged_files(plain["files"])
         return cls(**plain)
 

@@ -86,8 +86,7 @@ class Staged:
     found: bool
     counts: Counts = Counts()
     files: int = 0
-    reasons: dict[str, int] | None = None
-    example: str | None = None
+    aside: account.SetAside | None = None
     ignored: Ignored = Ignored()
 
 
@@ -273,7 +272,7 @@ def _seal(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
             f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
-    reasons, example = account.reasons_of(spec, batch, outcome.reports, counts)
+    aside = account.set_aside(job, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):
@@ -305,8 +304,7 @@ def _seal(
         found=False,
         counts=counts,
         files=len(manifest),
-        reasons=reasons,
-        example=example,
+        aside=aside,
         ignored=account.ignored_of(spec, outcome.reports),
     )
 

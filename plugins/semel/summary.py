@@ -139,9 +139,8 @@ def stage(answer: "Staged") -> str:
         lines = [f"staged, not committed: {attempt}, by an earlier stage"]
         return "\n".join([*lines, *counts(answer.counts), "next: commit"])
     lines = [f"staged, not committed: {attempt}", *counts(answer.counts)]
-    if answer.reasons:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in answer.reasons.items())
-        lines.append(f"quarantined because: {reasons}; the first: {answer.example}")
+    if answer.aside and answer.aside.samples:
+        lines += ["set aside:", *(f"  {line}" for line in answer.aside.samples)]
     if answer.ignored.keys:
         lines.append(_ignored(answer.ignored))
     lines += [f"wrote {_count(answer.files, 'file')} that no reader sees yet", "next: commit"]

@@ -72,7 +72,7 @@ def test_no_text_of_records_is_told(bench: Workbench, ledger: Ledger, line: byte
     bench.write("in/a.jsonl", [line.replace(b"%b", secret)])
     spec = bench.spec(limits={"quarantine_ratio_max": 0.1, "log_samples": False})
     said: list[str] = []
-    with pytest.raises(LimitError, match=r"a\.jsonl' byte 0: \w+") as caught:
+    with pytest.raises(LimitError, match=r"\n\w+ 1: '.*a\.jsonl' line 1 \(byte 0\)\n\w") as caught:
         run_batch(ledger, spec, "r1", LocalEngine(), log=said.append)
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
     batch = plan(ledger, spec, "r1").batch.batch_id

@@ -171,7 +171,7 @@ def test_what_the_table_will_refuse_is_a_dead_letter(
     bench.write("in/a.jsonl", [*events(0, 10), *bad])
     done = run(ledger, spec, "r1")
     assert there(table) == ids(0, 10)
-    assert done.staged.reasons == {"sink_refuses": 3}
+    assert done.staged.aside.reasons == {"sink_refuses": 3}
     proven(spec)
     # It was never registered: corrected, it passes.
     bench.write("in/b.jsonl", [{"id": "x", "n": 1}])

@@ -94,7 +94,10 @@ def test_what_is_refused_early_is_refused_by_the_count(
 def test_bad_all_through_is_refused(small: None, tmp_path: Path) -> None:
     """The message says how many there are at least and at most, and what to do."""
     job = job_of(tmp_path, [b"{\n" * 1_000], ratio_max=0.05)
-    said = r"batch 1: of at most 1001 records at least \d+ would .*'malformed'.*0\.jsonl' byte 0"
+    said = (
+        r"batch 1: of at most 1,001 records at least \d+ would [^\n]*\n"
+        r"malformed \d+, one of them: '.*0\.jsonl' byte 0\n    not JSON.*\n    {\n"
+    )
     with pytest.raises(LimitError, match=said):
         check_sample(job)
     assert refused(job_of(tmp_path, [b"{\n" * 1_000], ratio_max=0.05, gzipped=True))

@@ -33,6 +33,7 @@ COMMANDS = {
     "batches": "semel.cli.look:batches",
     "show": "semel.cli.look:show",
     "find": "semel.cli.look:find",
+    "letters": "semel.cli.letters:letters",
     "gaps": "semel.cli.look:gaps",
     "audit": "semel.cli.look:audit",
     "accept": "semel.cli.mend:accept",

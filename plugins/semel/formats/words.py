@@ -10,6 +10,7 @@ import pyarrow as pa
 from semel import limits
 
 _CUT = "..."
+_RECORD_CHARS = limits.RECORD_SHOWN_CHARS + len(_CUT)
 _BITS_WRITTEN_OUT = 31
 YEARS = "a {} in the years 1 to 9999"
 TIME = "a time such as 2026-01-01T00:00:00Z"
@@ -22,12 +23,20 @@ def misfit(place: str, expected: str, found: str) -> str:
     return f"{place}: expected {expected}, found {found}"
 
 
-def shown(text: str) -> str:
+def shown(text: str, chars_max: int = limits.FOUND_CHARS_MAX) -> str:
     """A text, cut and escaped, without quotes around it."""
-    cut = text[: limits.FOUND_CHARS_MAX]
+    cut = text[:chars_max]
     if not cut.isprintable():
         cut = "".join(map(_escaped, cut))
-    return cut + _CUT if len(text) > limits.FOUND_CHARS_MAX else cut
+    return cut + _CUT if len(text) > chars_max else cut
+
+
+def record(raw: bytes) -> str:
+    """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
+    text = raw[: limits.RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
+    text = shown(text, limits.RECORD_SHOWN_CHARS)
+    # What was escaped is longer.
+    return text if len(text) <= _RECORD_CHARS else text[: limits.RECORD_SHOWN_CHARS] + _CUT
 
 
 def quoted(text: str) -> str:

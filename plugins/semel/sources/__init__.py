@@ -285,6 +285,14 @@ class Source(Protocol):
         """The bytes of a split whose claim `joins`. SourceError as in `read`."""
         ...
 
+    def lines_of(
+        self, claim: Claim, positions: Sequence[int], batch_id: int
+    ) -> list[int | None]:
+        """The numbers, from 1 on, of the lines at ascending positions of a claim. None: what was
+        claimed is not there any more, it has no lines, or counting them takes too long.
+        """
+        ...
+
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """A number that the split's records cannot be more than; None: that takes too long."""
         ...

@@ -1,38 +1,75 @@
 """What a job's reports come to: why records were set aside, and the digest of what was read."""
 
 import json
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import xxhash
 
-from semel.batch import Batch, Counts, Ignored
+from semel.batch import Counts, Ignored
 from semel.errors import LimitError
-from semel.manifest import SplitReport
+from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob
 from semel.steps.read import OUTSIDE_REASONS
 
 
-def reasons_of(
-    spec: Spec, batch: Batch, reports: list[SplitReport], counts: Counts
-) -> tuple[dict[str, int], str | None]:
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """Why records were set aside: how many for each reason, and a few lines that show one."""
+
+    reasons: dict[str, int]
+    samples: tuple[str, ...] = ()
+
+
+def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
     """Why records were set aside. LimitError when it is a larger share than declared."""
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
+    samples: dict[str, Sample] = {}
     for report in reports:
-        for reason, count in report.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + count
-    example = next((r.example for r in reports if r.example), None)
-    ratio_max = spec.limits.quarantine_ratio_max
+        reasons.update(report.reasons)
+        samples = report.samples | samples
+    found = SetAside(reasons=dict(reasons), samples=tuple(samples_of(job, reasons, samples)))
     # Keeps S16.
-    if counts.quarantined > ratio_max * counts.records_read:
-        raise LimitError(
-            f"batch {batch.batch_id}: {counts.quarantined} of {counts.records_read} records would "
-            f"be quarantined ({reasons}), more than limits.quarantine_ratio_max {ratio_max}; the "
-            f"first: {example}. Mend the source or the schema, or raise the limit, then run stage "
-            "again"
-        )
-    return reasons, example
+    if counts.quarantined > job.spec.limits.quarantine_ratio_max * counts.records_read:
+        share = f"{counts.quarantined:,} of {counts.records_read:,} records"
+        raise too_many(job, f"{share} would be quarantined", found.samples)
+    return found
+
+
+def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
+    """The error that says so: the fact, one record for each reason, and what to do."""
+    limit = f"limits.quarantine_ratio_max {job.spec.limits.quarantine_ratio_max}"
+    lines = [f"batch {job.batch_id}: {fact}, more than {limit} allows"]
+    lines += samples
+    lines += [
+        "Nothing of it is visible. Correct the file or the pipeline's YAML, then clear the whole",
+        f"run, or repeat its `semel run {job.spec.name}`: the batch is planned anew. Or raise",
+        "limits.quarantine_ratio_max, and run stage again",
+    ]
+    return LimitError("\n".join(lines))
+
+
+def samples_of(
+    job: StageJob, reasons: Mapping[str, int], samples: Mapping[str, Sample]
+) -> Iterator[str]:
+    """One record for each reason, as lines: how many, where, what is wrong with it, its text."""
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        sample = samples[reason]
+        claim = job.splits[sample.split].claim
+        (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
+        first = "" if count == 1 else ", one of them"
+        yield f"{reason} {count:,}{first}: {claim.name!r} {place(line, sample.offset)}"
+        if sample.text:
+            yield f"    {sample.detail}"
+            yield f"    {sample.text}"
+
+
+def place(line: int | None, offset: int) -> str:
+    """Where a record is in its source: the number of its line, from 1 on, where that is known."""
+    return f"line {line:,} (byte {offset})" if line else f"byte {offset}"
 
 
 def ignored_of(spec: Spec, reports: list[SplitReport]) -> Ignored:

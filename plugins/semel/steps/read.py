@@ -16,9 +16,10 @@ import xxhash
 from semel import limits
 from semel.batch import Counts, Ignored
 from semel.catalog.ids import hash_ids, seconds_of
+from semel.formats import words
 from semel.formats.lines import Fault
 from semel.formats.records import OFFSET, REJECTED, Block, printable
-from semel.manifest import SplitReport
+from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
 from semel.steps.job import Split, StageJob, output_columns
@@ -121,21 +122,21 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> R
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How many records were good, and why others were rejected; one of these, in words.
+    """How many records were good, and why others were rejected; one of these for each reason.
 
     `ignored` are keys that nobody declared.
     """
 
     kept: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    example: str | None = None
+    samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             kept=self.kept + other.kept,
             reasons=self.reasons + other.reasons,
-            example=self.example or other.example,
+            samples=other.samples | self.samples,
             ignored=self.ignored + other.ignored,
         )
 
@@ -195,7 +196,7 @@ class _Reader:
             bucket_max=self._bucket_max,
             bucket_open_min=self._bucket_open_min,
             reasons=dict(tally.reasons),
-            example=tally.example,
+            samples=tally.samples,
             ignored=tally.ignored,
         )
         return Read(report=report, ids=self._by_shard())
@@ -208,17 +209,27 @@ class _Reader:
 
     def tally_of(self, block: Block) -> Tally:
         """What became of a block's records."""
-        example = None
-        if block.faults:
-            first = min(block.faults)
-            reason, detail = block.faults[first]
-            example = f"{self._split.claim.name!r} byte {block.lines.offsets[first]}: {reason}"
-            if self._job.spec.limits.log_samples:
-                example += f" ({printable(detail)})"
-        reasons = Counter(str(reason) for reason, _ in block.faults.values())
+        reasons: Counter[str] = Counter()
+        firsts: dict[str, int] = {}
+        for at, (reason, _) in block.faults.items():
+            reasons[str(reason)] += 1
+            firsts[str(reason)] = min(at, firsts.get(str(reason), at))
         return Tally(
-            kept=block.table.num_rows, reasons=reasons, example=example, ignored=block.ignored
+            kept=block.table.num_rows,
+            reasons=reasons,
+            samples={reason: self._sample(block, at) for reason, at in firsts.items()},
+            ignored=block.ignored,
         )
+
+    def _sample(self, block: Block, at: int) -> Sample:
+        lines = block.lines
+        sample = Sample(split=self._split.number, offset=int(lines.offsets[at]))
+        if not self._job.spec.limits.log_samples:
+            return sample
+        start = int(lines.starts[at])
+        end = min(int(lines.ends[at]), start + limits.RECORD_SHOWN_BYTES)
+        text = words.record(bytes(memoryview(lines.data)[start:end]))
+        return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
     # Keeps S27.
     def _takeable(self, block: Block) -> Block:

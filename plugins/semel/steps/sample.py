@@ -15,6 +15,7 @@ from functools import partial, reduce
 
 from semel import limits
 from semel.errors import LimitError
+from semel.steps.account import samples_of, too_many
 from semel.steps.job import Split, Splits, StageJob
 from semel.steps.read import Tally, judge_split
 
@@ -70,9 +71,6 @@ def _records_max(job: StageJob) -> int | None:
 
 
 def _refusal(job: StageJob, found: Tally, records_max: int) -> LimitError:
-    return LimitError(
-        f"batch {job.batch_id}: of at most {records_max} records at least {found.quarantined} "
-        f"would be quarantined ({dict(found.reasons)}), more than limits.quarantine_ratio_max "
-        f"{job.spec.limits.quarantine_ratio_max}; one of them: {found.example}. The others were "
-        "not read. Mend the source or the schema, or raise the limit, then run stage again"
-    )
+    least = f"of at most {records_max:,} records at least {found.quarantined:,}"
+    samples = [*samples_of(job, found.reasons, found.samples), "The others were not read."]
+    return too_many(job, f"{least} would be quarantined", samples)

@@ -1,7 +1,7 @@
 """Files as a source: a source partition is a generation of a file, and a position a byte of it."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -105,6 +105,11 @@ class FilesSource:
             text = file.read(split.end - split.start)
         self._still_there(claim, batch_id)
         return text
+
+    def lines_of(
+        self, claim: Claim, positions: Sequence[int], batch_id: int
+    ) -> list[int | None]:
+        return claimed.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """Its line ends, and one more where a claim ends without."""

@@ -5,8 +5,8 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -206,3 +206,35 @@ def line_ends(claim: ClaimedFile, start: int, end: int, root: Path, batch_id: in
     except (EOFError, zlib.error, gzip.BadGzipFile):
         return None  # The job says what is wrong with it.
     return found if bool(left) == claim.packed else None
+
+
+def lines_of(
+    claim: ClaimedFile, positions: Sequence[int], root: Path, batch_id: int
+) -> list[int | None]:
+    """The numbers, from 1 on, of the lines that ascending positions are in. None: the claim's
+    content is not there any more, or too much lies before.
+    """
+    known: list[int | None] = []
+    if not claim.packed:
+        with suppress(OSError, SourceError, EOFError, zlib.error):
+            # A packed file is not unpacked twice for this.
+            if is_gzip(claim.path) or not _trouble(claim, root, batch_id):
+                with claimed_bytes(claim, root, batch_id) as file:
+                    known.extend(_line_numbers(file, positions))
+    return [*known, *[None] * (len(positions) - len(known))]
+
+
+def _line_numbers(file: BinaryIO, positions: Sequence[int]) -> Iterator[int]:
+    """For each position, one more than the line ends before it; ends where that takes too long."""
+    buffer = memoryview(bytearray(limits.COUNTED_BYTES))
+    at = ends = 0
+    for position in positions:
+        if position > limits.LINES_NUMBERED_BYTES_MAX:
+            return
+        while left := position - at:
+            size = file.readinto(buffer[: min(left, len(buffer))])
+            if not size:
+                return
+            ends += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, size) == _LINE_END))
+            at += size
+        yield ends + 1

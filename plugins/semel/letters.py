@@ -1,0 +1,156 @@
+"""letters: the records that finalized batches set aside. Reads markers and the archive alone."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from semel.errors import TerminalError
+from semel.formats import words
+from semel.formats.lines import Reason
+from semel.manifest import Kind
+from semel.reader import MarkedFile, Marker, markers_of
+from semel.sinks import archive
+from semel.sources.declared import open_source
+from semel.spec.pipeline import Spec
+from semel.steps.read import REASONS, SINK_REFUSES
+
+REFUSED = str(Kind.REFUSED)
+"""The reason of rows that a table refused, and a person kept apart (`semel accept --refused`)."""
+
+KNOWN = (*map(str, Reason), *(reason for reason, _ in REASONS.values()), SINK_REFUSES, REFUSED)
+"""All reasons that there are."""
+
+_COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A record that was set aside. `detail` and `text` are empty with limits.log_samples: false.
+
+    `line` is its line's number in `source`, where that file is still there and unchanged; `offset`
+    its first byte. A refused row has them only with sink.position_columns. `file` is where it is
+    kept.
+    """
+
+    batch_id: int
+    source: str | None
+    line: int | None
+    offset: int | None
+    reason: str
+    detail: str
+    text: str
+    file: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters:
+    """The answer. `total` counts also those that are not shown, in so many `batches`."""
+
+    pipeline: str
+    letters: tuple[Letter, ...]
+    total: int
+    batches: int
+    folder: Path
+
+
+def letters(
+    spec: Spec, *, batch_id: int | None = None, reason: str | None = None, count: int
+) -> Letters:
+    """The newest dead letters, at most `count`: the last batch first, each in source order.
+
+    TerminalError: the batch is not finalized. CorruptionError: a marker is damaged.
+    """
+    found = markers_of(spec)
+    if batch_id is not None:
+        found = [marker for marker in found if marker.batch_id == batch_id]
+        if not found:
+            raise TerminalError(
+                f"batch {batch_id} is no finalized batch of {spec.name}; `semel show {batch_id}` "
+                f"says what it is, `semel batches {spec.name}` lists all"
+            )
+    shown: list[Letter] = []
+    total = batches = 0
+    for marker in reversed(found):
+        held = 0
+        for file in (*marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)):
+            there = _count(marker, file, reason)
+            if there and len(shown) < count:
+                shown += _read(spec, marker, file, reason, count - len(shown))
+            held += there
+        total, batches = total + held, batches + (held > 0)
+    return Letters(
+        pipeline=spec.name,
+        letters=tuple(_numbered(spec, found, shown)),
+        total=total,
+        batches=batches,
+        folder=archive.of(spec) / str(Kind.DEAD_LETTERS),
+    )
+
+
+def _count(marker: Marker, file: MarkedFile, reason: str | None) -> int:
+    if file.kind is Kind.REFUSED:
+        return file.records if reason in (None, REFUSED) else 0
+    if reason is None:
+        return file.records
+    wanted = pc.field("reason") == reason
+    return ds.dataset(marker.path_of(file), format="parquet").count_rows(filter=wanted)
+
+
+def _read(
+    spec: Spec, marker: Marker, file: MarkedFile, reason: str | None, count: int
+) -> Iterator[Letter]:
+    path = marker.path_of(file)
+    kept = ds.dataset(path, format="parquet")
+    told = spec.limits.log_samples
+    names = {claim.source_partition_id: claim.name for claim in marker.claims}
+    if file.kind is Kind.REFUSED:
+        rows = kept.head(count).to_pylist()
+        rows = map(_refused_row, rows)
+    else:
+        wanted = pc.field("reason") == reason if reason else None
+        rows = kept.head(count, columns=list(_COLUMNS), filter=wanted).to_pylist()
+    for row in rows:
+        yield Letter(
+            batch_id=marker.batch_id,
+            source=names.get(row["source_partition_id"]),
+            line=None,
+            offset=row["offset"],
+            reason=row["reason"],
+            detail=row["detail"] if told else "",
+            text=words.record(row["raw"]) if told else "",
+            file=path,
+        )
+
+
+def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the output that a table refused, as a dead letter."""
+    row, detail = dict(row), row.pop("_semel_refusal")
+    return {
+        "source_partition_id": row.get("_semel_source"),
+        "offset": row.get("_semel_offset"),
+        "reason": REFUSED,
+        "detail": detail,
+        "raw": json.dumps(row, default=str, ensure_ascii=False).encode(),
+    }
+
+
+def _numbered(spec: Spec, found: list[Marker], shown: list[Letter]) -> Iterator[Letter]:
+    """The letters with their lines' numbers. Those of one file are counted together."""
+    claims = {marker.batch_id: marker.claims for marker in found}
+    source = open_source(spec)
+    for (batch_id, name), group in groupby(shown, attrgetter("batch_id", "source")):
+        some = list(group)
+        offsets = sorted({one.offset for one in some if one.offset is not None})
+        lines: dict[int, int | None] = {}
+        for claim in claims[batch_id]:
+            if claim.name == name:
+                own = [offset for offset in offsets if claim.start <= offset < claim.end]
+                lines |= zip(own, source.lines_of(claim, own, batch_id), strict=True)
+        yield from (replace(one, line=lines.get(one.offset)) for one in some)

@@ -1,0 +1,171 @@
+"""What is told of records that were set aside: samples in errors and summaries, `semel letters`."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+from fix_account import ids, settled
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import limits, summary
+from semel.cli import main
+from semel.errors import LimitError, TerminalError
+from semel.ledger import Ledger
+from semel.letters import letters
+from semel.plan import plan
+from semel.sinks import archive
+from semel.stage import stage
+from test_bad_records import run
+
+BAD = [b'{"id":"x","n":"N/A"}', b'{"id":"y"', b'{"id":"z\xe9","n":1}', b'{"n":1}']
+SAID = {
+    "type_mismatch": 'n: expected a whole number, found "N/A"',
+    "malformed": 'not JSON: cut off behind {"id":"y"',
+    "encoding": "expected text in UTF-8, found the byte 0xe9 at byte 8 of the record",
+    "id_missing": "id: expected a value, as it is part of record_id; found nothing",
+}
+
+
+def test_one_of_each_reason_is_told_as_the_batch_fails(bench: Workbench, ledger: Ledger) -> None:
+    """The error shows how many there are for each reason, and one: file, line, fault and text."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.01})
+    bench.write("in/a.jsonl", [*events(0, 5), *BAD, BAD[0]])
+    with pytest.raises(LimitError) as caught:
+        run(ledger, spec, "r1")
+    said = str(caught.value).splitlines()
+    assert said[0].startswith("batch 1: 5 of 10 records would be quarantined, more than limits.")
+    path = bench.data / "in" / "a.jsonl"
+    start = path.read_bytes().index(BAD[0])
+    assert said[1:4] == [
+        f"type_mismatch 2, one of them: '{path}' line 6 (byte {start})",
+        f"    {SAID['type_mismatch']}",
+        f"    {BAD[0].decode()}",
+    ]
+    assert {re.match(r"\w+", line)[0] for line in said[1:13:3]} == set(SAID)
+    assert '    {"id":"z\\xe9","n":1}' in said
+    assert all(len(line) <= 110 for line in said if str(path) not in line)
+
+
+@pytest.mark.parametrize("how", ["file", "declaration", "limit"])
+def test_the_advice_of_too_many_bad_records_works(
+    bench: Workbench, ledger: Ledger, how: str
+) -> None:
+    """Each way that the error names leads to a finalized batch, by the same request."""
+    kinds = {"schema": {"id": "string", "n": "boolean"}}
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.1}, source=kinds)
+    bench.write("in/a.jsonl", events(0, 8))
+    with pytest.raises(LimitError, match="`semel run events`: the batch is planned anew. Or raise"):
+        run(ledger, spec, "cli")
+    if how == "file":
+        bench.write("in/a.jsonl", [{"id": event["id"], "n": True} for event in events(0, 8)])
+    elif how == "declaration":
+        spec = bench.spec(limits={"quarantine_ratio_max": 0.1})
+    else:
+        spec = bench.spec(limits={"quarantine_ratio_max": 1.0}, source=kinds)
+        stage(ledger, spec, 1, LocalEngine(), print)
+    done = run(ledger, spec, "cli")
+    assert done.plan.batch.ordinal == (1 if how == "limit" else 2)
+    assert settled(spec).ids == ([] if how == "limit" else ids(0, 8))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_letters_say_where_and_why(bench: Workbench, ledger: Ledger, packed: bool) -> None:
+    """File, line, byte, reason, fault and text of each, also within a packed file."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0}, source={"path": "in/*"})
+    data = b"\n".join([b"", *BAD, b""])
+    path = bench.data / "in" / ("a.jsonl.gz" if packed else "a.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    run(ledger, spec, "r1")
+    found = letters(spec, count=10)
+    assert (found.total, found.batches) == (4, 1)
+    assert [(one.line, one.offset) for one in found.letters] == [
+        (2 + at, data.index(raw)) for at, raw in enumerate(BAD)
+    ]
+    assert [(one.reason, one.detail) for one in found.letters] == list(SAID.items())
+    texts = [raw.decode(errors="backslashreplace") for raw in BAD]
+    assert [one.text for one in found.letters] == texts
+    assert {one.source for one in found.letters} == {str(path)}
+
+
+def test_letters_are_the_newest_of_what_is_asked_for(bench: Workbench, ledger: Ledger) -> None:
+    """The last batch first; by batch, by reason, and no more than so many; all are counted."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
+    for name in "abc":
+        bench.write(f"in/{name}.jsonl", [*BAD, BAD[0]])
+        run(ledger, spec, f"r{name}")
+    newest = letters(spec, count=7)
+    assert [one.batch_id for one in newest.letters] == [3] * 5 + [2] * 2
+    assert (newest.total, newest.batches) == (15, 3)
+    some = letters(spec, batch_id=2, reason="type_mismatch", count=1)
+    assert [(one.batch_id, one.line) for one in some.letters] == [(2, 1)]
+    assert (some.total, some.batches) == (2, 1)
+    with pytest.raises(TerminalError, match="batch 9 is no finalized batch of events; `semel show"):
+        letters(spec, batch_id=9, count=1)
+
+
+def test_lines_are_counted_only_where_they_can_be(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far into a file, in one that was edited, or is gone: the byte alone is told."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
+    path = bench.write("in/a.jsonl", [*events(0, 3), *BAD])
+    run(ledger, spec, "r1")
+
+    def lines() -> list[int | None]:
+        return [one.line for one in letters(spec, count=10).letters]
+
+    assert lines() == [4, 5, 6, 7]
+    start = path.read_bytes().index(BAD[2])
+    monkeypatch.setattr(limits, "LINES_NUMBERED_BYTES_MAX", start - 1)
+    assert lines() == [4, 5, None, None]
+    path.write_bytes(path.read_bytes().replace(b'"y"', b'"q"'))
+    assert lines() == [None] * 4
+    path.unlink()
+    assert lines() == [None] * 4
+    assert all(one.offset is not None for one in letters(spec, count=10).letters)
+
+
+def test_letters_on_the_command_line(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text and JSON; an unknown reason is a wrong command line; its next command works."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
+
+    def said(*words: str, code: int = 0) -> str:
+        assert main(["letters", "events", *words]) == code
+        return capsys.readouterr().out
+
+    assert said() == "events has no dead letters\n"
+    path = bench.write("in/a.jsonl", [b"\x1b[31m", b'{"id":"' + b"x" * 300, *BAD])
+    run(ledger, spec, "r1")
+    out = said("--count", "2").splitlines()
+    assert out[0] == f"batch 1, {str(path)!r} line 1 (byte 0): malformed"
+    assert out[1:3] == [
+        "    expected a JSON object {...}, found \\x1b[31m", "    \\x1b[31m",
+    ]  # fmt: skip
+    assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
+    assert out[6] == "2 of 6 dead letters of events, in 1 batches; the newest first"
+    assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
+    words = out[8].removeprefix("next: semel letters events ").split()
+    assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
+    assert "there are malformed, " in json.loads(said("--reason", "x", "--json", code=2))["message"]
+    assert "no dead letters (late)" in said("--reason", "late")
+
+
+def test_no_text_of_letters_is_told(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With log_samples: false the places and reasons are told, and where the texts are kept."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
+    bench.write("in/a.jsonl", [b'{"id":"jane@example.org","n":"x"}'])
+    batch = plan(ledger, spec, "r1").batch.batch_id
+    told = summary.stage(stage(ledger, spec, batch, LocalEngine(), print))
+    assert "type_mismatch 1: " in told and "line 1 (byte 0)" in told and "jane" not in told
+    run(ledger, spec, "r1")
+    for words in ([], ["--json"]):
+        assert main(["letters", "events", *words]) == 0
+        out = capsys.readouterr().out
+        assert "type_mismatch" in out and "jane" not in out and "expected" not in out
