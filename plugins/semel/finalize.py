@@ -10,7 +10,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,16 @@ _ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
 
 @dataclass(frozen=True, kw_only=True)
 class Finalized:
-    """The answer of finalize. `found`: it had been finalized before."""
+    """The answer of finalize. `found`: it had been finalized before. `kept`: patterns of the files
+    that hold its dead letters and decisions.
+    """
 
     batch: Batch
     found: bool
     counts: Counts
     files: int = 0
     marker: Path | None = None
+    kept: dict[str, Path] = field(default_factory=dict)
 
 
 def finalize(
@@ -81,9 +84,17 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = archive.marker(root, batch_id)
+    done = Finalized(
+        batch=batch,
+        found=True,
+        counts=counts,
+        files=len(files),
+        marker=marker,
+        kept=archive.all_kept(root, {file.kind for file in files}, batch_id),
+    )
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
-        return Finalized(batch=batch, found=True, counts=counts, files=len(files), marker=marker)
+        return done
     looks = Looks()
     sink = open_sink(spec, pipeline.sink_address, looks)
     faults.point("finalize.before_publish")
@@ -110,7 +121,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     _mark(marker, content)
     faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
-        done = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
+        changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
         now = row(connection, "finalize", "batch_status", batch_id=batch_id)
         faults.point("finalize.before_finalized")
     faults.point("finalize.after_finalized")
@@ -122,9 +133,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     # Keeps F8.
     remove_folder(archive.attempt(root, batch_id, won["fence"]))
     faults.point("finalize.after_clean")
-    return Finalized(
-        batch=batch, found=done is None, counts=counts, files=len(files), marker=marker
-    )
+    return replace(done, found=changed is None)
 
 
 def _won(spec: Spec, batch: Batch, won: Row, files: list[ManifestFile]) -> Won:

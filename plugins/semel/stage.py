@@ -14,7 +14,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Protocol
@@ -79,7 +79,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """The answer of stage. `attempt` is None when the batch has committed already."""
+    """The answer of stage. `attempt` is None when the batch has committed already. `kept`: as
+    `Finalized` has it, once it is finalized.
+    """
 
     batch: Batch
     attempt: Attempt | None
@@ -87,6 +89,7 @@ class Staged:
     counts: Counts = Counts()
     files: int = 0
     aside: account.SetAside | None = None
+    kept: dict[str, Path] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
 
@@ -285,7 +288,8 @@ def _seal(
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
     digest = account.input_digest(job, outcome.reports)
     manifest = list(_final_names(sink, pipeline, batch, attempt, staged))
-    check_links_of((f.path for f in staged), Path(pipeline.archive_path))
+    root = Path(pipeline.archive_path)
+    check_links_of((f.path for f in staged), root)
     # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
@@ -305,6 +309,7 @@ def _seal(
         counts=counts,
         files=len(manifest),
         aside=aside,
+        kept=archive.all_kept(root, {file.kind for file in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
     )
 

@@ -3,7 +3,9 @@
 Used by the command line and by the Airflow tasks alike, so that both say the same.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
@@ -141,6 +143,7 @@ def stage(answer: "Staged") -> str:
     lines = [f"staged, not committed: {attempt}", *counts(answer.counts)]
     if answer.aside and answer.aside.samples:
         lines += ["set aside:", *(f"  {line}" for line in answer.aside.samples)]
+    lines += [f"finalize keeps {what} in {where}" for what, where in _kept(answer.kept)]
     if answer.ignored.keys:
         lines.append(_ignored(answer.ignored))
     lines += [f"wrote {_count(answer.files, 'file')} that no reader sees yet", "next: commit"]
@@ -171,8 +174,10 @@ def finalize(answer: "Finalized") -> str:
     else:
         lines = [f"finalized: {_batch(answer.batch)}, {_count(answer.files, 'file')}"]
     lines += counts(answer.counts)
+    lines += [f"{what}: {where}" for what, where in _kept(answer.kept)]
     if answer.counts.quarantined or answer.counts.late:
-        lines.append("the quarantined records are kept, with reason and position, as dead letters")
+        of = f"{answer.batch.spec['name']} --batch {answer.batch.batch_id}"
+        lines.append(f"what was set aside, and why: semel letters {of}")
     lines += [f"marker: {answer.marker}", "next: nothing; readers see this batch, whole"]
     return "\n".join(lines)
 
@@ -246,6 +251,10 @@ def counts(found: Counts) -> list[str]:
         f"  quarantined               {found.quarantined:>13,}",
         f"  late                      {found.late:>13,}",
     ]
+
+
+def _kept(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
+    return [(kind.replace("_", " "), pattern) for kind, pattern in files.items()]
 
 
 def size(count: int) -> str:

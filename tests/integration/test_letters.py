@@ -12,6 +12,7 @@ from fix_pipelines import Workbench, events
 from semel import limits, summary
 from semel.cli import main
 from semel.errors import LimitError, TerminalError
+from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.letters import letters
 from semel.plan import plan
@@ -169,3 +170,28 @@ def test_no_text_of_letters_is_told(
         assert main(["letters", "events", *words]) == 0
         out = capsys.readouterr().out
         assert "type_mismatch" in out and "jane" not in out and "expected" not in out
+
+
+def test_summaries_name_what_is_kept(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """stage and finalize name the files of dead letters and decisions where a batch has some; the
+    command that finalize prints shows them. A batch without any says nothing of them.
+    """
+    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
+    bench.write("in/a.jsonl", [*events(0, 3), *events(0, 1), BAD[0]])
+    done = run(ledger, spec, "r1")
+    staged, finalized = summary.stage(done.staged), summary.finalize(done.finalized)
+    for kind, files in (("dead letters", "dead_letters"), ("decisions", "decisions")):
+        pattern = archive.of(spec) / files / "b00000001-*.parquet"
+        assert len(list(pattern.parent.glob(pattern.name))) == 1
+        assert f"finalize keeps {kind} in {pattern}\n" in staged
+        assert f"{kind}: {pattern}\n" in finalized
+    again = summary.finalize(finalize(ledger, spec, 1))
+    assert again.splitlines()[1:] == finalized.splitlines()[1:]
+    words = re.search(r"^what was set aside, and why: semel (.*)$", finalized, re.MULTILINE)[1]
+    assert main(words.split()) == 0 and "line 5" in capsys.readouterr().out
+    bench.write("in/b.jsonl", events(3, 5))
+    clean = run(ledger, spec, "r2")
+    assert "keeps" not in summary.stage(clean.staged)
+    assert "letters" not in summary.finalize(clean.finalized)

@@ -7,10 +7,12 @@ cannot get a name in the other, and where earlier versions put it.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from semel import settings
 from semel.errors import TerminalError
+from semel.manifest import Kind
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import ARCHIVES
 
@@ -82,3 +84,10 @@ def marker(archive: Path, batch_id: int) -> Path:
 def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
     """The final name of a `decisions`, `dead_letters`, `ids` or `claims` file."""
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"
+
+
+def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
+    """Patterns of a batch's files, for a person: those of records that are no rows, as far as it
+    has such kinds."""
+    shown = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
+    return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in shown}
