@@ -65,7 +65,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
         places=(
             *(p for m in found for p in _in_output(m, wanted)),
             *(p for m in found for p in _in_decisions(m, wanted)),
-            *(p for m in found for p in _in_letters(m, wanted)),
+            *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
         )[: limits.FIND_PLACES_MAX],
         batches=len(found),
         in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
@@ -171,8 +171,11 @@ def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
             )
 
 
-def _in_letters(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
-    """Dead letters whose bytes hold every value: they need not be readable as records."""
+def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Iterator[Place]:
+    """Dead letters whose bytes hold every value: they need not be readable as records.
+
+    `told`: what was wrong may be said, which shows a part of the record.
+    """
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
@@ -185,7 +188,7 @@ def _in_letters(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
                         file=file.path,
                         source=_path(marker, row["source_partition_id"]),
                         offset=row["offset"],
-                        detail=f"{row['reason']}: {row['detail']}",
+                        detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
                     )
 
 

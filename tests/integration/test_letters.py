@@ -148,7 +148,7 @@ def test_letters_on_the_command_line(
         "    expected a JSON object {...}, found \\x1b[31m", "    \\x1b[31m",
     ]  # fmt: skip
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
-    assert out[6] == "2 of 6 dead letters of events, in 1 batches; the newest first"
+    assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
     assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
     words = out[8].removeprefix("next: semel letters events ").split()
     assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
@@ -166,8 +166,8 @@ def test_no_text_of_letters_is_told(
     told = summary.stage(stage(ledger, spec, batch, LocalEngine(), print))
     assert "type_mismatch 1: " in told and "line 1 (byte 0)" in told and "jane" not in told
     run(ledger, spec, "r1")
-    for words in ([], ["--json"]):
-        assert main(["letters", "events", *words]) == 0
+    for words in (["letters", "events"], ["letters", "events", "--json"], ["find", "events", "x"]):
+        assert main(words) == 0
         out = capsys.readouterr().out
         assert "type_mismatch" in out and "jane" not in out and "expected" not in out
 

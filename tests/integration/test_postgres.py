@@ -20,6 +20,7 @@ from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.find import find
 from semel.ledger import Ledger
+from semel.letters import letters
 from semel.manifest import Kind
 from semel.reader import markers_of
 from semel.run import run_batch
@@ -204,6 +205,9 @@ def test_rows_that_the_table_refuses_after_the_commit(
     (kept,) = marker.of_kind(Kind.REFUSED)
     (row,) = pq.read_table(marker.path_of(kept)).to_pylist()
     assert row["id"] == "e000007" and "events_n_check" in row["_semel_refusal"]
+    (letter,) = letters(spec, reason="refused", count=5).letters
+    assert (letter.batch_id, letter.source, letter.reason) == (batch, None, "refused")
+    assert "events_n_check" in letter.detail and '"id": "e000007"' in letter.text
     proven(spec)
 
 

@@ -51,7 +51,8 @@ def letters(
         for letter in found.letters:
             _print(letter)
         shown = f"{len(found.letters):,} of {found.total:,}"
-        print(f"{shown} {kind} of {pipeline}{of}, in {found.batches:,} batches; the newest first")
+        batches = "1 batch" if found.batches == 1 else f"{found.batches:,} batches"
+        print(f"{shown} {kind} of {pipeline}{of}, in {batches}; the newest first")
         if not spec.limits.log_samples:
             print("what they hold is not shown: limits.log_samples is false")
         print(f"as Parquet: {found.folder}")
