@@ -29,6 +29,9 @@ KNOWN = (*map(str, Reason), *(reason for reason, _ in REASONS.values()), SINK_RE
 
 _COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
 
+# Of a million, the first are read in a sixth of the time, and of the memory.
+_A_FEW = {"batch_size": 1_000, "batch_readahead": 1, "fragment_readahead": 1}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Letter:
@@ -111,11 +114,10 @@ def _read(
     told = spec.limits.log_samples
     names = {claim.source_partition_id: claim.name for claim in marker.claims}
     if file.kind is Kind.REFUSED:
-        rows = kept.head(count).to_pylist()
-        rows = map(_refused_row, rows)
+        rows = map(_refused_row, kept.head(count, **_A_FEW).to_pylist())
     else:
         wanted = pc.field("reason") == reason if reason else None
-        rows = kept.head(count, columns=list(_COLUMNS), filter=wanted).to_pylist()
+        rows = kept.head(count, columns=list(_COLUMNS), filter=wanted, **_A_FEW).to_pylist()
     for row in rows:
         yield Letter(
             batch_id=marker.batch_id,

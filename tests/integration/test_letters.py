@@ -16,7 +16,9 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.letters import letters
 from semel.plan import plan
+from semel.run import run_batch
 from semel.sinks import archive
+from semel.spark.engine import SparkEngine
 from semel.stage import stage
 from test_bad_records import run
 
@@ -195,3 +197,21 @@ def test_summaries_name_what_is_kept(
     clean = run(ledger, spec, "r2")
     assert "keeps" not in summary.stage(clean.staged)
     assert "letters" not in summary.finalize(clean.finalized)
+
+
+def test_samples_come_from_sparks_tasks(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """One for each reason, of the first file that has it, whichever task was the first."""
+    spec = bench.spec(limits={"quarantine_ratio_max": 0.01})
+    bench.write("in/a.jsonl", [*events(0, 50), BAD[0]])
+    bench.write("in/b.jsonl", [*events(50, 99), *BAD])
+    with pytest.raises(LimitError) as caught:
+        run_batch(ledger, spec, "r1", spark_engine, log=print)
+    places = re.findall(r"^(\w+) (\d).*/(.\.jsonl)' line (\d+) ", str(caught.value), re.MULTILINE)
+    assert places == [
+        ("type_mismatch", "2", "a.jsonl", "51"),
+        ("encoding", "1", "b.jsonl", "52"),
+        ("id_missing", "1", "b.jsonl", "53"),
+        ("malformed", "1", "b.jsonl", "51"),
+    ]
