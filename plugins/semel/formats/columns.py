@@ -62,9 +62,9 @@ def convert(
     array, faults = _convert(read, declared.type, exact)
     unfit: dict[int, str] = {}
     for bad, path, expected, show in faults:
-        rows = np.flatnonzero(bad)
+        rows, place = np.flatnonzero(bad), declared.name + path
         for at, found in zip(rows.tolist(), show(rows), strict=True):
-            unfit.setdefault(at, words.misfit(declared.name + path, expected, found))
+            unfit.setdefault(at, words.misfit(place, expected, found))
     return array, list(unfit.items())
 
 

@@ -238,8 +238,12 @@ class _CsvParser:
                 continue
             unlike = _unlike(column, form, kind)
             texts = pc.utf8_slice_codeunits(column.take(unlike), 0, limits.FOUND_CHARS_MAX + 1)
+            fits, beyond = words.expected(kind), words.within(kind)
+            whole = pa.types.is_integer(kind)
             for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
-                found.setdefault(row, (Reason.type_mismatch, _misfit(name, kind, text)))
+                expected = beyond if whole and _INTEGER.fullmatch(text) else fits
+                why = words.misfit(name, expected, words.quoted(text))
+                found.setdefault(row, (Reason.type_mismatch, why))
 
     def _verdict(self, lines: Lines, message: str) -> BadRecords:
         """What pyarrow says of records. Of one alone, it is said in other words."""
@@ -255,14 +259,11 @@ class _CsvParser:
         if len(lines) == 1:
             text = _convert_options({name: pa.string()}, [name])
             found = self._read_as(text, _with_line_end(lines)).column(name)[0].as_py()
-            message = _misfit(name, self._types[name], found)
+            kind = self._types[name]
+            whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(found)
+            expected = words.within(kind) if whole else words.expected(kind)
+            message = words.misfit(name, expected, words.quoted(found))
         return BadRecords(Reason.type_mismatch, message, index)
-
-
-def _misfit(name: str, kind: pa.DataType, text: str) -> str:
-    whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(text)
-    expected = words.within(kind) if whole else words.expected(kind)
-    return words.misfit(name, expected, words.quoted(text))
 
 
 def _record(quote: bytes, delimiter: bytes, line_end: bytes) -> bytes:
