@@ -1,6 +1,6 @@
 """gaps: what the source holds and no finalized batch has, by name, and who is working on it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, rows
-from semel.sources import Offer, Refusal, Spans, nothing_known, unclaimed
+from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.survey import Request, Survey, look
@@ -88,12 +88,17 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
 
     RetryableError: the ledger did not answer, or files are moved faster than they are looked at.
     """
+    return gaps_beside(ledger, spec)[0]
+
+
+def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
+    """The same, beside all that the source shows now."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        offers, refused = unplanned(spec)
+        shown, offers, refused = _first(spec)
         found = [gap for offer in offers for gap in _of(offer, {})]
-        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused)
+        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
     seen = _seen(ledger, spec, pipeline)
     with ledger.transaction() as connection:
@@ -111,12 +116,13 @@ def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
     found += [Gap(**{**r, "state": State(r["state"])}) for r in held]
     found.sort(key=lambda gap: (gap.name, gap.start))
-    return Gaps(
+    answer = Gaps(
         pipeline=spec.name,
         gaps=tuple(found),
         refusals=seen.refusals,
         losses=tuple(Loss(**r) for r in losses),
     )
+    return answer, seen.shown.found
 
 
 def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
@@ -133,10 +139,14 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
 
 def unplanned(spec: Spec) -> tuple[list[Offer], tuple[Refusal, ...]]:
     """What a first plan would see."""
+    return _first(spec)[1:]
+
+
+def _first(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
     source = open_source(spec)
     shown = source.discover()
     matched = source.match(shown, nothing_known(shown), None)
-    return matched.offers, (*shown.refused, *matched.refused)
+    return shown, matched.offers, (*shown.refused, *matched.refused)
 
 
 def _of(offer: Offer, free: Spans) -> Iterator[Gap]:

@@ -301,3 +301,15 @@ statements. When more are refused, the table is wrong, and not the rows."""
 
 KEYS_TWICE_NAMED_MAX = 1_000
 """Keys of a batch that seem to be there twice and are looked at; one of them is named."""
+
+DAYS_SHOWN = 31
+"""Intervals that `semel days` and its page list unless told otherwise."""
+
+DAYS_MAX = 1_000
+"""Intervals of one answer at most: a month of hours, or almost three years of days."""
+
+DAYS_BATCHES_MAX = 10_000
+"""Batches that are counted up for one answer at most."""
+
+DAYS_BATCHES_NAMED = 3
+"""Batches that one interval names, from the newest on."""

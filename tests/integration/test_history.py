@@ -34,6 +34,7 @@ ASKED = {
         "pipeline_now", "lock_batch", "lock_attempt", "win_attempt", "lose_siblings",
         "commit_batch", "renew_lease", "take_lease",
     ),
+    "days": ("batches", "commit", "newest_interval", "newest_commit"),
     "files": ("lengths", "like"),
     "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
     "look": ("open_claims", "batch", "attempts", "files"),
@@ -55,8 +56,11 @@ _TEXTS = {
     "status", "reason", "driver", "input_digest", "sink_schema", "checksum", "request_key",
     "sink_address", "archive_path",
 }  # fmt: skip
-_TIMES = {"expires_at", "batch_time"}
-_CASTS = {"bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x"}
+_TIMES = {"expires_at", "batch_time", "since", "until"}
+_CASTS = {
+    "bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x",
+    "timestamptz[]": ["2026-01-01T00:00:00Z"],
+}  # fmt: skip
 
 
 def _value(name: str, text: str) -> Any:

@@ -23,7 +23,7 @@ VERBS = {
                  "run")
 }
 OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit")
-OUTER += ("semel.__main__", "semel.demo", "semel.summary", "semel.look", "semel.gaps")
+OUTER += ("semel.__main__", "semel.demo", "semel.summary", "semel.look", "semel.gaps", "semel.days")
 """What calls verbs. What is in none of the three lies between: ledger, catalog, sources, steps."""
 
 _SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE)\s[\s\S]*")

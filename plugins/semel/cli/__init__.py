@@ -35,6 +35,7 @@ COMMANDS = {
     "find": "semel.cli.look:find",
     "letters": "semel.cli.letters:letters",
     "gaps": "semel.cli.look:gaps",
+    "days": "semel.cli.days:days",
     "audit": "semel.cli.look:audit",
     "accept": "semel.cli.mend:accept",
     "abandon": "semel.cli.mend:abandon",

@@ -181,11 +181,11 @@ def batches(
         found = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
-        table = _table("batch", "state", "tries", *_ACCOUNT, "pipeline", "request")
+        table = _table("batch", "state", "tries", "interval", *_ACCOUNT, "pipeline", "request")
         for r in found:
             request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
             request = escape(request)  # A run's name may hold what looks like rich's markup.
-            head = (str(r["batch_id"]), r["status"], str(r["attempts"]))
+            head = (str(r["batch_id"]), r["status"], str(r["attempts"]), _interval(r))
             won = r["records_read"] is not None
             sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
             account = (f"{number:,}" if won else "" for number in sums)
@@ -193,6 +193,13 @@ def batches(
         output.result.print(table)
 
     output.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+
+
+def _interval(r: Any) -> str:
+    from semel.cells import span
+
+    start, end = r["interval_start"], r["interval_end"]
+    return span(start, end) if start else ""
 
 
 def show(

@@ -1,0 +1,94 @@
+"""Time cut into cells: the intervals of a schedule, or days (UTC). Cells are told by their edges.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+
+from croniter import croniter
+
+from semel import limits
+from semel.errors import LimitError
+
+TICK = timedelta(microseconds=1)
+"""The shortest time that there is."""
+
+_DAY = timedelta(days=1)
+_WORDS = {"@quarterly": "0 0 1 */3 *"}
+"""Airflow's words that croniter does not know."""
+
+
+def between(
+    schedule: str | None, since: date | None, until: date | None, now: datetime
+) -> list[datetime]:
+    """The edges of the cells from one day (UTC) to another, both of them included.
+
+    Left out, `until` is now, and `since` is DAYS_SHOWN cells before it. LimitError as `cells_of`.
+    """
+    last = now if until is None else datetime.combine(until, time(), UTC) + _DAY
+    if since is None:
+        return ending(schedule, last)
+    first = min(datetime.combine(since, time(), UTC), last - TICK)
+    return cells_of(schedule, first, last)
+
+
+def ending(schedule: str | None, last: datetime) -> list[datetime]:
+    """The edges of DAYS_SHOWN cells, the last of which holds what is before `last`."""
+    back, forth = _steps(schedule)
+    edges = [back(last)]
+    while len(edges) < limits.DAYS_SHOWN:
+        edges.append(back(edges[-1]))
+    edges.reverse()
+    return [*edges, forth(edges[-1])]
+
+
+def cells_of(schedule: str | None, since: datetime, until: datetime) -> list[datetime]:
+    """The edges of all cells that have a part in [since, until): one more than there are cells.
+
+    LimitError: they are more than DAYS_MAX.
+    """
+    back, forth = _steps(schedule)
+    edges = [back(since + TICK)]
+    while edges[-1] < until:
+        edges.append(forth(edges[-1]))
+        if len(edges) > limits.DAYS_MAX + 1:
+            raise LimitError(
+                f"{since:%F} to {until:%F} is more than {limits.DAYS_MAX:,} intervals of the "
+                "schedule; ask for fewer days with --from and --to"
+            )
+    return edges
+
+
+_Step = Callable[[datetime], datetime]
+
+
+def _steps(schedule: str | None) -> tuple[_Step, _Step]:
+    """The last edge before a moment, and the first one after it."""
+    if schedule is None:
+        return (
+            lambda at: datetime.combine((at - TICK).date(), time(), UTC),
+            lambda at: datetime.combine(at.date(), time(), UTC) + _DAY,
+        )
+    cron = _WORDS.get(schedule, schedule)
+    return (
+        lambda at: croniter(cron, at).get_prev(datetime),
+        lambda at: croniter(cron, at).get_next(datetime),
+    )
+
+
+def span(start: datetime, end: datetime) -> str:
+    """An interval as people say it: `2026-11-21`, `2026-11-19 to 2026-11-20`, or with its times.
+
+    All of it is UTC.
+    """
+    start, end = start.astimezone(UTC), end.astimezone(UTC)
+    if start.time() == end.time() == time():
+        last = end - _DAY
+        return f"{start:%F}" if last <= start else f"{start:%F} to {last:%F}"
+    shown = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%F %H:%M}"
+    return f"{start:%F %H:%M} to {shown}"
+
+
+def moment(at: datetime) -> str:
+    """A moment as `--interval` takes it: a date, where it is a midnight."""
+    at = at.astimezone(UTC)
+    return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%S}"

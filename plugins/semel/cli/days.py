@@ -1,0 +1,126 @@
+"""`semel days`: which intervals of a pipeline are complete, and what reads those that are not."""
+
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel import limits
+from semel.cli import output
+
+if TYPE_CHECKING:
+    from semel.days import Day, Days, Seen
+
+_UNSETTLED = ("unclaimed", "open", "waiting", "refused")
+
+
+def days(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=["%Y-%m-%d"], metavar="DAY", help="The first day (UTC)."),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """List how far each interval is: of the schedule, or days; the last 31 unless told otherwise.
+
+    Looks at the ledger and at the source, and changes nothing. A pipeline that takes what has
+    arrived has no intervals: its batches are listed by the day of their commit.
+
+    Example: semel days flights --from 2013-01-01 --to 2013-01-07
+    """
+    from semel.cli.connect import open_ledger
+    from semel.days import Sight
+    from semel.days import days as ask
+    from semel.gaps import gaps_beside
+    from semel.spec import pipeline as pipelines
+
+    spec = pipelines.find(pipeline)
+    with open_ledger() as ledger:
+        found, shown = gaps_beside(ledger, spec)
+        answer = ask(
+            ledger, spec, Sight(gaps=found, found=shown), now=datetime.now(UTC),
+            since=_day(since), until=_day(until),
+        )  # fmt: skip
+    payload = {"answer": answer}
+    output.emit(payload, as_json=as_json, render=lambda: _render(answer))
+
+
+def _day(at: datetime | None) -> date | None:
+    return at.date() if at else None
+
+
+def _render(answer: "Days") -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("committed on" if answer.by_commit else "interval", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for name in ("read", "new", "set aside"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("batches", no_wrap=True)
+    table.add_column("not finalized", no_wrap=True)
+    for day in answer.days:
+        table.add_row(*_row(day))
+    output.result.print(table)
+    for line in _notes(answer):
+        print(line)
+
+
+def _row(day: "Day") -> list[str]:
+    from semel.cells import span
+
+    counts = day.counts
+    account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
+    numbers = [f"{n:,}" for n in account] if any(b.counts for b in day.batches) else [""] * 3
+    silent = ", no sign of life" if day.silent else ""
+    state = f"{day.state}{silent}"
+    return [span(day.start, day.end), state, *numbers, _batches(day), unsettled(day.seen)]
+
+
+def _batches(day: "Day") -> str:
+    """The newest batches of a cell; one that is longer than the cell is marked."""
+    texts = [f"{b.batch_id}{'' if b.whole else '*'}" for b in day.batches]
+    more = day.batch_count - len(day.batches)
+    return ", ".join(texts) + (f" and {more:,} more" if more else "")
+
+
+def unsettled(seen: "Seen | None") -> str:
+    """What of some time is not finalized: `2 unclaimed, 1 refused`."""
+    if seen is None:
+        return ""
+    counts = {name: getattr(seen, name) for name in _UNSETTLED}
+    return ", ".join(f"{n:,} {'in work' if k == 'open' else k}" for k, n in counts.items() if n)
+
+
+def _notes(answer: "Days") -> list[str]:
+    from semel.cells import span
+
+    lines = []
+    if any(not b.whole for day in answer.days for b in day.batches):
+        lines.append("* this batch's interval is longer: its records count in no line")
+    if answer.newest:
+        lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
+    if answer.cut:
+        lines.append(
+            f"more than {limits.DAYS_BATCHES_MAX:,} batches: those before "
+            f"{answer.days[0].start:%F} are not shown; ask with --to"
+        )
+    if answer.by_commit:
+        lines.append(
+            f"{answer.pipeline} takes what has arrived (select: arrival): it has no intervals, and "
+            "each batch stands on the day of its commit"
+        )
+    if text := unsettled(answer.undated):
+        where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
+        lines.append(f"{where}: files {text}; `semel gaps {answer.pipeline}` lists them")
+    todo = [day for day in answer.days if day.command]
+    lines += [f"next: {day.command}" for day in todo[: limits.FILES_NAMED_MAX]]
+    if rest := todo[limits.FILES_NAMED_MAX :]:
+        others = span(rest[0].start, rest[-1].end)
+        lines.append(f"next: the same for {len(rest):,} more intervals, {others}")
+    return lines

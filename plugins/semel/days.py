@@ -1,0 +1,391 @@
+"""days: how far a pipeline is with each interval of time, by its ledger and by its source.
+
+How it works:
+1. cut the asked time into cells: those of the schedule, or days (UTC);
+2. read the batches of that time from the ledger, and no others;
+3. put what the source shows, and what of it no batch has, into the cell of its time;
+4. decide each cell's state from these facts (`judge`).
+
+A pipeline with `select: arrival` has no intervals: its batches stand on the day of their commit.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime
+from enum import StrEnum
+from itertools import pairwise
+
+import sqlalchemy as sa
+
+from semel import cells, limits
+from semel.batch import BatchStatus, Counts, Pipeline
+from semel.gaps import Gap, Gaps
+from semel.gaps import State as GapState
+from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.sources import Found
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
+
+class State(StrEnum):
+    """How far a pipeline is with one interval."""
+
+    COMPLETE = "complete"
+    """All that the source shows of it is finalized."""
+    PARTLY = "partly"
+    """Some of it is finalized; some is in no batch."""
+    UNCLAIMED = "unclaimed"
+    """Records are there, and no batch has any of them."""
+    REFUSED = "refused"
+    """A file of it is refused: a person decides."""
+    IN_WORK = "in work"
+    """A batch that is not finalized yet has some of it."""
+    WAITING = "waiting"
+    """All complete records are finalized; a last line or a file is not complete yet."""
+    DONE = "done"
+    """Its batches are finalized. Whether the source holds more of it is not known."""
+    NOTHING = "nothing there"
+    """The source shows nothing of it, and no batch is of it."""
+    NO_BATCH = "no batch"
+    """No batch is of it. Whether the source holds some of it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOfDay:
+    """A batch. `whole`: all of its interval lies in the cell, so that its counts are the cell's.
+
+    `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
+    """
+
+    batch_id: int
+    request_key: str
+    status: BatchStatus
+    start: datetime | None
+    end: datetime | None
+    silent: bool
+    counts: Counts | None
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How many names (files) the source shows of one cell, and of how many some is not finalized.
+
+    `open`: an open batch has some of it. A name may count in several; `settled` are those that
+    count in none: all of them is finalized.
+    """
+
+    shown: int = 0
+    unclaimed: int = 0
+    waiting: int = 0
+    refused: int = 0
+    open: int = 0
+    settled: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a cell's state is decided by. `done`: some of it is finalized."""
+
+    looked: bool
+    refused: bool
+    open: bool
+    unclaimed: bool
+    waiting: bool
+    done: bool
+
+
+def judge(facts: Facts) -> State:
+    """The state of a cell, the first that holds. `looked`: the source was looked at."""
+    if facts.refused:
+        return State.REFUSED
+    if facts.open:
+        return State.IN_WORK
+    if facts.unclaimed:
+        return State.PARTLY if facts.done else State.UNCLAIMED
+    if facts.waiting:
+        return State.WAITING
+    if facts.done:
+        return State.COMPLETE if facts.looked else State.DONE
+    return State.NOTHING if facts.looked else State.NO_BATCH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """One cell [start, end). `seen` is None where the source was not looked at, or has no times.
+
+    `batches` are the newest of `batch_count`, and `counts` is the account of those that lie whole
+    in the cell. `silent`: how many open ones give no sign of life. `command` reads what is
+    unclaimed of it, where something is.
+    """
+
+    start: datetime
+    end: datetime
+    state: State
+    batches: tuple[BatchOfDay, ...]
+    batch_count: int
+    counts: Counts
+    silent: int
+    seen: Seen | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Days:
+    """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
+
+    `undated` is what the source shows and has no time, or lies outside of the cells; None where it
+    was not looked at. `newest`: the end of the newest interval that is known, when the asked time
+    was moved to it. `cut`: there are more batches before the first cell than one answer holds.
+    """
+
+    pipeline: str
+    by_commit: bool
+    looked: bool
+    days: tuple[Day, ...]
+    undated: Seen | None = None
+    newest: datetime | None = None
+    cut: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What a look at the source came to: `semel.gaps.gaps_beside`."""
+
+    gaps: Gaps
+    found: Sequence[Found] = field(repr=False)
+
+
+def days(
+    ledger: Ledger,
+    spec: Spec,
+    sight: Sight | None,
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    now: datetime,
+) -> Days:
+    """How far each cell is. `since` and `until` are days (UTC), both of them included.
+
+    Left out, the last DAYS_SHOWN cells up to now; and when nothing is in them, those up to the
+    newest interval that is known. LimitError: the time holds more than DAYS_MAX cells.
+    """
+    by_commit = spec.source.select is Select.ARRIVAL
+    edges, newest = cells.between(_schedule(spec), since, until, now), None
+    groups, found = _groups(ledger, spec, edges)
+    if not found and since is until is None and not _shown_in(sight, edges):
+        newest = _newest(ledger, spec, sight)
+        if newest is not None:
+            edges = cells.ending(_schedule(spec), newest)
+            groups, found = _groups(ledger, spec, edges)
+    cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
+    if cut:
+        kept = [edge for edge in edges if edge > found[0]["oldest"]]
+        edges = kept if len(kept) > 1 else edges[-2:]
+        groups, _ = _groups(ledger, spec, edges)
+    seen = None if sight is None else _seen(sight, edges)
+    dated = None if by_commit or seen is None else seen
+    return Days(
+        pipeline=spec.name,
+        by_commit=by_commit,
+        looked=sight is not None,
+        days=tuple(
+            _day(
+                spec,
+                cell,
+                [group for group in groups if n in group.cells],
+                None if dated is None else dated[n],
+            )
+            for n, cell in enumerate(pairwise(edges))
+        ),
+        undated=None if seen is None else seen[-1],
+        newest=newest,
+        cut=cut,
+    )
+
+
+def command(spec: Spec, start: datetime, end: datetime) -> str:
+    """What reads the unclaimed records of [start, end), in a shell, as it stands."""
+    return f"semel run {spec.name} --interval {cells.moment(start)} {cells.moment(end)}"
+
+
+def run_of(request_key: str) -> tuple[str, str] | None:
+    """The DAG and the run of an Airflow request; None of another request."""
+    kind, _, rest = request_key.partition(":")
+    dag, _, run = rest.partition(":")
+    return (dag, run) if kind == "airflow" and run else None
+
+
+def _schedule(spec: Spec) -> str | None:
+    """What cuts its time; None: days."""
+    return None if spec.source.select is Select.ARRIVAL else spec.schedule
+
+
+def _shown_in(sight: Sight | None, edges: list[datetime]) -> bool:
+    found = sight.found if sight else ()
+    return any(item.when and edges[0] <= item.when < edges[-1] for item in found)
+
+
+def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
+    """The end of the newest interval of a batch, or behind the newest time that the source shows.
+
+    Of a pipeline without intervals, that of the newest commit.
+    """
+    times: list[datetime | None] = []
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        if pipeline is not None:
+            values = {"pipeline_id": pipeline.pipeline_id}
+            if spec.source.select is Select.ARRIVAL:
+                known = row(connection, "days", "newest_commit", **values)
+            else:
+                known = row(connection, "days", "newest_interval", **values)
+            times = [known["at"]] if known else []
+    times += [f.when + cells.TICK for f in (sight.found if sight else ()) if f.when]
+    return max(filter(None, times), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
+
+    cells: range
+    whole: bool
+    count: int
+    finalized: int
+    open: int
+    silent: int
+    stuck: int
+    counts: Counts
+    newest: tuple[BatchOfDay, ...]
+
+
+def _groups(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[_Group], list[Row]]:
+    """The batches with a part in the cells; and the rows that they were made of."""
+    asked = {
+        "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
+        "orphan_seconds": spec.limits.orphan_after.total_seconds(),
+        "count": limits.DAYS_BATCHES_MAX + 1, "named": limits.DAYS_BATCHES_NAMED,
+        "commit_first": 0, "commit_end": 0,
+    }  # fmt: skip
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        if pipeline is None:
+            return [], []
+        if spec.source.select is Select.ARRIVAL:
+            asked["commit_first"] = _commit_from(connection, pipeline, edges[0])
+            asked["commit_end"] = _commit_from(connection, pipeline, edges[-1])
+        found = rows(
+            connection, "days", "batches", pipeline_id=pipeline.pipeline_id, **asked
+        )
+    by_cells: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for r in found:
+        by_cells[r["cell_first"], r["cell_last"]].append(r)
+    return [_group(of, len(edges) - 1) for of in by_cells.values()], found
+
+
+def _group(found: list[Row], count: int) -> _Group:
+    """The group of some rows. Cell 1 is the first of `count`, and 0 is what lies before it."""
+    one = found[0]
+    first, last = one["cell_first"], one["cell_last"]
+    whole = first == last and 1 <= first <= count
+    sums = {f.name: one[f"sum_{f.name}"] or 0 for f in fields(Counts)}
+    return _Group(
+        cells=range(max(first, 1) - 1, min(last, count)),
+        whole=whole,
+        count=one["batches"],
+        finalized=one["finalized"],
+        open=one["open"],
+        silent=one["silent_count"],
+        stuck=one["stuck"],
+        counts=Counts(**sums),
+        newest=tuple(_of(r, whole=whole) for r in found),
+    )
+
+
+def _commit_from(connection: sa.Connection, pipeline: Pipeline, moment: datetime) -> int:
+    """The first commit sequence of a moment or later: batch times grow with it (C6).
+
+    Found by halving, for no index leads from a time to a batch.
+    """
+
+    def reached(sequence: int) -> bool:
+        values = {"pipeline_id": pipeline.pipeline_id, "commit_seq": sequence}
+        found = row(connection, "days", "commit", **values)
+        return found is None or found["batch_time"] >= moment
+
+    commits = range(1, pipeline.commit_seq + 1)
+    return 1 + bisect_left(commits, True, key=reached)
+
+
+def _of(r: Row, *, whole: bool) -> BatchOfDay:
+    return BatchOfDay(
+        batch_id=r["batch_id"],
+        request_key=r["request_key"],
+        status=BatchStatus(r["status"]),
+        start=r["interval_start"],
+        end=r["interval_end"],
+        silent=r["silent"],
+        counts=None if r["records_read"] is None else Counts.from_row(r),
+        whole=whole,
+    )
+
+
+_UNSETTLED = ("unclaimed", "waiting", "refused", "open")
+
+
+def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
+    """What the source shows of each cell; the last one is what lies in none of them."""
+    times = {item.name: item.when for item in sight.found}
+    times |= {item.name: item.when for item in sight.gaps.refusals if item.when}
+    counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]
+
+    def count(kind: str, names: Iterable[str]) -> None:
+        for name in names:
+            when = times.get(name)
+            inside = when is not None and edges[0] <= when < edges[-1]
+            counted[bisect_right(edges, when) - 1 if inside else -1][kind].add(name)
+
+    def of(*states: GapState) -> list[Gap]:
+        return [gap for gap in sight.gaps.gaps if gap.state in states]
+
+    count("shown", (item.name for item in sight.found))
+    count("unclaimed", (gap.name for gap in of(GapState.UNCLAIMED)))
+    count("waiting", (gap.name for gap in of(GapState.WAITING)))
+    count("open", (gap.name for gap in of(GapState.PLANNED, GapState.COMMITTED)))
+    count("refused", (refusal.name for refusal in sight.gaps.refusals))
+    for one in counted:
+        one["settled"] = one["shown"].difference(*(one[kind] for kind in _UNSETTLED))
+    return [Seen(**{kind: len(names) for kind, names in one.items()}) for one in counted]
+
+
+def _day(
+    spec: Spec, cell: tuple[datetime, datetime], groups: list[_Group], seen: Seen | None
+) -> Day:
+    start, end = cell
+    there = seen or Seen()
+    state = judge(
+        Facts(
+            looked=seen is not None,
+            refused=there.refused > 0,
+            open=there.open > 0 or any(g.open for g in groups),
+            unclaimed=there.unclaimed > 0,
+            waiting=there.waiting > 0,
+            # A batch of another interval may have it: by lookback, or because it was longer.
+            done=there.settled > 0 or any(g.finalized for g in groups),
+        )
+    )
+    newest = sorted((b for g in groups for b in g.newest), key=lambda b: -b.batch_id)
+    stuck = any(g.stuck for g in groups)
+    return Day(
+        start=start,
+        end=end,
+        state=state,
+        batches=tuple(newest[: limits.DAYS_BATCHES_NAMED]),
+        batch_count=sum(g.count for g in groups),
+        counts=sum((g.counts for g in groups if g.whole), start=Counts()),
+        silent=sum(g.silent for g in groups),
+        seen=seen,
+        command=command(spec, start, end) if there.unclaimed or stuck else None,
+    )

@@ -1,0 +1,265 @@
+"""days: how far each interval is, on what the verbs really wrote; and what it costs to ask."""
+
+import json
+import shlex
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_history import add_history
+from fix_pipelines import Workbench, events
+from semel import limits
+from semel.cli import main
+from semel.days import Days, Sight, State, days
+from semel.gaps import gaps_beside
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spec.pipeline import Spec
+
+BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
+NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 11, number, tzinfo=UTC)
+
+
+def interval(first: int, last: int | None = None) -> tuple[datetime, datetime]:
+    return day(first), day(last or first) + timedelta(days=1)
+
+
+def asked(ledger: Ledger, spec: Spec, *, look: bool = True, **options: object) -> Days:
+    found, shown = gaps_beside(ledger, spec)
+    sight = Sight(gaps=found, found=shown) if look else None
+    return days(ledger, spec, sight, **{"now": NOW, **options})
+
+
+def states(answer: Days) -> dict[int, State]:
+    """By the day of the month."""
+    return {cell.start.day: cell.state for cell in answer.days if cell.start.month == 11}
+
+
+def land(bench: Workbench, number: int, count: int = 10) -> Path:
+    records = events(100 * number, 100 * number + count)
+    return bench.write(f"in/day-2026-11-{number:02d}.jsonl", records)
+
+
+@pytest.fixture
+def week(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> Spec:
+    """A week with one day of each state."""
+    spec = bench.spec(source=BY_DAY)
+    for number in (1, 2, 3, 4):
+        land(bench, number)
+    run_batch(ledger, spec, "airflow:events:first", engine, interval(1), log=quiet)
+    run_batch(ledger, spec, "r2", engine, interval(2), log=quiet)
+    plan(ledger, spec, "r3", interval(3))
+    late = bench.data / "in" / "day-2026-11-02.jsonl"
+    late.write_bytes(late.read_bytes() + json.dumps(events(900, 901)[0]).encode() + b"\n")
+    (bench.data / "in" / "day-2026-11-05.jsonl").write_bytes(b'{"id": "half')
+    bench.write("in/day-2026-11-06.jsonl", events(600, 610))
+    run_batch(ledger, spec, "r6", engine, interval(6), log=quiet)
+    bench.write("in/day-2026-11-06.jsonl", events(700, 710))
+    return spec
+
+
+def test_each_day_has_its_state(week: Spec, ledger: Ledger) -> None:
+    """Complete, more came, in work, unclaimed, a half line, another file of that name, nothing."""
+    answer = asked(ledger, week)
+    assert len(answer.days) == 31 and answer.days[-1].end == day(9)
+    assert states(answer) == {
+        1: State.COMPLETE, 2: State.PARTLY, 3: State.IN_WORK, 4: State.UNCLAIMED,
+        5: State.WAITING, 6: State.REFUSED, 7: State.NOTHING, 8: State.NOTHING,
+    }  # fmt: skip
+    first, second, third, fourth = answer.days[-8:-4]
+    assert (first.counts.records_read, first.counts.survivors, first.command) == (10, 10, None)
+    assert [b.request_key for b in first.batches] == ["airflow:events:first"]
+    assert third.batches[0].counts is None and third.counts.records_read == 0
+    assert second.command == "semel run events --interval 2026-11-02 2026-11-03"
+    assert fourth.command == "semel run events --interval 2026-11-04 2026-11-05"
+    assert {cell.command for cell in answer.days} - {second.command, fourth.command} == {None}
+
+
+def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledger) -> None:
+    """Without a look at the source no day is called complete or empty."""
+    answer = asked(ledger, week, look=False)
+    assert not answer.looked and answer.undated is None
+    found = states(answer)
+    assert [found[n] for n in (1, 2, 6)] == [State.DONE] * 3
+    assert found[3] is State.IN_WORK
+    assert [found[n] for n in (4, 5, 7)] == [State.NO_BATCH] * 3
+
+
+def test_the_command_of_an_unclaimed_day_reads_it(
+    week: Spec, bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+) -> None:
+    """As it is printed; the day is complete after it, and so is one that more came of."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
+    monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: _Opened(engine))
+    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
+    said = capsys.readouterr().out
+    commands = [line.removeprefix("next: ") for line in said.splitlines() if "next: " in line]
+    assert len(commands) == 2, said
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
+    answer = asked(ledger, week)
+    assert [states(answer)[n] for n in (2, 4)] == [State.COMPLETE] * 2
+    assert answer.days[-7].counts.survivors == 11
+
+
+class _Opened:
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+
+    def __enter__(self) -> LocalEngine:
+        return self.engine
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_batch_of_several_days_counts_in_none(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """It stands in each, and its records are not told once for each."""
+    spec = bench.spec(source=BY_DAY)
+    land(bench, 1)
+    land(bench, 2)
+    run_batch(ledger, spec, "r1", engine, interval(1, 3), log=quiet)
+    answer = asked(ledger, spec)
+    cells = {cell.start.day: cell for cell in answer.days[-8:]}
+    assert states(answer)[3] is State.COMPLETE  # A finalized batch is of it.
+    for number in (1, 2, 3):
+        [batch] = cells[number].batches
+        assert not batch.whole and batch.counts.survivors == 20
+        assert cells[number].counts.records_read == 0
+    narrow = asked(ledger, spec, since=day(2).date(), until=day(2).date())
+    [cell] = narrow.days
+    assert not cell.batches[0].whole
+
+
+def test_a_day_that_another_interval_took_is_complete(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """What a lookback took has no batch of its own day, and is not called empty."""
+    spec = bench.spec(source={**BY_DAY, "lookback": "2 days"})
+    land(bench, 3)
+    run_batch(ledger, spec, "r4", engine, interval(4), log=quiet)
+    found = states(asked(ledger, spec))
+    assert (found[3], found[2]) == (State.COMPLETE, State.NOTHING)
+    land(bench, 2)
+    plan(ledger, spec, "r4b", interval(4))
+    assert states(asked(ledger, spec))[2] is State.IN_WORK
+
+
+def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+    """The cells are the schedule's; a silent batch is told, with what goes on with it."""
+    spec = bench.spec(
+        source={**BY_DAY, "interval_from": "h-%Y-%m-%dT%H.jsonl"}, schedule="0 * * * *"
+    )
+    bench.write("in/h-2026-11-08T10.jsonl", events(0, 5))
+    start = datetime(2026, 11, 8, 10, tzinfo=UTC)
+    plan(ledger, spec, "r", (start, start + timedelta(hours=1)))
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE semel.batch SET seen_at = now() - interval '2 hours'")
+    answer = asked(ledger, spec)
+    assert answer.days[-1].start == datetime(2026, 11, 8, 11, tzinfo=UTC)
+    cell = answer.days[-2]
+    assert (cell.state, cell.silent) == (State.IN_WORK, 1)
+    assert cell.command == (
+        "semel run events --interval 2026-11-08T10:00:00 2026-11-08T11:00:00"
+    )
+
+
+def test_days_of_long_ago_are_shown_when_nothing_is_newer(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """Data of years ago is found without --from, before its first batch and after it."""
+    spec = bench.spec(source=BY_DAY)
+    bench.write("in/day-2013-01-05.jsonl", events(0, 5))
+    answer = asked(ledger, spec)
+    assert answer.days[-1].start == datetime(2013, 1, 5, tzinfo=UTC)
+    assert (answer.days[-1].state, answer.newest is not None) == (State.UNCLAIMED, True)
+    times = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC)
+    run_batch(ledger, spec, "r", engine, times, log=quiet)
+    answer = asked(ledger, spec, look=False)
+    assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
+
+
+def test_arrival_stands_on_the_day_of_its_commit(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+) -> None:
+    """It says that it has no intervals, and what is not finalized has no day."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    run_batch(ledger, spec, "r", engine, log=quiet)
+    bench.write("in/b.jsonl", events(20, 30))
+    answer = asked(ledger, spec, now=datetime.now(UTC))
+    assert answer.by_commit and answer.days[-1].state is State.DONE
+    assert answer.days[-1].counts.survivors == 10
+    assert (answer.undated.unclaimed, answer.days[-1].seen) == (1, None)
+    assert main(["days", "events"]) == 0
+    said = capsys.readouterr().out
+    assert "select: arrival" in said and "not finalized: files 1 unclaimed" in said
+    assert main(["days", "events", "--json"]) == 0
+    cell = json.loads(capsys.readouterr().out)["answer"]["days"][-1]
+    assert (cell["state"], cell["batches"][0]["counts"]["survivors"]) == ("done", 10)
+
+
+def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> None:
+    """Each line says interval, state, account and batches; `semel batches` has intervals too."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in said[1:8]] == [
+        "2026-11-01 complete 10 10 0 1",
+        "2026-11-02 partly 10 10 0 2 1 unclaimed",
+        "2026-11-03 in work 3 1 in work",
+        "2026-11-04 unclaimed 1 unclaimed",
+        "2026-11-05 waiting 1 waiting",
+        "2026-11-06 refused 10 10 0 4 1 refused",
+        "2026-11-07 nothing there",
+    ]
+    assert main(["batches", "events"]) == 0
+    assert "2026-11-06" in capsys.readouterr().out
+    assert main(["days", "events", "--from", "1900-01-01"]) == 1
+    assert "ask for fewer days with --from and --to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("select", ["interval", "arrival"])
+def test_ten_thousand_batches(
+    select: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """Each batch stands in its day, and in no other; what is more than may be is cut, and told."""
+    batches = 10_001
+    spec = bench.spec(source=BY_DAY) if select == "interval" else bench.spec()
+    times = interval(1) if select == "interval" else None
+    path = land(bench, 1)
+    done = run_batch(ledger, spec, "r", engine, times, log=quiet)
+    path.unlink()
+    plan(ledger, spec, "idle", times)
+    add_history(ledger, done.plan.batch, batches)
+    now = datetime.now(UTC)
+    for _ in range(3):
+        begun = time.perf_counter()
+        answer = days(ledger, spec, None, now=now)
+        print(f"{select}: {batches:,} batches: {1000 * (time.perf_counter() - begun):.0f} ms")
+    assert (len(answer.days), answer.cut) == (31, False)
+    per_day = [cell.batch_count for cell in answer.days]
+    # By interval, one may lie across each of two midnights.
+    assert set(per_day[1:-2]) <= {287, 288, 289, 290}
+    whole = {287, 288, 289} if select == "interval" else {per_day[-3]}
+    assert answer.days[-3].counts.survivors / 10 in whole
+    assert len(answer.days[-3].batches) == limits.DAYS_BATCHES_NAMED
+    past = (now - timedelta(days=30)).date()
+    some = asked(ledger, spec, look=False, now=now, since=past, until=past)
+    assert [cell.batch_count for cell in some.days] == [per_day[0]]
+    whole = asked(ledger, spec, look=False, now=now, since=(now - timedelta(days=60)).date())
+    assert whole.cut and 33 <= len(whole.days) <= 35
+    assert [cell.batch_count for cell in whole.days][-31:] == per_day

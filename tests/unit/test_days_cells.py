@@ -1,0 +1,93 @@
+"""How the time of a pipeline is cut into cells, and what the state of one is."""
+
+from datetime import UTC, datetime
+from itertools import product
+
+import pytest
+
+from semel import limits
+from semel.cells import cells_of, span
+from semel.days import Facts, State, judge, run_of
+from semel.errors import LimitError
+
+C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
+D, N, B = State.DONE, State.NOTHING, State.NO_BATCH
+
+TABLE = {
+    # unclaimed, waiting, done: (looked, not looked)
+    (False, False, False): (N, B),
+    (False, False, True): (C, D),
+    (False, True, False): (W, W),
+    (False, True, True): (W, W),
+    (True, False, False): (U, U),
+    (True, False, True): (P, P),
+    (True, True, False): (U, U),
+    (True, True, True): (P, P),
+}
+
+
+@pytest.mark.parametrize("bits", list(product([False, True], repeat=6)))
+def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
+    """Each of the 64 sets of facts has its state: a refused file counts before an open batch, and
+    that before what is decided by the table.
+    """
+    refused, is_open, looked, *rest = bits
+    unclaimed, waiting, done = rest
+    found = judge(
+        Facts(
+            looked=looked, refused=refused, open=is_open, unclaimed=unclaimed, waiting=waiting,
+            done=done,
+        )  # fmt: skip
+    )
+    if refused:
+        assert found is State.REFUSED
+    elif is_open:
+        assert found is State.IN_WORK
+    else:
+        assert found is TABLE[tuple(rest)][0 if looked else 1]
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "since", "until", "edges"),
+    [
+        (None, "2026-11-01 05:00", "2026-11-03", ["2026-11-01", "2026-11-02", "2026-11-03"]),
+        ("@daily", "2026-11-01", "2026-11-02 00:01", ["2026-11-01", "2026-11-02", "2026-11-03"]),
+        ("0 * * * *", "2026-11-01", "2026-11-01 01:30",
+         ["2026-11-01", "2026-11-01 01:00", "2026-11-01 02:00"]),
+        ("30 6 * * 1", "2026-11-04", "2026-11-05", ["2026-11-02 06:30", "2026-11-09 06:30"]),
+        ("0 9 * * 1-5", "2026-11-07", "2026-11-08", ["2026-11-06 09:00", "2026-11-09 09:00"]),
+        ("@quarterly", "2026-11-04", "2026-11-05", ["2026-10-01", "2027-01-01"]),
+    ],
+)  # fmt: skip
+def test_cells_are_the_intervals_of_the_schedule(
+    schedule: str | None, since: str, until: str, edges: list[str]
+) -> None:
+    """They cover the asked time without a hole, and begin where the schedule's intervals do."""
+    assert cells_of(schedule, at(since), at(until)) == [at(edge) for edge in edges]
+
+
+def test_cells_without_end_are_refused() -> None:
+    """A month of minutes says what to ask for in its place."""
+    with pytest.raises(LimitError, match=f"more than {limits.DAYS_MAX:,} intervals.*--from"):
+        cells_of("* * * * *", at("2026-11-01"), at("2026-12-01"))
+
+
+def test_span() -> None:
+    """Whole days are told by their dates, of which the last is included; others by their times."""
+    assert span(at("2026-11-01"), at("2026-11-02")) == "2026-11-01"
+    assert span(at("2026-11-01"), at("2026-11-08")) == "2026-11-01 to 2026-11-07"
+    assert span(at("2026-11-01 04:00"), at("2026-11-01 05:00")) == "2026-11-01 04:00 to 05:00"
+    assert span(at("2026-11-01 23:00"), at("2026-11-02")) == "2026-11-01 23:00 to 2026-11-02 00:00"
+
+
+def test_the_run_of_a_request() -> None:
+    """A run's id may hold colons; a request of the command line has no run."""
+    assert run_of("airflow:clicks:manual__2026-11-01T00:00:00+00:00") == (
+        "clicks", "manual__2026-11-01T00:00:00+00:00",
+    )  # fmt: skip
+    assert run_of("cli:2026-11-01T00:00:00+00:00:2026-11-02T00:00:00+00:00") is None
+    assert run_of("airflow:clicks") is None
