@@ -1,8 +1,9 @@
 """Time cut into cells: the intervals of a schedule, or days (UTC). Cells are told by their edges.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 from croniter import croniter
 
@@ -92,3 +93,8 @@ def moment(at: datetime) -> str:
     """A moment as `--interval` takes it: a date, where it is a midnight."""
     at = at.astimezone(UTC)
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%S}"
+
+
+def are_days(found: Sequence[Any]) -> bool:
+    """Whether cells (each with `start` and `end`) are days from midnight to midnight."""
+    return all(c.start.time() == time() and c.end - c.start == _DAY for c in found)

@@ -9,24 +9,24 @@ How it works:
 A pipeline with `select: arrival` has no intervals: its batches stand on the day of their commit.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
 from itertools import pairwise
 
-import sqlalchemy as sa
-
 from semel import cells, limits
-from semel.batch import BatchStatus, Counts, Pipeline
+from semel.batch import Counts
+from semel.daybatches import BatchOfDay, Group, groups_of
 from semel.gaps import Gap, Gaps
 from semel.gaps import State as GapState
-from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.ledger import Ledger, pipelines, row
 from semel.sources import Found
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
+
 
 class State(StrEnum):
     """How far a pipeline is with one interval."""
@@ -49,23 +49,6 @@ class State(StrEnum):
     """The source shows nothing of it, and no batch is of it."""
     NO_BATCH = "no batch"
     """No batch is of it. Whether the source holds some of it is not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchOfDay:
-    """A batch. `whole`: all of its interval lies in the cell, so that its counts are the cell's.
-
-    `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
-    """
-
-    batch_id: int
-    request_key: str
-    status: BatchStatus
-    start: datetime | None
-    end: datetime | None
-    silent: bool
-    counts: Counts | None
-    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +98,9 @@ def judge(facts: Facts) -> State:
 class Day:
     """One cell [start, end). `seen` is None where the source was not looked at, or has no times.
 
-    `batches` are the newest of `batch_count`, and `counts` is the account of those that lie whole
-    in the cell. `silent`: how many open ones give no sign of life. `command` reads what is
-    unclaimed of it, where something is.
+    `batches` are the newest of `batch_count`, and `counts` is the account of the `counted` ones:
+    committed, and whole in the cell. `silent`: how many open ones give no sign of life. `command`
+    reads what is unclaimed of it, where something is.
     """
 
     start: datetime
@@ -125,6 +108,7 @@ class Day:
     state: State
     batches: tuple[BatchOfDay, ...]
     batch_count: int
+    counted: int
     counts: Counts
     silent: int
     seen: Seen | None
@@ -135,9 +119,10 @@ class Day:
 class Days:
     """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
 
-    `undated` is what the source shows and has no time, or lies outside of the cells; None where it
-    was not looked at. `newest`: the end of the newest interval that is known, when the asked time
-    was moved to it. `cut`: there are more batches before the first cell than one answer holds.
+    `looked`: the source was looked at, and could be read. `undated` is what it shows and has no
+    time, or lies outside of the cells; None where it was not looked at. `newest`: the end of the
+    newest interval that is known, when the asked time was moved to it. `cut`: there are more
+    batches before the first cell than one answer holds.
     """
 
     pipeline: str
@@ -173,23 +158,23 @@ def days(
     """
     by_commit = spec.source.select is Select.ARRIVAL
     edges, newest = cells.between(_schedule(spec), since, until, now), None
-    groups, found = _groups(ledger, spec, edges)
+    groups, found = groups_of(ledger, spec, edges)
     if not found and since is until is None and not _shown_in(sight, edges):
         newest = _newest(ledger, spec, sight)
         if newest is not None:
             edges = cells.ending(_schedule(spec), newest)
-            groups, found = _groups(ledger, spec, edges)
+            groups, found = groups_of(ledger, spec, edges)
     cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
     if cut:
         kept = [edge for edge in edges if edge > found[0]["oldest"]]
         edges = kept if len(kept) > 1 else edges[-2:]
-        groups, _ = _groups(ledger, spec, edges)
+        groups, _ = groups_of(ledger, spec, edges)
     seen = None if sight is None else _seen(sight, edges)
-    dated = None if by_commit or seen is None else seen
+    dated = None if by_commit or seen is None or _is_blind(sight) else seen
     return Days(
         pipeline=spec.name,
         by_commit=by_commit,
-        looked=sight is not None,
+        looked=dated is not None,
         days=tuple(
             _day(
                 spec,
@@ -227,6 +212,11 @@ def _shown_in(sight: Sight | None, edges: list[datetime]) -> bool:
     return any(item.when and edges[0] <= item.when < edges[-1] for item in found)
 
 
+def _is_blind(sight: Sight) -> bool:
+    """Whether the source shows nothing, and refuses something without a time: its folder, say."""
+    return not sight.found and any(item.when is None for item in sight.gaps.refusals)
+
+
 def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
     """The end of the newest interval of a batch, or behind the newest time that the source shows.
 
@@ -244,92 +234,6 @@ def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
             times = [known["at"]] if known else []
     times += [f.when + cells.TICK for f in (sight.found if sight else ()) if f.when]
     return max(filter(None, times), default=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
-
-    cells: range
-    whole: bool
-    count: int
-    finalized: int
-    open: int
-    silent: int
-    stuck: int
-    counts: Counts
-    newest: tuple[BatchOfDay, ...]
-
-
-def _groups(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[_Group], list[Row]]:
-    """The batches with a part in the cells; and the rows that they were made of."""
-    asked = {
-        "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
-        "orphan_seconds": spec.limits.orphan_after.total_seconds(),
-        "count": limits.DAYS_BATCHES_MAX + 1, "named": limits.DAYS_BATCHES_NAMED,
-        "commit_first": 0, "commit_end": 0,
-    }  # fmt: skip
-    with ledger.transaction() as connection:
-        pipeline = pipelines.find(connection, spec.name)
-        if pipeline is None:
-            return [], []
-        if spec.source.select is Select.ARRIVAL:
-            asked["commit_first"] = _commit_from(connection, pipeline, edges[0])
-            asked["commit_end"] = _commit_from(connection, pipeline, edges[-1])
-        found = rows(
-            connection, "days", "batches", pipeline_id=pipeline.pipeline_id, **asked
-        )
-    by_cells: dict[tuple[int, int], list[Row]] = defaultdict(list)
-    for r in found:
-        by_cells[r["cell_first"], r["cell_last"]].append(r)
-    return [_group(of, len(edges) - 1) for of in by_cells.values()], found
-
-
-def _group(found: list[Row], count: int) -> _Group:
-    """The group of some rows. Cell 1 is the first of `count`, and 0 is what lies before it."""
-    one = found[0]
-    first, last = one["cell_first"], one["cell_last"]
-    whole = first == last and 1 <= first <= count
-    sums = {f.name: one[f"sum_{f.name}"] or 0 for f in fields(Counts)}
-    return _Group(
-        cells=range(max(first, 1) - 1, min(last, count)),
-        whole=whole,
-        count=one["batches"],
-        finalized=one["finalized"],
-        open=one["open"],
-        silent=one["silent_count"],
-        stuck=one["stuck"],
-        counts=Counts(**sums),
-        newest=tuple(_of(r, whole=whole) for r in found),
-    )
-
-
-def _commit_from(connection: sa.Connection, pipeline: Pipeline, moment: datetime) -> int:
-    """The first commit sequence of a moment or later: batch times grow with it (C6).
-
-    Found by halving, for no index leads from a time to a batch.
-    """
-
-    def reached(sequence: int) -> bool:
-        values = {"pipeline_id": pipeline.pipeline_id, "commit_seq": sequence}
-        found = row(connection, "days", "commit", **values)
-        return found is None or found["batch_time"] >= moment
-
-    commits = range(1, pipeline.commit_seq + 1)
-    return 1 + bisect_left(commits, True, key=reached)
-
-
-def _of(r: Row, *, whole: bool) -> BatchOfDay:
-    return BatchOfDay(
-        batch_id=r["batch_id"],
-        request_key=r["request_key"],
-        status=BatchStatus(r["status"]),
-        start=r["interval_start"],
-        end=r["interval_end"],
-        silent=r["silent"],
-        counts=None if r["records_read"] is None else Counts.from_row(r),
-        whole=whole,
-    )
 
 
 _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
@@ -361,7 +265,7 @@ def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
 
 
 def _day(
-    spec: Spec, cell: tuple[datetime, datetime], groups: list[_Group], seen: Seen | None
+    spec: Spec, cell: tuple[datetime, datetime], groups: list[Group], seen: Seen | None
 ) -> Day:
     start, end = cell
     there = seen or Seen()
@@ -384,6 +288,7 @@ def _day(
         state=state,
         batches=tuple(newest[: limits.DAYS_BATCHES_NAMED]),
         batch_count=sum(g.count for g in groups),
+        counted=sum(g.counted for g in groups if g.whole),
         counts=sum((g.counts for g in groups if g.whole), start=Counts()),
         silent=sum(g.silent for g in groups),
         seen=seen,

@@ -313,3 +313,12 @@ DAYS_BATCHES_MAX = 10_000
 
 DAYS_BATCHES_NAMED = 3
 """Batches that one interval names, from the newest on."""
+
+PAGE_BATCHES = 30
+"""Batches of each pipeline that the page of all pipelines sums up."""
+
+PAGE_LINES = 200
+"""Claims or files of a batch that its page lists; `semel show` lists them all."""
+
+PAGE_LOOK_SECONDS = 1.0
+"""How long a page waits for a look at the source before it shows what the ledger knows."""

@@ -39,7 +39,7 @@ WITH found AS (
 ), summed AS (
     SELECT p.*, row_number() OVER (PARTITION BY cell_first, cell_last
                                    ORDER BY batch_id DESC) AS place,
-           count(*) OVER cells AS batches,
+           count(*) OVER cells AS batches, count(records_read) OVER cells AS counted,
            count(*) FILTER (WHERE status = 'finalized') OVER cells AS finalized,
            count(*) FILTER (WHERE is_open) OVER cells AS open,
            count(*) FILTER (WHERE is_open AND silent) OVER cells AS silent_count,

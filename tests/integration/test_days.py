@@ -212,6 +212,16 @@ def test_arrival_stands_on_the_day_of_its_commit(
     assert (cell["state"], cell["batches"][0]["counts"]["survivors"]) == ("done", 10)
 
 
+def test_a_source_that_cannot_be_read_makes_no_day_complete(
+    week: Spec, bench: Workbench, ledger: Ledger
+) -> None:
+    """Its folder is not there: that is told, and the days are what the ledger knows."""
+    (bench.data / "in").rename(bench.data / "away")
+    answer = asked(ledger, week)
+    assert not answer.looked and answer.undated.refused == 1
+    assert set(states(answer).values()) == {State.DONE, State.IN_WORK, State.NO_BATCH}
+
+
 def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> None:
     """Each line says interval, state, account and batches; `semel batches` has intervals too."""
     monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)

@@ -92,7 +92,7 @@ def test_parsing_is_light(found: dict[str, Any]) -> None:
 
 
 def test_the_plugin_loader_leaves_the_library_alone(found: dict[str, Any]) -> None:
-    """Airflow loads semel_plugin.py, and executes no module of semel under its bare name."""
+    """Airflow has the plugin, by its entry point, and runs no module of semel under a bare name."""
     assert "semel" in found["plugins"]
     assert found["bare"] == []
 

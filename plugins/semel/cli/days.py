@@ -76,7 +76,7 @@ def _row(day: "Day") -> list[str]:
 
     counts = day.counts
     account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
-    numbers = [f"{n:,}" for n in account] if any(b.counts for b in day.batches) else [""] * 3
+    numbers = [f"{n:,}" for n in account] if day.counted else [""] * 3
     silent = ", no sign of life" if day.silent else ""
     state = f"{day.state}{silent}"
     return [span(day.start, day.end), state, *numbers, _batches(day), unsettled(day.seen)]

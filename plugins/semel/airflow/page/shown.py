@@ -1,0 +1,155 @@
+"""What the pages show: read from the ledger, for the pipelines that somebody may see."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from semel import limits
+from semel.batch import BatchStatus, Counts
+from semel.days import Sight
+from semel.errors import SpecError
+from semel.gaps import gaps_beside
+from semel.ledger import Ledger, rows
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec
+from semel.spec.yaml import declared_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest:
+    """One of the newest batches of a pipeline. `counts`: None until it has committed."""
+
+    batch_id: int
+    request_key: str
+    status: BatchStatus
+    interval_start: datetime | None
+    interval_end: datetime | None
+    planned_at: datetime
+    finalized_at: datetime | None
+    counts: Counts | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
+
+    `open` batches are not finalized, the oldest of them planned at `open_since`; `silent` of them
+    give no sign of life. `refused`: the files that the last plan refused.
+    """
+
+    name: str
+    newest: tuple[Newest, ...]
+    open: int = 0
+    open_since: datetime | None = None
+    silent: int = 0
+    refused: int = 0
+
+    @property
+    def counts(self) -> Counts:
+        return sum((b.counts for b in self.newest if b.counts), start=Counts())
+
+    @property
+    def last(self) -> Newest | None:
+        return self.newest[0] if self.newest else None
+
+    @property
+    def needs(self) -> bool:
+        """Whether a person has to do something."""
+        return bool(self.silent or self.refused)
+
+    @property
+    def bars(self) -> list[tuple[int, int]]:
+        """New records of each batch, the oldest first, with its height of 20 at most."""
+        new = [b.counts.survivors if b.counts else 0 for b in reversed(self.newest)]
+        most = max(new, default=0)
+        return [(n, round(20 * n / most) if most else 0) for n in new]
+
+
+def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
+    """The pipelines among some DAGs, those that need a person first."""
+    with ledger.transaction() as connection:
+        known = [r["name"] for r in rows(connection, "page", "names")]
+        names = sorted(permitted & {*known, *_declared()})
+        newest = rows(
+            connection, "page", "newest", names=names, count=limits.PAGE_BATCHES
+        )
+        silent = limits.ORPHAN_SECONDS
+        opened = rows(connection, "page", "open", names=names, orphan_seconds=silent)
+        refused = {r["name"]: r["files"] for r in rows(connection, "page", "refused", names=names)}
+    batches: dict[str, list[Newest]] = defaultdict(list)
+    for r in newest:
+        counts = None if r["records_read"] is None else Counts.from_row(r)
+        own = {key: r[key] for key in Newest.__dataclass_fields__ if key != "counts"}
+        own["status"] = BatchStatus(r["status"])
+        batches[r["name"]].append(Newest(**own, counts=counts))
+    of_open = {r["name"]: r for r in opened}
+    found = [
+        Overview(
+            name=name,
+            newest=tuple(batches[name]),
+            refused=refused.get(name, 0),
+            **_open(of_open.get(name)),
+        )
+        for name in names
+    ]
+    return sorted(found, key=lambda one: (not one.needs, one.name))
+
+
+def _open(r: Any) -> dict[str, Any]:
+    return {"open": r["batches"], "open_since": r["since"], "silent": r["silent"]} if r else {}
+
+
+def _declared() -> set[str]:
+    with suppress(OSError):
+        return {declared_name(path) for path in pipeline.declarations()}
+    return set()
+
+
+def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:
+    """A pipeline as it is declared; else as its newest batch was planned. None: it is none.
+
+    The second value says whether it is declared, as far as this server's folders tell.
+    """
+    with suppress(SpecError):
+        return pipeline.find(name), True
+    found = ledger.rows("page", "spec", name=name)
+    return (Spec.from_json(found[0]["spec"]), False) if found else None
+
+
+def sight(ledger: Ledger, spec: Spec) -> Sight:
+    """A look at the source. Its errors are those of `semel.gaps`."""
+    gaps, found = gaps_beside(ledger, spec)
+    return Sight(gaps=gaps, found=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShown:
+    """All of one batch. `claims` are the first of `claim_count`."""
+
+    batch: dict[str, Any]
+    attempts: list[dict[str, Any]]
+    claims: list[dict[str, Any]]
+    claim_count: int
+    files: list[dict[str, Any]]
+
+
+def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
+    """A batch of a pipeline; None when that has none of this number."""
+    with ledger.transaction() as connection:
+        found = rows(connection, "look", "batch", batch_id=batch_id)
+        if not found or found[0]["pipeline"] != name:
+            return None
+        count = limits.PAGE_LINES
+        claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
+        attempts = rows(connection, "look", "attempts", batch_id=batch_id)
+        files = rows(connection, "look", "files", batch_id=batch_id)
+    return BatchShown(
+        batch=dict(found[0]),
+        attempts=[dict(r) for r in attempts],
+        claims=[dict(r) for r in claims],
+        claim_count=claims[0]["claims"] if claims else 0,
+        files=[dict(r) for r in files],
+    )

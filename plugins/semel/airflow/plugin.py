@@ -1,0 +1,49 @@
+"""What semel adds to Airflow's pages: `semel` in the navigation, `Days` at each DAG.
+
+An entry point names this class, so that an Airflow that semel is installed in has it. Each of its
+processes loads it, a task's too: the page itself is imported by the first request for it.
+"""
+
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/semel"
+"""Below which path of Airflow's the pages lie."""
+
+
+class _Page:
+    """The page as an ASGI application."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = import_module("semel.airflow.page.app").app
+        await app(scope, receive, send)
+
+
+def _above() -> str:
+    """The path that Airflow itself lies below: empty, unless its base_url has one."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+class SemelPlugin(AirflowPlugin):
+    """Two pages. Airflow asks nobody who they are for: each of their routes does so itself."""
+
+    name = "semel"
+    fastapi_apps = [{"name": "semel", "app": _Page(), "url_prefix": PREFIX}]
+    external_views = [
+        {
+            "name": "semel",
+            "href": f"{_above()}{PREFIX}/",
+            "destination": "nav",
+            "url_route": "semel",
+        },
+        {
+            "name": "Days",
+            "href": f"{_above()}{PREFIX}/dags/{{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "semel-days",
+        },
+    ]

@@ -1,0 +1,111 @@
+"""semel's pages as Airflow serves them: its own app, auth manager and plugin loader, in a process
+of their own, for Airflow reads its configuration once per process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fix_pipelines import Workbench
+from semel.ledger import Ledger
+
+DAGS = ("events", "hidden", "foreign", "big")
+"""The DAGs that Airflow knows; of `hidden` the viewer may know nothing."""
+
+SERVER = """
+import json, sys
+from airflow.api_fastapi import app as api
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+class Picky(SimpleAuthManager):
+    def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
+        if user.username == "viewer" and details and details.id == "hidden":
+            return False
+        return super().is_authorized_dag(
+            method=method, user=user, access_entity=access_entity, details=details)
+
+initdb()
+with create_session() as session:
+    session.add(DagBundleModel(name="b"))
+    session.flush()
+    for name in json.loads(sys.argv[1]):
+        session.add(DagModel(dag_id=name, bundle_name="b", fileloc="/f", is_stale=False))
+root = FastAPI()
+api._AuthManagerState.instance = manager = Picky()
+api.init_plugins(root)
+clients = {None: TestClient(root, raise_server_exceptions=False)}
+for name, role in (("admin", "ADMIN"), ("viewer", "VIEWER")):
+    token = manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
+    clients[name] = TestClient(root, cookies={"_token": token}, raise_server_exceptions=False)
+clients["forged"] = TestClient(root, cookies={"_token": token[:-4] + "AAAA"})
+print("ready", flush=True)
+for line in sys.stdin:
+    who, method, path = json.loads(line)
+    answer = clients[who].request(method, path, follow_redirects=False)
+    print("answer " + json.dumps(
+        [answer.status_code, dict(answer.headers), answer.text]), flush=True)
+"""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+class Pages:
+    """Asks the pages as somebody: `admin`, `viewer`, None without a login, `forged`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._told("ready")
+
+    def get(self, path: str, who: str | None = "admin", method: str = "GET") -> Answer:
+        self._process.stdin.write(json.dumps([who, method, path]) + "\n")
+        self._process.stdin.flush()
+        return Answer(*json.loads(self._told("answer ")))
+
+    def _told(self, word: str) -> str:
+        # Airflow writes log lines to standard output too.
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word)
+        raise AssertionError("the server of the pages ended")
+
+
+@pytest.fixture
+def pages(bench: Workbench, ledger: Ledger, tmp_path: Path) -> Iterator[Pages]:
+    """Of the test's own ledger and workbench. It starts in some ten seconds."""
+    home = tmp_path / "airflow"
+    variables = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "SEMEL"))}
+    variables |= {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
+        "SEMEL_LEDGER_DSN": ledger.dsn,
+        "SEMEL_DATA_ROOTS": str(bench.data),
+        "SEMEL_PIPELINES_DIR": str(bench.pipelines),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, json.dumps(DAGS)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
+    )  # fmt: skip
+    try:
+        yield Pages(process)
+    finally:
+        process.kill()
+        process.communicate()
