@@ -23,8 +23,10 @@ import json, sys
 from airflow.api_fastapi import app as api
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from airflow.models.variable import Variable
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from fastapi import FastAPI
@@ -41,6 +43,10 @@ initdb()
 with create_session() as session:
     session.add(DagBundleModel(name="b"))
     session.flush()
+    # As an administrator tells Airflow in its UI; nothing is in the environment.
+    session.add(Connection(conn_id="semel_ledger", uri=sys.argv[2]))
+    for key, value in json.loads(sys.argv[3]).items():
+        session.add(Variable(key=key, val=value))
     for name in json.loads(sys.argv[1]):
         session.add(DagModel(dag_id=name, bundle_name="b", fileloc="/f", is_stale=False))
 root = FastAPI()
@@ -96,12 +102,13 @@ def pages(bench: Workbench, ledger: Ledger, tmp_path: Path) -> Iterator[Pages]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
-        "SEMEL_LEDGER_DSN": ledger.dsn,
-        "SEMEL_DATA_ROOTS": str(bench.data),
-        "SEMEL_PIPELINES_DIR": str(bench.pipelines),
+        # What is in the metadata database is found as by an API server.
+        "_AIRFLOW_PROCESS_CONTEXT": "server",
     }
+    said = {"semel_data_roots": str(bench.data), "semel_pipelines_dir": str(bench.pipelines)}
+    address = ledger.dsn.replace("postgresql+psycopg", "postgres")
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, json.dumps(DAGS)],
+        [sys.executable, "-c", SERVER, json.dumps(DAGS), address, json.dumps(said)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
     )  # fmt: skip
     try:

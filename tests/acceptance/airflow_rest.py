@@ -31,10 +31,11 @@ class Airflow:
 
     def __init__(self, endpoints: Endpoints) -> None:
         self.url = endpoints.airflow_url
+        self.user, self.password = endpoints.airflow_user, endpoints.airflow_password
         # A proxy named in the environment must not be asked for our own machine.
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.token = ""
-        login = {"username": endpoints.airflow_user, "password": endpoints.airflow_password}
+        login = {"username": self.user, "password": self.password}
         self.token = self.call("POST", "/auth/token", login)["access_token"]
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

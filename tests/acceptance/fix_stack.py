@@ -34,6 +34,9 @@ BY_DAY = "flights_by_day"
 WEEKS = ("flights", "flights_by_hand", "flights_submitted")
 """The demo's pipeline, and copies of it that read the same files into sinks of their own."""
 
+VISITS = "visits"
+"""A pipeline by day, in whose Airflow nothing runs: its DAG is paused."""
+
 BROKEN = "name: wrong\nsurce: {}\n"
 
 COMMAND_SECONDS_MAX = 300
@@ -63,6 +66,9 @@ class Stack(Workbench):
         """Write the pipelines of all tests, and one that is wrong."""
         for name, source in SOURCES.items():
             self.spec(name, source={"path": f"{source}/*.jsonl"})
+        source = {"path": "visits/*.jsonl", "select": "interval"}
+        source["interval_from"] = "visits-%Y-%m-%d.jsonl"
+        self.spec(VISITS, source=source, schedule="@daily")
         ours = Path(__file__).parents[2] / "dags" / "pipelines"
         shutil.copy(ours / f"{BY_DAY}.yaml", self.pipelines)
         text = (ours / "flights.yaml").read_text()
@@ -77,7 +83,7 @@ class Stack(Workbench):
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
-        names = {*SOURCES, *WEEKS, BY_DAY}
+        names = {*SOURCES, *WEEKS, BY_DAY, VISITS}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:

@@ -1,0 +1,56 @@
+"""A headless Chromium, as a person sits before it: Debian's, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from fix_stack import Stack
+
+SHOTS = os.environ.get("SEMEL_SHOTS_DIR")
+"""A folder to keep pictures of the pages in, for somebody who wants to look at them."""
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed. On Debian 12: sudo apt-get install -y chromium")
+    with sync_playwright() as playwright:
+        # Its sandbox does not work for root; it visits our own pages alone.
+        options = {"executable_path": path, "args": ["--no-sandbox", "--no-proxy-server"]}
+        made = playwright.chromium.launch(**options)
+        yield made
+        made.close()
+
+
+@contextmanager
+def window(
+    browser: Browser, *, width: int = 1400, scheme: str = "light"
+) -> Iterator[BrowserContext]:
+    """A new window without cookies; English, so that its words are known."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-US"
+    )
+    yield context
+    context.close()
+
+
+def log_in(context: BrowserContext, stack: Stack) -> None:
+    """By the form of Airflow's login page."""
+    page = context.new_page()
+    page.goto(stack.airflow.url)
+    page.locator("input[name=username]").fill(stack.airflow.user)
+    page.locator("input[name=password]").fill(stack.airflow.password)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "login" not in url)
+    page.close()
+
+
+def keep(page: Page, name: str) -> None:
+    """A picture of the whole page, where somebody asked for it."""
+    if SHOTS:
+        page.screenshot(path=os.path.join(SHOTS, f"{name}.png"), full_page=True)

@@ -1,0 +1,94 @@
+"""semel's pages in Airflow's UI, in a real browser on the live stack."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from fix_browser import browser, keep, log_in, window  # noqa: F401
+from fix_pipelines import events
+from fix_stack import VISITS, Stack
+
+
+@pytest.fixture
+def week(stack: Stack) -> str:
+    """Five days, of which two are read. Returns the command that the third one's line shows."""
+    for day in range(1, 6):
+        path = f"visits/visits-2026-11-0{day}.jsonl"
+        stack.write(path, events(10 * day, 10 * day + day))
+    for day in (1, 2):
+        code, _, said = stack.call(
+            "run", VISITS, "--interval", f"2026-11-0{day}", f"2026-11-0{day + 1}"
+        )
+        assert code == 0, said
+    return "semel run visits --interval 2026-11-03 2026-11-04"
+
+
+def test_a_person_sees_which_days_are_complete(
+    stack: Stack, week: str, browser: Browser  # noqa: F811
+) -> None:
+    """From the navigation to a pipeline, its days, a batch; by the DAG's tab too; when the printed
+    command has run, its day is complete. Without a login there is nothing.
+    """
+    where = f"{stack.airflow.url}/semel/dags/{VISITS}?from=2026-11-01&to=2026-11-07"
+    with window(browser) as context:
+        page = context.new_page()
+        answer = page.goto(where)
+        assert answer.status == 401 and "visits-" not in page.content()
+        log_in(context, stack)
+        elsewhere = _watch(page, stack.airflow.url)
+        page.goto(stack.airflow.url)
+        page.get_by_role("link", name="semel", exact=True).click()
+        frame = page.frame_locator("iframe")
+        frame.get_by_role("link", name=VISITS).first.click()
+        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: days")
+        page.goto(f"{stack.airflow.url}/dags/{VISITS}")
+        page.get_by_role("link", name="Days", exact=True).click()
+        expect(page.frame_locator("iframe").locator(".calendar")).to_be_visible()
+        keep(page, "airflow-days")
+        assert elsewhere == []
+
+        page.goto(where)
+        states = page.locator("tbody tr[id] .chip").all_inner_texts()
+        assert [text.split(" ", 1)[1] for text in states] == [
+            "nothing there", "nothing there", "unclaimed", "unclaimed", "unclaimed", "complete",
+            "complete",
+        ]  # fmt: skip
+        shown = page.locator("#d20261103 code").inner_text()
+        assert shown == week
+        assert stack.call(*shown.split()[1:])[0] == 0
+        page.reload()
+        expect(page.locator("#d20261103 .chip")).to_have_text(re.compile("complete"))
+        page.locator("#d20261103 a[title^='Batch']").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(
+            re.compile(r"Batch \d+ of visits: finalized")
+        )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 600])
+def test_the_pages_fit_and_can_be_read(
+    stack: Stack, browser: Browser, width: int, scheme: str  # noqa: F811
+) -> None:
+    """No page is wider than its window; what is dark is dark; Tab goes through the links."""
+    with window(browser, width=width, scheme=scheme) as context:
+        log_in(context, stack)
+        page = context.new_page()
+        for name, path in {"pipelines": "", "days": f"dags/{VISITS}"}.items():
+            page.goto(f"{stack.airflow.url}/semel/{path}")
+            keep(page, f"{name}-{scheme}-{width}")
+            over = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert over <= 0, f"{name} is {over} pixels wider than its window"
+            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            red = int(re.findall(r"\d+", back)[0])
+            assert (red < 64) == (scheme == "dark"), back
+            page.keyboard.press("Tab")
+            assert page.evaluate("document.activeElement.tagName") == "A"
+
+
+def _watch(page: Page, url: str) -> list[str]:
+    """What the page asks of other hosts than Airflow's."""
+    found: list[str] = []
+    own = (url, f"blob:{url}", "data:")
+    page.on("request", lambda r: None if r.url.startswith(own) else found.append(r.url))
+    return found
