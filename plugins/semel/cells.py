@@ -76,19 +76,6 @@ def _steps(schedule: str | None) -> tuple[_Step, _Step]:
     )
 
 
-def span(start: datetime, end: datetime) -> str:
-    """An interval as people say it: `2026-11-21`, `2026-11-19 to 2026-11-20`, or with its times.
-
-    All of it is UTC.
-    """
-    start, end = start.astimezone(UTC), end.astimezone(UTC)
-    if start.time() == end.time() == time():
-        last = end - _DAY
-        return f"{start:%F}" if last <= start else f"{start:%F} to {last:%F}"
-    shown = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%F %H:%M}"
-    return f"{start:%F %H:%M} to {shown}"
-
-
 def moment(at: datetime) -> str:
     """A moment as `--interval` takes it: a date, where it is a midnight."""
     at = at.astimezone(UTC)

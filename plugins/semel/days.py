@@ -195,7 +195,7 @@ def command(spec: Spec, start: datetime, end: datetime) -> str:
     return f"semel run {spec.name} --interval {cells.moment(start)} {cells.moment(end)}"
 
 
-def run_of(request_key: str) -> tuple[str, str] | None:
+def dag_run_of(request_key: str) -> tuple[str, str] | None:
     """The DAG and the run of an Airflow request; None of another request."""
     kind, _, rest = request_key.partition(":")
     dag, _, run = rest.partition(":")

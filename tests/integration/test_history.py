@@ -38,6 +38,7 @@ ASKED = {
     "files": ("lengths", "like"),
     "finalize": ("won", "manifest", "finalize_batch", "batch_status"),
     "look": ("open_claims", "batch", "attempts", "files"),
+    "page": ("newest", "open", "spec", "claims"),
     "partitions": (
         "unsettled", "by_id", "orphans", "holders", "free_ranges", "unaccounted",
         "close", "account", "update", "insert", "restore",
@@ -54,7 +55,7 @@ listed by reading all losses.
 
 _TEXTS = {
     "status", "reason", "driver", "input_digest", "sink_schema", "checksum", "request_key",
-    "sink_address", "archive_path",
+    "sink_address", "archive_path", "name",
 }  # fmt: skip
 _TIMES = {"expires_at", "batch_time", "since", "until"}
 _CASTS = {

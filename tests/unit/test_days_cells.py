@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 
 from semel import limits
-from semel.cells import cells_of, span
-from semel.days import Facts, State, judge, run_of
+from semel.cells import cells_of
+from semel.days import Facts, State, judge, dag_run_of
 from semel.errors import LimitError
 
 C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
@@ -76,18 +76,10 @@ def test_cells_without_end_are_refused() -> None:
         cells_of("* * * * *", at("2026-11-01"), at("2026-12-01"))
 
 
-def test_span() -> None:
-    """Whole days are told by their dates, of which the last is included; others by their times."""
-    assert span(at("2026-11-01"), at("2026-11-02")) == "2026-11-01"
-    assert span(at("2026-11-01"), at("2026-11-08")) == "2026-11-01 to 2026-11-07"
-    assert span(at("2026-11-01 04:00"), at("2026-11-01 05:00")) == "2026-11-01 04:00 to 05:00"
-    assert span(at("2026-11-01 23:00"), at("2026-11-02")) == "2026-11-01 23:00 to 2026-11-02 00:00"
-
-
 def test_the_run_of_a_request() -> None:
     """A run's id may hold colons; a request of the command line has no run."""
-    assert run_of("airflow:clicks:manual__2026-11-01T00:00:00+00:00") == (
+    assert dag_run_of("airflow:clicks:manual__2026-11-01T00:00:00+00:00") == (
         "clicks", "manual__2026-11-01T00:00:00+00:00",
     )  # fmt: skip
-    assert run_of("cli:2026-11-01T00:00:00+00:00:2026-11-02T00:00:00+00:00") is None
-    assert run_of("airflow:clicks") is None
+    assert dag_run_of("cli:2026-11-01T00:00:00+00:00:2026-11-02T00:00:00+00:00") is None
+    assert dag_run_of("airflow:clicks") is None

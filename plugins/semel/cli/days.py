@@ -72,14 +72,14 @@ def _render(answer: "Days") -> None:
 
 
 def _row(day: "Day") -> list[str]:
-    from semel.cells import span
+    from semel.summary import interval
 
     counts = day.counts
     account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
     numbers = [f"{n:,}" for n in account] if day.counted else [""] * 3
     silent = ", no sign of life" if day.silent else ""
     state = f"{day.state}{silent}"
-    return [span(day.start, day.end), state, *numbers, _batches(day), unsettled(day.seen)]
+    return [interval(day.start, day.end), state, *numbers, _batches(day), unsettled(day.seen)]
 
 
 def _batches(day: "Day") -> str:
@@ -98,7 +98,7 @@ def unsettled(seen: "Seen | None") -> str:
 
 
 def _notes(answer: "Days") -> list[str]:
-    from semel.cells import span
+    from semel.summary import interval
 
     lines = []
     if any(not b.whole for day in answer.days for b in day.batches):
@@ -121,6 +121,6 @@ def _notes(answer: "Days") -> list[str]:
     todo = [day for day in answer.days if day.command]
     lines += [f"next: {day.command}" for day in todo[: limits.FILES_NAMED_MAX]]
     if rest := todo[limits.FILES_NAMED_MAX :]:
-        others = span(rest[0].start, rest[-1].end)
+        others = interval(rest[0].start, rest[-1].end)
         lines.append(f"next: the same for {len(rest):,} more intervals, {others}")
     return lines

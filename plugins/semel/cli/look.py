@@ -196,10 +196,10 @@ def batches(
 
 
 def _interval(r: Any) -> str:
-    from semel.cells import span
+    from semel.summary import interval
 
     start, end = r["interval_start"], r["interval_end"]
-    return span(start, end) if start else ""
+    return interval(start, end) if start else ""
 
 
 def show(

@@ -19,12 +19,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from semel import cells, limits, settings
+from semel import cells, limits, settings, summary
 from semel.airflow import surroundings
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
 from semel.airflow.plugin import PREFIX
-from semel.days import Sight, State, days, run_of
+from semel.days import Sight, State, days, dag_run_of
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.spec.pipeline import Spec
@@ -183,9 +183,9 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
-        "span": cells.span, "number": text.number, "moment": text.moment, "ago": text.ago,
+        "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
         "seconds": text.seconds, "symbols": text.SYMBOLS, "meanings": text.MEANINGS,
-        "css_class": text.css_class, "run_of": run_of, "lines_max": limits.PAGE_LINES,
+        "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": limits.PAGE_LINES,
         "quote": lambda part: quote(part, safe=""),
     }  # fmt: skip
     return made
