@@ -47,9 +47,9 @@ print("\\n" + json.dumps(found))
 """
 
 
-def documented(holds: str) -> str:
-    """The example of docs/deploy.md that holds some words."""
-    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+def documented(holds: str, page: str = "deploy.md") -> str:
+    """The example of a page of docs/ that holds some words."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     [found] = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if holds in block]
     return found
 

@@ -322,3 +322,19 @@ PAGE_LINES = 200
 
 PAGE_LOOK_SECONDS = 1.0
 """How long a page waits for a look at the source before it shows what the ledger knows."""
+
+EVENT_WINDOW_DAYS = 7
+"""How long after its end a batch may still get its event: a week-end and more. What is older is
+told to nobody, for Airflow's `db clean` may have removed its event."""
+
+EVENT_BATCHES_MAX = 1_000
+"""Batches of that window, the newest, whose events collect looks for: a batch each ten minutes."""
+
+EVENTS_READ_MAX = 2_000
+"""Events that one look reads, some 1 KB each: a batch's own is among the first after its end."""
+
+EVENT_CLOCKS_SECONDS = 60
+"""How far Airflow's clock may be behind the ledger's before a batch is told twice."""
+
+EVENT_DAYS_MAX = 1_000
+"""Days that an event names: 13 KB. A longer interval is told by its ends alone."""

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from airflow_rest import Airflow, wait_for
+from fix_dags import ROOT, documented
 from fix_pipelines import Workbench
 from semel import settings
 from semel import stack as semel_stack
@@ -52,10 +53,12 @@ class Stack(Workbench):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.state = folder / "state"
+        self.dags = folder / "dags"
         self.environment = {
             "SEMEL_STATE_DIR": str(self.state),
             "SEMEL_DATA_ROOTS": str(self.data),
             "SEMEL_PIPELINES_DIR": str(self.pipelines),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             # A task that is marked failed is to hear of it while it still runs.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         }
@@ -63,13 +66,17 @@ class Stack(Workbench):
         self.airflow: Airflow
 
     def declare_all(self) -> None:
-        """Write the pipelines of all tests, and one that is wrong."""
+        """Write the pipelines of all tests, one that is wrong, and the documents' own DAG."""
+        self.dags.mkdir()
+        for path in (ROOT / "dags").glob("*.py"):
+            shutil.copy(path, self.dags)
+        (self.dags / "after_shop.py").write_text(documented("semel://shop", "airflow.md"))
         for name, source in SOURCES.items():
             self.spec(name, source={"path": f"{source}/*.jsonl"})
         source = {"path": "visits/*.jsonl", "select": "interval"}
         source["interval_from"] = "visits-%Y-%m-%d.jsonl"
         self.spec(VISITS, source=source, schedule="@daily")
-        ours = Path(__file__).parents[2] / "dags" / "pipelines"
+        ours = ROOT / "dags" / "pipelines"
         shutil.copy(ours / f"{BY_DAY}.yaml", self.pipelines)
         text = (ours / "flights.yaml").read_text()
         for name in WEEKS:
@@ -83,7 +90,7 @@ class Stack(Workbench):
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
-        names = {*SOURCES, *WEEKS, BY_DAY, VISITS}
+        names = {*SOURCES, *WEEKS, BY_DAY, VISITS, "after_shop"}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:

@@ -93,6 +93,66 @@ def test_a_run_is_exact_and_says_so(stack: Stack) -> None:
     }  # fmt: skip
 
 
+def told(stack: Stack) -> list[int]:
+    """The batches of the events of semel://shop, in their order."""
+    found = stack.airflow.call("GET", "/api/v2/assets/events?limit=1000")
+    mine = [one for one in found["asset_events"] if one["name"] == "semel://shop"]
+    mine.sort(key=lambda one: one["id"])
+    return [one["extra"]["batch_id"] for one in mine]
+
+
+def looked(stack: Stack) -> list[str]:
+    """What the runs of the documents' DAG, which runs on the asset, have said, run by run."""
+    runs = stack.airflow.runs("after_shop")
+    for run in runs:
+        stack.airflow.succeeded("after_shop", run)
+    said = [line for run in runs for line in stack.airflow.log("after_shop", run, "look")]
+    return [line for line in said if line.startswith("batch ")]
+
+
+def finalized(stack: Stack, request: str) -> int:
+    """The last batch of a request."""
+    ((batch_id,),) = stack.query(
+        "SELECT max(batch_id) FROM semel.batch WHERE request_key = %s AND status = 'finalized'",
+        request,
+    )
+    return batch_id
+
+
+def test_a_dag_runs_on_each_batch_once(stack: Stack) -> None:
+    """The DAG of the documents runs on the asset's event, once for each batch: not again when
+    finalize is cleared; and by collect for a batch that Airflow did not finalize itself.
+    """
+    stack.write("shop/told.jsonl", events(700_000, 700_010))
+    run = stack.airflow.run("shop")
+    batch = finalized(stack, f"airflow:shop:{run}")
+    said = wait_for(
+        lambda: [line for line in looked(stack) if line.startswith(f"batch {batch}: ")],
+        "the DAG that runs on it", 60,
+    )  # fmt: skip
+    marker = archive.marker(archive.of(pipeline.find("shop")), batch)
+    assert said == [f"batch {batch}: 10 new, {marker}"]
+    before = told(stack)
+    assert len(before) == len(set(before)), "a batch was told twice"
+
+    stack.airflow.clear("shop", run, "finalize")
+    stack.airflow.succeeded("shop", run)
+    stack.write("shop/told2.jsonl", events(700_010, 700_020))
+    assert stack.call("run", "shop", "--request", "by hand")[0] == 0
+    by_hand = finalized(stack, "by hand")
+    stack.query(
+        "UPDATE semel.batch SET committed_at = committed_at - interval '1 day' WHERE batch_id = %s"
+        " RETURNING 1",
+        by_hand,
+    )
+    for _ in range(2):  # Each fails, for the task of wrong.yaml does.
+        stack.airflow.ended("semel_collect", stack.airflow.trigger("semel_collect"))
+    assert told(stack) == [*before, by_hand]
+    ours = f"batch {by_hand}: 10 new"
+    wait_for(lambda: any(line.startswith(ours) for line in looked(stack)), "its run")
+    assert len([line for line in looked(stack) if line.startswith(f"batch {batch}: ")]) == 1
+
+
 def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
     """Fence and status of each attempt of a run's batch."""
     return stack.query(

@@ -49,6 +49,18 @@ def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
         assert "| digest | `" in dag["doc_md"] and "Clicks of the shop." in dag["doc_md"]
 
 
+def test_each_pipeline_has_an_asset(found: dict[str, Any]) -> None:
+    """finalize tells `semel://<pipeline>` of a batch; collect those that nobody has told of."""
+    for name in ("clicks", "days"):
+        dag = tasks(found["dags"][name])
+        outlets = {task: rest["outlets"] for task, rest in dag.items() if "outlets" in rest}
+        [asset] = outlets.pop("finalize")
+        assert asset["__var"]["name"] == f"semel://{name}"
+        assert not outlets
+    [alias] = tasks(found["dags"]["semel_collect"])["collect"]["partial_kwargs"]["outlets"]
+    assert alias["__var"]["name"] == "semel_collect"
+
+
 def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
     """A schedule gives data intervals [t-1, t) in UTC; without one a DAG is not paused at first."""
     timetable = found["dags"]["days"]["timetable"]

@@ -18,6 +18,7 @@ def pipeline(spec: Spec) -> str:
         ("identity", _identity(spec)),
         ("transforms", ", ".join(f"`{name}`" for name in spec.transforms) or "none"),
         ("sink", _sink(spec)),
+        ("asset", f"`semel://{spec.name}`: one event for each finalized batch"),
         ("limits", _limits(spec)),
         ("digest", f"`{spec.digest()[:12]}`; a batch is staged with the one it was planned with"),
     ]

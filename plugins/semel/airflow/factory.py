@@ -15,7 +15,7 @@ from airflow.sdk import (
     get_parsing_context,
 )
 
-from semel.airflow import describe, surroundings
+from semel.airflow import assets, describe, surroundings
 from semel.airflow.operators import (
     INTERVAL_END,
     INTERVAL_START,
@@ -137,7 +137,11 @@ def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:
         default_args=DEFAULT_ARGS,
     )
     CollectOperator.partial(
-        task_id="collect", map_index_template="{{ task.pipeline }}", folder=_text(folder), dag=dag
+        task_id="collect",
+        map_index_template="{{ task.pipeline }}",
+        folder=_text(folder),
+        outlets=[assets.OF_COLLECT],
+        dag=dag,
     ).expand(pipeline=names)
     return dag
 

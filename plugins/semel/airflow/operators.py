@@ -11,13 +11,13 @@ few seconds to look for DAGs, and they cost 1.6 s of a core.
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, SkipMixin
 
-from semel.airflow import told
+from semel.airflow import assets, told
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
@@ -239,23 +239,46 @@ class CommitOperator(_StagingOperator):
 
 
 class FinalizeOperator(VerbOperator):
-    """finalize: the batch's files get their final names."""
+    """finalize: the batch's files get their final names, and its pipeline's asset an event."""
+
+    def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
+        outlets = [*outlets, assets.asset(pipeline)]
+        super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import finalize, summary
 
         batch = self.batch(ledger, spec, context)
-        return summary.finalize(finalize.finalize(ledger, spec, batch.batch_id))
+        done = finalize.finalize(ledger, spec, batch.batch_id)
+        asset = assets.asset(spec.name)
+        if done.found and assets.known(ledger, spec.name, batch.batch_id):
+            # What stays in the list gets an event when the task ends.
+            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
+        else:
+            context["outlet_events"][asset].extra = assets.extra(done)
+        return summary.finalize(done)
 
 
 class CollectOperator(VerbOperator):
-    """collect, for one pipeline. It fails, when all is done, while a batch cannot be finalized."""
+    """collect, for one pipeline. It fails, when all is done, while a batch cannot be finalized.
 
-    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:  # noqa: ARG002
-        from semel import collect, summary
+    It tells the pipeline's asset of the batches that nobody has told of.
+    """
+
+    def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
+        others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]
+        super().__init__(outlets=[*others, assets.OF_COLLECT], **kwargs)
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel import collect, finalize, summary
 
         done = collect.collect(ledger, spec, self.log.info)
         text = summary.collect(done)
         if done is not None and done.damaged:
             raise TerminalError(text)
+        events = context["outlet_events"][assets.OF_COLLECT]
+        for batch_id in assets.left(ledger, spec):
+            account = assets.extra(finalize.finalize(ledger, spec, batch_id))
+            events.add(assets.asset(spec.name), extra=account)
+            self.log.info("told %s of batch %s", assets.asset(spec.name).name, batch_id)
         return text

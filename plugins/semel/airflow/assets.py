@@ -1,0 +1,95 @@
+"""The asset of a pipeline, `semel://<pipeline>`: one event for each of its finalized batches.
+
+How it works: Airflow stores the events of a task with its success, in one transaction. So who has
+finalized a batch tells it; and who finds it finalized (a retry, a cleared run, collect) tells it
+only when Airflow knows no event of it. A task that was killed in between tells nothing, and the
+next one does.
+Known limitation: two that look at the same moment may both tell. The batch's number is the key by
+which a DAG that runs on the asset passes over the second.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias
+
+from semel import limits
+from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from semel.finalize import Finalized
+    from semel.ledger import Ledger, Row
+
+OF_COLLECT = AssetAlias("semel_collect")
+"""Under it collect tells of batches: an outlet that is an asset takes one event a task."""
+
+
+def asset(pipeline: str) -> Asset:
+    """The asset. A DAG that runs on it names it in the same way: Asset("semel://<pipeline>")."""
+    return Asset(f"semel://{pipeline}")
+
+
+def extra(done: "Finalized") -> dict[str, Any]:
+    """What the event of a batch says: all that a DAG needs that runs on it."""
+    batch = done.batch
+    between = (batch.interval_start, batch.interval_end)
+    return {
+        "pipeline": batch.spec["name"],
+        "batch_id": batch.batch_id,
+        "commit_seq": batch.commit_seq,
+        "request_key": batch.request_key,
+        "interval": [moment.isoformat() for moment in between] if all(between) else None,
+        "days": days(*between) if all(between) else None,
+        "counts": asdict(done.counts),
+        "marker": str(done.marker),
+    }
+
+
+def days(start: datetime, end: datetime) -> list[str] | None:
+    """The days, in UTC, that [start, end) touches; None when there are too many to name."""
+    first = start.astimezone(UTC).date()
+    last = (end.astimezone(UTC) - timedelta.resolution).date()
+    count = (last - first).days + 1
+    if count > limits.EVENT_DAYS_MAX:
+        return None
+    return [(first + timedelta(days=n)).isoformat() for n in range(count)]
+
+
+def known(ledger: "Ledger", pipeline: str, batch_id: int) -> bool:
+    """Whether Airflow has an event of a finalized batch, or nobody waits for one any more."""
+    window = timedelta(days=limits.EVENT_WINDOW_DAYS).total_seconds()
+    found = ledger.rows("assets", "finalized", batch_id=batch_id, window_seconds=window)
+    return not untold(found, pipeline)
+
+
+def left(ledger: "Ledger", spec: Spec) -> list[int]:
+    """Finalized batches, first ones first, of which no event is there and no run will make one."""
+    found = ledger.rows(
+        "assets", "lately",
+        pipeline=spec.name,
+        orphan_seconds=spec.limits.orphan_after.total_seconds(),
+        window_seconds=timedelta(days=limits.EVENT_WINDOW_DAYS).total_seconds(),
+        batches_max=limits.EVENT_BATCHES_MAX,
+    )  # fmt: skip
+    return untold(found, spec.name)
+
+
+def untold(found: "list[Row]", pipeline: str) -> list[int]:
+    """Of batches with their time, first ones first, those of which Airflow has no event."""
+    if not found:
+        return []
+    since = min(row["finalized_at"] for row in found)
+    events = _events(pipeline, since - timedelta(seconds=limits.EVENT_CLOCKS_SECONDS))
+    told = {event.extra.get("batch_id") for event in events}
+    return sorted({row["batch_id"] for row in found} - told)
+
+
+def _events(pipeline: str, since: datetime) -> Iterable[Any]:
+    """The first events of the asset since a time, as Airflow's API tells them to a task."""
+    from airflow.sdk.execution_time.context import InletEventsAccessors
+
+    known = asset(pipeline)
+    events = InletEventsAccessors([known])[known]
+    return events.after(since.isoformat()).limit(limits.EVENTS_READ_MAX)

@@ -1,0 +1,179 @@
+"""The asset of a pipeline: which tasks tell Airflow of a batch, by a real ledger.
+
+What Airflow knows already is a list here; tests/acceptance/test_b_airflow.py asks a real one.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from semel import faults
+from semel.commit import commit
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+BY_DAY = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+DAY = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+
+
+def killed() -> None:
+    raise faults.FaultError
+
+
+def quiet(*_: object) -> None:
+    pass
+
+
+class Told:
+    """Airflow's own: the events that it has stored, and how a task hands it new ones."""
+
+    def __init__(self) -> None:
+        self.stored: list[Any] = []
+        self.asked = 0
+
+    def events(self, pipeline: str, since: datetime) -> list[Any]:
+        """Those of one asset."""
+        self.asked += 1
+        assert since < datetime.now(UTC)
+        return [event for event in self.stored if event.pipeline == pipeline]
+
+    def run(self, task: Any, ledger: Ledger, spec: Spec, *, ends: bool = True) -> list[int]:
+        """Run a task, and store its events unless it is killed before its end. Their batches."""
+        from airflow.sdk import Asset
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        run = SimpleNamespace(dag_id=spec.name, run_id="r1")
+        outlet_events = OutletEventAccessors()
+        task.act(ledger, spec, {"dag_run": run, "params": {}, "outlet_events": outlet_events})
+        # As airflow.sdk.execution_time.task_runner and the api-server do with a success.
+        made = [
+            SimpleNamespace(pipeline=spec.name, extra=outlet_events[outlet].extra)
+            for outlet in task.outlets
+            if isinstance(outlet, Asset)
+        ]
+        for accessor in outlet_events._dict.values():
+            for told in accessor.asset_alias_events:
+                assert told.dest_asset_key.name == f"semel://{spec.name}"
+                made.append(SimpleNamespace(pipeline=spec.name, extra=told.extra))
+        self.stored += made if ends else []
+        return [event.extra.get("batch_id") for event in made]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """An Airflow that has stored nothing yet."""
+    if "airflow" not in sys.modules:
+        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from semel.airflow import assets
+
+    made = Told()
+    monkeypatch.setattr(assets, "_events", made.events)
+    return made
+
+
+def finalizing(spec: Spec) -> Any:
+    """A finalize task, as Airflow makes a new one for each try."""
+    from semel.airflow.operators import FinalizeOperator
+
+    return FinalizeOperator(task_id="finalize", pipeline=spec.name)
+
+
+def collecting(spec: Spec) -> Any:
+    from semel.airflow.operators import CollectOperator
+
+    return CollectOperator(task_id="collect", pipeline=spec.name)
+
+
+def committed(ledger: Ledger, spec: Spec) -> int:
+    """The batch of the run r1."""
+    batch = plan(ledger, spec, f"airflow:{spec.name}:r1", DAY).batch
+    stage(ledger, spec, batch.batch_id, LocalEngine(), quiet)
+    commit(ledger, spec, batch.batch_id, quiet, quiet)
+    return batch.batch_id
+
+
+def later(ledger: Ledger, column: str, days: int) -> None:
+    with ledger.transaction() as connection:
+        change = f"UPDATE semel.batch SET {column} = {column} - interval '{days} days'"
+        connection.exec_driver_sql(change)
+
+
+def test_an_event_says_what_a_dag_needs(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Batch, days, interval, counts and the marker that is there; what repeats tells nothing."""
+    spec = bench.spec(source=BY_DAY | {"path": "in/*.jsonl"})
+    bench.write("in/2026-01-01.jsonl", [*events(0, 10), *events(0, 3)])
+    batch = committed(ledger, spec)
+    assert told.run(finalizing(spec), ledger, spec) == [batch]
+    extra = told.stored[0].extra
+    assert extra["days"] == ["2026-01-01"]
+    assert extra["interval"] == ["2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]
+    assert extra["counts"]["survivors"] == 10 and extra["counts"]["records_read"] == 13
+    assert Path(extra["marker"]).is_file()
+    assert told.asked == 0, "the good path asks Airflow nothing"
+    for _ in range(2):
+        assert told.run(finalizing(spec), ledger, spec) == []
+    later(ledger, "committed_at", 1)
+    assert told.run(collecting(spec), ledger, spec) == []
+
+
+@pytest.mark.parametrize("by", [finalizing, collecting])
+def test_a_finalize_that_was_killed_is_told_of(
+    by: Any, bench: Workbench, ledger: Ledger, told: Told
+) -> None:
+    """It wrote `finalized` and died: its next try tells, or collect, and then nobody any more."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    batch = committed(ledger, spec)
+    with faults.armed("finalize.after_finalized", killed), pytest.raises(faults.FaultError):
+        told.run(finalizing(spec), ledger, spec)
+    assert told.run(finalizing(spec), ledger, spec, ends=False) == [batch]
+    later(ledger, "committed_at", 1)
+    assert told.run(by(spec), ledger, spec) == [batch]
+    for again in (finalizing, collecting, finalizing):
+        assert told.run(again(spec), ledger, spec) == []
+
+
+def test_collect_tells_of_what_it_finalizes(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Of a batch whose run is gone, and not of one that its run will tell of."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    batch = committed(ledger, spec)
+    assert told.run(collecting(spec), ledger, spec) == []
+    later(ledger, "committed_at", 1)
+    assert told.run(collecting(spec), ledger, spec) == [batch]
+    assert told.run(collecting(spec), ledger, spec) == []
+    assert told.run(finalizing(spec), ledger, spec) == []
+
+
+def test_what_airflow_may_have_forgotten_is_not_told_again(
+    bench: Workbench, ledger: Ledger, told: Told
+) -> None:
+    """`airflow db clean` removes old events: a cleared run of last month starts nothing anew."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    committed(ledger, spec)
+    told.run(finalizing(spec), ledger, spec)
+    told.stored.clear()
+    later(ledger, "finalized_at", 8)
+    later(ledger, "committed_at", 8)
+    assert told.run(finalizing(spec), ledger, spec) == []
+    assert told.run(collecting(spec), ledger, spec) == []
+
+
+@pytest.mark.usefixtures("told")
+def test_days_of_an_interval() -> None:
+    """Its end belongs to the next day; a life-time of days is not written out."""
+    from semel.airflow import assets
+
+    start, end = DAY
+    assert assets.days(start, end) == ["2026-01-01"]
+    assert assets.days(start, end.replace(hour=1)) == ["2026-01-01", "2026-01-02"]
+    assert assets.days(datetime(1, 1, 1, tzinfo=UTC), end) is None
