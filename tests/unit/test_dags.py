@@ -11,14 +11,17 @@ import pytest
 
 from fix_dags import BY_INTERVAL, parsed, write
 from semel.errors import RetryableError, TerminalError
+from semel.spec import pipeline
+from semel.spec.pipeline import Spec
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two pipelines that are right, and four files that are not."""
+    """Three pipelines that are right, and four files that are not."""
     folder = tmp_path_factory.mktemp("pipelines")
     write(folder, "clicks")
     write(folder, "days", '"0 0 * * *"', BY_INTERVAL)
+    write(folder, "at_will", select=BY_INTERVAL)
     write(folder, "typo").write_text("name: typo\nsurce: {}\n")
     (folder / "no_yaml.yaml").write_text("name: [\n")
     again = write(folder, "zz_clicks_again")
@@ -34,7 +37,7 @@ def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
     """Each right file gives one DAG of its name with plan >> stage >> commit >> finalize."""
-    assert set(found["dags"]) == {"clicks", "days", "semel_collect"}
+    assert set(found["dags"]) == {"at_will", "clicks", "days", "semel_collect"}
     for name in ("clicks", "days"):
         dag = found["dags"][name]
         order = {task: rest.get("downstream_task_ids", []) for task, rest in tasks(dag).items()}
@@ -71,14 +74,15 @@ def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
     assert found["dags"]["clicks"]["is_paused_upon_creation"] is False
 
 
-def test_the_form_asks_for_an_interval(found: dict[str, Any]) -> None:
-    """Only a pipeline that selects by interval has parameters, two optional date-times."""
-    assert found["dags"]["clicks"]["params"] == []
-    params = dict(found["dags"]["days"]["params"])
+def test_the_form_asks_for_an_interval_where_airflow_does_not(found: dict[str, Any]) -> None:
+    """Where there is a schedule Airflow's own field does it. Without one, it has no such field."""
+    assert found["dags"]["clicks"]["params"] == found["dags"]["days"]["params"] == []
+    params = dict(found["dags"]["at_will"]["params"])
     assert set(params) == {"interval_start", "interval_end"}
     for param in params.values():
         assert param["default"] is None
         assert param["schema"]["__var"]["format"] == "date-time"
+        assert "this one has none" in param["description"]
 
 
 def test_broken_files_take_nothing_else_down(found: dict[str, Any]) -> None:
@@ -95,7 +99,7 @@ def test_every_declared_pipeline_is_collected(found: dict[str, Any]) -> None:
     """collect has a task for each declared pipeline, also while its file is wrong."""
     task = tasks(found["dags"]["semel_collect"])["collect"]
     names = task["expand_input"]["value"]["__var"]["pipeline"]
-    assert names == ["clicks", "days", "no_yaml", "typo", "zz_inside"]
+    assert names == ["at_will", "clicks", "days", "no_yaml", "typo", "zz_inside"]
 
 
 def test_parsing_is_light(found: dict[str, Any]) -> None:
@@ -125,8 +129,8 @@ def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
 
 
-def context(**given: Any) -> dict[str, Any]:
-    run = SimpleNamespace(dag_id="clicks", run_id="manual__1")
+def context(run_type: str = "manual", **given: Any) -> dict[str, Any]:
+    run = SimpleNamespace(dag_id="clicks", run_id="manual__1", run_type=run_type)
     return {"dag_run": run, "params": {}, **given}
 
 
@@ -138,21 +142,52 @@ def test_the_request_is_the_run() -> None:
     assert request_key(context(task="stage")) == "airflow:clicks:manual__1"
 
 
-@pytest.mark.usefixtures("airflow")
-def test_the_interval() -> None:
-    """Parameters win over the data interval; half an interval, or one without zone, is refused."""
-    from semel.airflow.operators import interval
+def by_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
+    """The pipeline `days`, which reads the files of an interval."""
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(folder / "data"))
+    return pipeline.load(write(folder, "days", select=BY_INTERVAL))
 
+
+@pytest.mark.usefixtures("airflow")
+def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the data interval; a run's configuration goes before it. Who takes what has arrived
+    has none."""
+    from semel.airflow.intervals import interval
+
+    spec = by_interval(tmp_path, monkeypatch)
     day, next_day = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
     run = {"data_interval_start": next_day, "data_interval_end": next_day.replace(day=3)}
     both = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00+00:00"}
-    assert interval(context()) is None
-    assert interval(context(**run)) == (next_day, next_day.replace(day=3))
-    assert interval(context(params=both, **run)) == (day, next_day)
-    with pytest.raises(TerminalError, match="only one of interval_start and interval_end"):
-        interval(context(params={**both, "interval_end": None}, **run))
-    with pytest.raises(TerminalError, match="time zone"):
-        interval(context(params={**both, "interval_end": "2013-01-02T00:00:00"}))
+    assert interval(context(**run), spec) == (next_day, next_day.replace(day=3))
+    assert interval(context(params=both, **run), spec) == (day, next_day)
+    arrival = pipeline.load(write(tmp_path, "clicks"))
+    assert interval(context(params=both, **run), arrival) is None
+
+
+@pytest.mark.usefixtures("airflow")
+@pytest.mark.parametrize(
+    ("start", "end", "run_type", "why"),
+    [
+        (None, None, "manual", r"this run's is none; trigger it .* \{\"interval_start\": \"2013"),
+        ("2013-01-01T00:00:00Z", None, "manual", "only one of interval_start and interval_end"),
+        ("2013-01-01T00:00:00", "2013-01-02T00:00:00Z", "manual", "is no moment with a time zone"),
+        (20130101, 20130102, "manual", "20130101 is no moment with a time zone"),
+        (["x"], "soon", "manual", "is no moment with a time zone"),
+        ("2013-01-02T00:00:00Z", "2013-01-01T00:00:00Z", "manual", "this run's is .2013-01-02T00"),
+        ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "its own interval"),
+    ],
+)
+def test_a_wrong_interval(
+    start: object, end: object, run_type: str, why: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It fails at once, with what to give; no run reads other days than somebody meant."""
+    from semel.airflow.intervals import interval
+
+    spec = by_interval(tmp_path, monkeypatch)
+    params = {"interval_start": start, "interval_end": end}
+    with pytest.raises(TerminalError, match=why):
+        interval(context(run_type=run_type, params=params), spec)
 
 
 @pytest.mark.usefixtures("airflow")

@@ -10,15 +10,12 @@ from pathlib import Path
 from airflow.sdk import (
     DAG,
     CronDataIntervalTimetable,
-    Param,
     chain,
     get_parsing_context,
 )
 
-from semel.airflow import assets, describe, surroundings
+from semel.airflow import assets, describe, intervals, surroundings
 from semel.airflow.operators import (
-    INTERVAL_END,
-    INTERVAL_START,
     CollectOperator,
     CommitOperator,
     FinalizeOperator,
@@ -27,7 +24,6 @@ from semel.airflow.operators import (
 )
 from semel.errors import SpecError
 from semel.spec import pipeline
-from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
 from semel.spec.yaml import declared_name
 
@@ -109,7 +105,7 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         max_active_runs=spec.max_active_runs,
         # What has no schedule runs only when somebody asks, and then at once.
         is_paused_upon_creation=None if spec.schedule else False,
-        params=_params(spec),
+        params=intervals.form(spec),
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,
     )
@@ -153,21 +149,3 @@ def _names(folder: Path | None) -> list[str]:
 
 def _text(folder: Path | None) -> str | None:
     return str(folder) if folder else None
-
-
-def _params(spec: Spec) -> dict[str, Param]:
-    """The trigger form. A pipeline that takes what has arrived has nothing to ask."""
-    if spec.source.select is not Select.INTERVAL:
-        return {}
-
-    def moment(title: str) -> Param:
-        return Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title=title,
-            description="Takes the place of the run's data interval. Give both, or neither.",
-            section="Interval (UTC)",
-        )
-
-    return {INTERVAL_START: moment("From"), INTERVAL_END: moment("Before")}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, SkipMixin
 
 from semel.airflow import assets, told
+from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
@@ -28,34 +29,10 @@ if TYPE_CHECKING:
     from semel.batch import Batch
     from semel.ledger import Ledger
 
-INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
-"""The run's parameters that take the place of its data interval."""
-
-
 def request_key(context: Mapping[str, Any]) -> str:
     """What a DAG run is in the ledger. Clearing and backfilling again keep it."""
     run = context["dag_run"]
     return f"airflow:{run.dag_id}:{run.run_id}"
-
-
-def interval(context: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
-    """The run's interval: its parameters, else its data interval; None when it has neither.
-
-    A run that was made through the REST API with `logical_date: null` has no data interval.
-    """
-    params = context["params"]
-    given = [params.get(INTERVAL_START), params.get(INTERVAL_END)]
-    if any(given):
-        if not all(given):
-            raise TerminalError(
-                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; trigger it with both"
-            )
-        start, end = (datetime.fromisoformat(text) for text in given)
-        if start.tzinfo is None or end.tzinfo is None:
-            raise TerminalError("an interval needs a time zone, such as 2013-01-01T00:00:00Z")
-        return start, end
-    start, end = context.get("data_interval_start"), context.get("data_interval_end")
-    return (start, end) if start and end else None
 
 
 class VerbOperator(BaseOperator):
@@ -163,7 +140,7 @@ class PlanOperator(VerbOperator, SkipMixin):
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan, summary
 
-        answer = plan.plan(ledger, spec, request_key(context), interval(context))
+        answer = plan.plan(ledger, spec, request_key(context), interval(context, spec))
         text = summary.plan(answer)
         if answer.batch is not None:
             return text

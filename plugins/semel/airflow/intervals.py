@@ -1,0 +1,89 @@
+"""Which days a run is about: Airflow's data interval, or what takes its place where it has none.
+
+Airflow gives no interval to a run of its REST API with `logical_date: null`; none that a caller can
+choose to the runs of TriggerDagRunOperator and of `airflow dags trigger`; and to the form of a DAG
+without a schedule no field for it. These name theirs in the run's configuration.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Param
+
+from semel.errors import TerminalError
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
+
+INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
+"""The keys of a run's configuration."""
+
+_EXAMPLE = (
+    f'{{"{INTERVAL_START}": "2013-01-01T00:00:00Z", "{INTERVAL_END}": "2013-01-02T00:00:00Z"}}'
+)
+
+
+def form(spec: Spec) -> dict[str, Param]:
+    """What the trigger form asks beside Airflow's own fields.
+
+    With a schedule they have "Data Interval"; without, Airflow leaves that out of the form.
+    """
+    if spec.schedule or spec.source.select is not Select.INTERVAL:
+        return {}
+
+    def moment(title: str) -> Param:
+        return Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title=title,
+            description="Which files: those of this interval. Airflow asks for a data interval "
+            "only where a DAG has a schedule, and this one has none. Give both.",
+            section="Interval (UTC)",
+        )
+
+    return {INTERVAL_START: moment("From"), INTERVAL_END: moment("Before")}
+
+
+def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
+    """The run's interval: of its configuration, else its data interval. None: it needs none.
+
+    TerminalError: it is wrong, or a pipeline that selects by interval has a run without one.
+    """
+    if spec.source.select is not Select.INTERVAL:
+        return None
+    params = context["params"]
+    given = [params.get(INTERVAL_START), params.get(INTERVAL_END)]
+    if any(given):
+        if context["dag_run"].run_type == "backfill":
+            raise TerminalError(
+                f"each run of a backfill has its own interval; start it again without "
+                f"{INTERVAL_START} and {INTERVAL_END}"
+            )
+        if not all(given):
+            raise TerminalError(
+                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; trigger it with both"
+            )
+        start, end = map(_moment, given)
+    else:
+        start, end = context.get("data_interval_start"), context.get("data_interval_end")
+    if not start or not end or start >= end:
+        between = f"[{start.isoformat()}, {end.isoformat()})" if start and end else "none"
+        raise TerminalError(
+            f"pipeline {spec.name} reads the files of an interval, and this run's is {between}; "
+            f"trigger it with a data interval, or with the configuration {_EXAMPLE}"
+        )
+    return start, end
+
+
+def _moment(given: object) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise TerminalError(
+            f"{given!r} is no moment with a time zone; trigger the run with the configuration "
+            f"{_EXAMPLE}"
+        )
+    return moment
