@@ -122,6 +122,19 @@ def test_validate_tells_right_from_wrong(tmp_path, capsys):
     assert [bool(one["errors"]) for one in answer["files"]] == [False, True]
 
 
+def test_validate_says_what_arrives_paused(tmp_path, capsys):
+    """A schedule alone runs nothing: the DAG waits until somebody unpauses it."""
+    text = Path(FLIGHTS).read_text(encoding="utf-8")
+    timed = tmp_path / "timed.yaml"
+    timed.write_text(text.replace("schedule: null", 'schedule: "0 5 * * *"'))
+    assert cli.main(["validate", FLIGHTS]) == 0
+    assert "paused" not in capsys.readouterr().out
+    assert cli.main(["validate", str(timed)]) == 0
+    said = capsys.readouterr().out
+    assert "runs at '0 5 * * *' (UTC) and arrives paused" in said
+    assert said.rstrip().endswith("airflow dags unpause flights")
+
+
 def test_validate_sees_two_files_of_one_name(tmp_path, capsys):
     """Two right files that share name and sink are an error."""
     copy = tmp_path / "copy.yaml"

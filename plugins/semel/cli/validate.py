@@ -8,6 +8,12 @@ import typer
 from semel.cli import output
 
 
+_PAUSED = (
+    "its DAG runs at {schedule!r} (UTC) and arrives paused, unless Airflow's settings say "
+    "otherwise: airflow dags unpause {name}"
+)
+
+
 def validate(
     files: Annotated[
         list[Path] | None,
@@ -34,7 +40,15 @@ def validate(
     for path in files or pipeline.declarations():
         try:
             spec = loaded[path] = pipeline.load(path)
-            checked.append({"file": path, "name": spec.name, "digest": spec.digest(), "errors": []})
+            checked.append(
+                {
+                    "file": path,
+                    "name": spec.name,
+                    "digest": spec.digest(),
+                    "schedule": spec.schedule,
+                    "errors": [],
+                }
+            )
         except SpecError as error:
             checked.append({"file": path, "errors": str(error).splitlines()})
     clashes = pipeline.clashes(loaded)
@@ -44,6 +58,8 @@ def validate(
         for one in checked:
             if not one["errors"]:
                 print(f"OK {one['file']}: {one['name']}, digest {one['digest'][:12]}")
+                if one["schedule"]:
+                    print(f"   {_PAUSED.format(**one)}")
         for line in [line for one in checked for line in one["errors"]] + clashes:
             print(line)
         if not checked:

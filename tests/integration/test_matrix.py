@@ -1,0 +1,228 @@
+"""Every cell of fix_matrix.py, by the real verbs on a real ledger: a run for one day of files.
+
+What Airflow does to a run (retry, clear, no more tasks) is played;
+tests/acceptance/test_e_matrix.py has Airflow do it.
+"""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fix_engine import LocalEngine
+from fix_matrix import HOW, PLANNED, STATE, Plan, plan_of
+from fix_pipelines import Workbench, events
+from semel import faults, reader
+from semel.accept import accept_file
+from semel.batch import Batch
+from semel.collect import collect
+from semel.commit import commit
+from semel.errors import TerminalError
+from semel.finalize import finalize
+from semel.ledger import Ledger
+from semel.plan import Plan as Planned
+from semel.plan import find_batch, plan
+from semel.sinks import archive
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
+ONE = timedelta(days=1)
+
+
+def quiet(*_: object) -> None:
+    pass
+
+
+def killed() -> None:
+    raise faults.FaultError
+
+
+class Run:
+    """A DAG run of one pipeline, as its tasks see it."""
+
+    def __init__(
+        self, ledger: Ledger, spec: Spec, run_id: str, day: datetime | None = DAY
+    ) -> None:
+        self.ledger, self.spec, self.day = ledger, spec, day
+        self.dag_run = SimpleNamespace(dag_id=spec.name, run_id=run_id, run_type="manual")
+
+    def plan(self) -> Planned:
+        """The task plan, with the operator's key and interval."""
+        from semel.airflow.operators import interval, request_key
+
+        context: dict[str, Any] = {"dag_run": self.dag_run, "params": {}}
+        if self.day:
+            context |= {"data_interval_start": self.day, "data_interval_end": self.day + ONE}
+        key = request_key(context)
+        return plan(self.ledger, self.spec, key, interval(context, self.spec))
+
+    def batch(self) -> Batch | None:
+        """What it has planned last."""
+        return find_batch(self.ledger, self.spec, f"airflow:{self.spec.name}:{self.dag_run.run_id}")
+
+    def stage(self) -> None:
+        stage(self.ledger, self.spec, self.batch().batch_id, LocalEngine(), quiet)
+
+    def commit(self) -> None:
+        commit(self.ledger, self.spec, self.batch().batch_id, quiet, quiet)
+
+    def finalize(self) -> None:
+        finalize(self.ledger, self.spec, self.batch().batch_id)
+
+    def go(self) -> Plan:
+        """All four tasks, or those that are not skipped. What plan answered."""
+        try:
+            answer = self.plan()
+        except TerminalError:
+            return Plan.FAILS
+        if answer.batch is None and not answer.done:
+            return Plan.NOTHING
+        self.stage()
+        self.commit()
+        self.finalize()
+        return Plan.AGAIN if answer.done else Plan.TAKES
+
+
+def play(run: Run, event: str) -> None:
+    """What happens to a run whose plan takes something; none of it may reach readers too early."""
+    ledger, spec, before = run.ledger, run.spec, output(run.spec)
+    if event in ("succeeds", "cleared"):
+        assert run.go() is Plan.TAKES
+    if event == "cleared":
+        assert run.go() is Plan.AGAIN
+    if event == "marked failed":
+        run.plan()
+        with faults.armed("stage.after_begin", killed), pytest.raises(faults.FaultError):
+            run.stage()
+        assert run.batch().status == "planned" and output(spec) == before
+        assert run.go() is Plan.TAKES
+    if event == "killed":
+        run.plan()
+        run.stage()
+        with faults.armed("commit.after_win", killed), pytest.raises(faults.FaultError):
+            run.commit()
+        run.commit()
+        with faults.armed("finalize.after_mark", killed), pytest.raises(faults.FaultError):
+            run.finalize()
+        run.finalize()
+    if event == "paused":
+        run.plan()
+        run.stage()
+        assert run.batch().status == "planned" and output(spec) == before
+        run.commit()
+        run.finalize()
+    if event == "cancelled":
+        run.plan()
+        assert Run(ledger, spec, "next").go() is Plan.NOTHING
+        change(spec, ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
+        assert Run(ledger, spec, "next").go() is Plan.TAKES
+        assert run.batch().status == "abandoned"
+    else:
+        assert run.batch().status == "finalized"
+
+
+def change(spec: Spec, ledger: Ledger, statement: str) -> None:
+    """A statement on a table of the ledger, for one pipeline."""
+    whose = f"pipeline_id = (SELECT pipeline_id FROM semel.pipeline WHERE name = '{spec.name}')"
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql(f"{statement} WHERE {whose}")
+
+
+def output(spec: Spec) -> list[int]:
+    """What readers see."""
+    if not any(archive.markers(archive.of(spec)).glob("b*.json")):
+        return []
+    return sorted(reader.dataset(spec.sink_path()).to_table(["n"])["n"].to_pylist())
+
+
+def batches(spec: Spec, ledger: Ledger) -> int:
+    with ledger.transaction() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id)"
+            f" WHERE name = '{spec.name}'"
+        )
+        return found.scalar_one()
+
+
+def arrange(bench: Workbench, ledger: Ledger, spec: Spec, state: str, earlier: str) -> list[int]:
+    """Make what is there before the run. `earlier`: the run that did what is done. All of it."""
+    file = f"{spec.name}/2026-01-02.jsonl"
+    first = Run(ledger, spec, earlier)
+    numbers = list(range(100, 110))
+    if state == "beyond the horizon":
+        bench.write(f"{spec.name}/2026-01-01.jsonl", events(100, 105))
+        assert Run(ledger, spec, "long ago", DAY - ONE).go() is Plan.TAKES
+        change(spec, ledger, "UPDATE semel.id_run SET expires_at = clock_timestamp()")
+        assert collect(ledger, spec, quiet).runs_retired
+        numbers += range(100, 105)
+    bench.write(file, events(100, 110))
+    if state == "in work elsewhere":
+        Run(ledger, spec, "at work").plan()
+    if state in ("partly done", "done", "refused file"):
+        assert first.go() is Plan.TAKES
+    if state == "partly done":
+        bench.write(file, events(110, 115), mode="ab")
+        numbers += range(110, 115)
+    if state == "refused file":
+        bench.write(file, events(300, 303))
+        numbers += range(300, 303)
+    return sorted(numbers)
+
+
+def settle(run: Run, state: str) -> None:
+    """What a person does in the end, or time."""
+    if state == "in work elsewhere":
+        assert Run(run.ledger, run.spec, "at work").go() is Plan.TAKES
+    if state == "refused file":
+        accept_file(run.ledger, run.spec, f"{run.spec.name}/2026-01-02.jsonl", same=False)
+    if run.day is None:
+        run.day = DAY  # Triggered again, with an interval.
+    run.go()
+
+
+@pytest.fixture(autouse=True)
+def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow may be imported without writing to the user's home."""
+    if "airflow" not in sys.modules:
+        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+
+
+SAME = ("scheduled", "manual")
+"""For semel they are `manual with interval`: a new run with a data interval."""
+
+
+@pytest.mark.parametrize("state", STATE)
+@pytest.mark.parametrize("how", [how for how in HOW if how not in SAME])
+def test_each_cell(how: str, state: str, bench: Workbench, ledger: Ledger) -> None:
+    """What plan answers, what becomes of the run, and in the end each record once, in each of the
+    six things that happen to runs."""
+    for event in PLANNED:
+        name = "_".join(event.split())
+        source = {"path": f"{name}/*.jsonl", "select": "interval"}
+        spec = bench.spec(name, source=source | {"interval_from": "%Y-%m-%d.jsonl"})
+        mine = "r1" if how == "backfill reprocess" else "r2"
+        day = None if how == "REST without logical date" else DAY
+        run = Run(ledger, spec, mine, day)
+        whole = arrange(bench, ledger, spec, state, earlier="r1")
+        beside = {"backfill up": DAY - ONE, "backfill down": DAY + ONE}.get(how)
+        if beside and state != "beyond the horizon":
+            bench.write(f"{name}/{beside:%F}.jsonl", events(0, 3))
+            assert Run(ledger, spec, "beside", beside).go() is Plan.TAKES
+            whole = [0, 1, 2, *whole]
+        answer = plan_of(how, state)
+        if how == "manual with interval":
+            assert {plan_of(other, state) for other in SAME} == {answer}
+        if answer is Plan.TAKES:
+            play(run, event)
+        else:
+            before = batches(spec, ledger), output(spec)
+            for _ in range(2 if event in ("cleared", "killed") else 1):
+                assert run.go() is answer
+            assert (batches(spec, ledger), output(spec)) == before
+            settle(run, state)
+        assert output(spec) == whole, (how, state, event)
+        assert Run(ledger, spec, "last").go() is Plan.NOTHING
