@@ -10,12 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pendulum
 import pytest
 
 from fix_engine import LocalEngine
 from fix_matrix import HOW, PLANNED, STATE, Plan, plan_of
 from fix_pipelines import Workbench, events
-from semel import faults, reader
+from semel import faults, reader, summary
 from semel.accept import accept_file
 from semel.batch import Batch
 from semel.collect import collect
@@ -56,9 +57,12 @@ class Run:
 
         context: dict[str, Any] = {"dag_run": self.dag_run, "params": {}}
         if self.day:
-            context |= {"data_interval_start": self.day, "data_interval_end": self.day + ONE}
+            ends = pendulum.instance(self.day), pendulum.instance(self.day + ONE)  # As Airflow's.
+            context |= dict(zip(("data_interval_start", "data_interval_end"), ends, strict=True))
         key = request_key(context)
-        return plan(self.ledger, self.spec, key, interval(context, self.spec))
+        answer = plan(self.ledger, self.spec, key, interval(context, self.spec))
+        assert "batch" in summary.plan(answer)
+        return answer
 
     def batch(self) -> Batch | None:
         """What it has planned last."""

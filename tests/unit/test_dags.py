@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pendulum
 import pytest
 
 from fix_dags import BY_INTERVAL, parsed, write
@@ -160,6 +161,8 @@ def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00+00:00"}
     assert interval(context(**run), spec) == (next_day, next_day.replace(day=3))
     assert interval(context(params=both, **run), spec) == (day, next_day)
+    airflows = {name: pendulum.instance(moment) for name, moment in run.items()}
+    assert {type(moment) for moment in interval(context(**airflows), spec)} == {datetime}
     arrival = pipeline.load(write(tmp_path, "clicks"))
     assert interval(context(params=both, **run), arrival) is None
 

@@ -73,7 +73,8 @@ def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime
             f"pipeline {spec.name} reads the files of an interval, and this run's is {between}; "
             f"trigger it with a data interval, or with the configuration {_EXAMPLE}"
         )
-    return start, end
+    # Airflow's are of pendulum, which forgets the zone of datetime.UTC when a day is subtracted.
+    return datetime.fromisoformat(start.isoformat()), datetime.fromisoformat(end.isoformat())
 
 
 def _moment(given: object) -> datetime:
