@@ -1,8 +1,8 @@
 """gaps: what the source holds and no finalized batch has, by name, and who is working on it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from semel import limits
@@ -31,7 +31,7 @@ class State(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
-    it again.
+    it again. `day`: with `select: interval`, the day (UTC) that what is unclaimed belongs to.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Gap:
     batch_id: int | None = None
     request_key: str | None = None
     silent: bool = False
+    day: date | None = None
 
     @property
     def idle(self) -> bool:
@@ -113,7 +114,12 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
             pipeline_id=pipeline_id,
             count=limits.LOSSES_SHOWN,
         )
-    found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
+    whens = {one.name: one.when for one in seen.shown.found}
+    found = [
+        _dated(gap, whens.get(gap.name))
+        for offer in seen.matched.offers
+        for gap in _of(offer, seen.free)
+    ]
     found += [Gap(**{**r, "state": State(r["state"])}) for r in held]
     found.sort(key=lambda gap: (gap.name, gap.start))
     answer = Gaps(
@@ -123,6 +129,12 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
         losses=tuple(Loss(**r) for r in losses),
     )
     return answer, seen.shown.found
+
+
+def _dated(gap: Gap, when: datetime | None) -> Gap:
+    if gap.state is not State.UNCLAIMED or when is None:
+        return gap
+    return replace(gap, day=when.astimezone(UTC).date())
 
 
 def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:

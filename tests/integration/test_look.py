@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 import pytest
@@ -97,6 +98,37 @@ def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
     (bench.data / "in" / "out.jsonl").symlink_to("/etc/hostname")
     found = gaps(ledger, spec)
     assert [r.reason for r in found.refusals] == ["symlink"] and found.idle
+
+
+def test_gaps_say_what_takes_a_late_file(
+    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+) -> None:
+    """A file of a day whose run is over is told with the commands that take it; one of today,
+    which the schedule takes, is not. The printed interval takes all of it.
+    """
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+    spec = bench.spec(source=source, schedule="0 0 * * *")
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    bench.write("in/2026-01-01.jsonl", events(0, 10))
+    run_batch(ledger, spec, "r1", engine, interval=(first, first + timedelta(days=1)))
+    today = bench.write(f"in/{datetime.now(UTC):%F}.jsonl", events(90, 95))
+    assert main(["gaps", "events"]) == 1
+    assert "next:" not in capsys.readouterr().out
+
+    bench.write("in/2026-01-01.jsonl", events(10, 20), mode="ab")
+    bench.write("in/2026-01-03.jsonl", events(20, 30))
+    assert main(["gaps", "events"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-4].startswith("2 past days have what came after their run")
+    assert said[-3] == (
+        "next: airflow backfill create --dag-id events --from-date 2026-01-01T00:00:00+00:00 "
+        "--to-date 2026-01-03T23:59:59+00:00 --reprocess-behavior completed"
+    )
+    words = said[-1].removeprefix("next: semel run events --interval ").split()
+    ends = tuple(datetime.fromisoformat(word).replace(tzinfo=UTC) for word in words)
+    run_batch(ledger, spec, "r2", engine, interval=ends)
+    assert [gap.name for gap in gaps(ledger, spec).gaps] == [str(today)]
 
 
 def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
