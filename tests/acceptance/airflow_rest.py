@@ -7,6 +7,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from semel.stack import Endpoints
@@ -71,6 +72,20 @@ class Airflow:
         body = {"logical_date": None, "conf": conf}
         return self.call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"]
 
+    def trigger_for(self, dag: str, start: datetime, end: datetime) -> str:
+        """Start a run for an interval, as the form's *Specify Manually* does, and return its id."""
+        body = {
+            "logical_date": datetime.now(UTC).isoformat(),
+            "data_interval_start": start.isoformat(),
+            "data_interval_end": end.isoformat(),
+        }
+        return self.call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"]
+
+    def backfill(self, dag: str, first: datetime, last: datetime, **how: Any) -> int:
+        """Start a backfill over logical dates, both ends included, and return its id."""
+        body = {"dag_id": dag, "from_date": first.isoformat(), "to_date": last.isoformat(), **how}
+        return self.call("POST", "/api/v2/backfills", body)["id"]
+
     def run(self, dag: str, **conf: Any) -> str:
         """Start a run, wait for its success, and return its id."""
         run = self.trigger(dag, **conf)
@@ -123,9 +138,9 @@ class Airflow:
         path = f"{self._run(dag, run)}/taskInstances/{task}"
         self.call("PATCH", path, {"new_state": "failed"})
 
-    def pause(self, dag: str) -> None:
-        """Keep the scheduler from the DAG's runs."""
-        self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": True})
+    def pause(self, dag: str, *, paused: bool = True) -> None:
+        """Keep the scheduler from the DAG's runs, or let it have them."""
+        self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
     def delete(self, dag: str, run: str) -> None:
         """Delete a run, as somebody does who wants it out of the way."""

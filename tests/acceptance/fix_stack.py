@@ -29,6 +29,9 @@ SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan
 They are declared before the stack starts, so that no test waits for Airflow to see a new file.
 """
 
+DAYS = "days"
+"""A pipeline by intervals, with a schedule: its DAG arrives paused."""
+
 BY_DAY = "flights_by_day"
 """The demo's other pipeline, whose sink is a table."""
 
@@ -76,6 +79,8 @@ class Stack(Workbench):
         source = {"path": "visits/*.jsonl", "select": "interval"}
         source["interval_from"] = "visits-%Y-%m-%d.jsonl"
         self.spec(VISITS, source=source, schedule="@daily")
+        by_interval = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+        self.spec(DAYS, source={"path": f"{DAYS}/*.jsonl", **by_interval}, schedule="0 0 * * *")
         ours = ROOT / "dags" / "pipelines"
         shutil.copy(ours / f"{BY_DAY}.yaml", self.pipelines)
         text = (ours / "flights.yaml").read_text()
@@ -90,7 +95,7 @@ class Stack(Workbench):
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
-        names = {*SOURCES, *WEEKS, BY_DAY, VISITS, "after_shop"}
+        names = {*SOURCES, *WEEKS, BY_DAY, DAYS, VISITS, "after_shop"}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:

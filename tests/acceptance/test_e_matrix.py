@@ -1,0 +1,164 @@
+"""Pairs of fix_matrix.py through Airflow: how a run is started, what is there, what happens."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_rest import wait_for
+from fix_pipelines import events
+from fix_stack import DAYS, Stack
+from semel import reader, settings
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.spec import pipeline
+
+ONE = timedelta(days=1)
+YESTERDAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - ONE
+TAKES = ["success"] * 4
+NOTHING = ["success", "skipped", "skipped", "skipped"]
+FAILS = ["failed", "upstream_failed", "upstream_failed", "upstream_failed"]
+
+
+def day(number: int) -> datetime:
+    """A day of January 2026."""
+    return datetime(2026, 1, number, tzinfo=UTC)
+
+
+def land(stack: Stack, when: datetime, records: int) -> None:
+    """The file of a day, with so many records of ids that no other day has."""
+    first = when.toordinal() * 1000
+    stack.write(f"{DAYS}/{when:%F}.jsonl", events(first, first + records))
+
+
+def output() -> dict[int, int]:
+    """Records of each day that readers see, by the day's ordinal; none of them twice."""
+    dataset = reader.dataset(pipeline.find(DAYS).sink_path())
+    found = dataset.to_table(["n"])["n"].to_pylist()
+    assert len(found) == len(set(found))
+    return {n // 1000: sum(m // 1000 == n // 1000 for m in found) for n in found}
+
+
+def there(*days: tuple[datetime, int]) -> dict[int, int]:
+    return {when.toordinal(): records for when, records in days}
+
+
+def ended(stack: Stack, run: str) -> list[str | None]:
+    """The states of a run's four tasks, once it has ended; none was tried twice."""
+    stack.airflow.ended(DAYS, run)
+    tasks = stack.airflow.tasks(DAYS, run)
+    assert tasks["plan"].tries == 1, stack.airflow.story(DAYS, run)
+    return [tasks[name].state for name in ("plan", "stage", "commit", "finalize")]
+
+
+def of_kind(stack: Stack, kind: str, when: datetime) -> str | None:
+    """The run of a kind (scheduled, backfill) for the interval of a day."""
+    for run in stack.airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]:
+        start = run["data_interval_start"]
+        if run["run_type"] == kind and start and datetime.fromisoformat(start) == when:
+            return run["dag_run_id"]
+    return None
+
+
+def over(stack: Stack, backfill: int) -> None:
+    """End a backfill whose runs have ended: Airflow itself notes that twice a minute, and until
+    then takes no other one of the DAG."""
+    stack.airflow.call("PUT", f"/api/v2/backfills/{backfill}/cancel")
+
+
+def batches(stack: Stack) -> int:
+    [(count,)] = stack.query(
+        "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id) WHERE name = %s",
+        DAYS,
+    )
+    return count
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begun(_running_stack: Stack) -> None:
+    """Files of three days of January and of yesterday; the DAG is as it arrived."""
+    for when in (day(1), day(2), day(3), YESTERDAY):
+        land(_running_stack, when, 5)
+
+
+def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
+    """Paused: a backfill's runs wait as queued. Unpaused: each day is taken, and the schedule's own
+    interval too; what is triggered for it then finds it done."""
+    airflow = stack.airflow
+    assert airflow.call("GET", f"/api/v2/dags/{DAYS}")["is_paused"]
+    backfill = airflow.backfill(DAYS, day(1), day(3))
+    runs = [wait_for(lambda when=when: of_kind(stack, "backfill", when), "its run", 30)
+            for when in (day(1), day(2), day(3))]  # fmt: skip
+    states = {one["state"] for one in
+              airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]}  # fmt: skip
+    assert states == {"queued"}
+    airflow.pause(DAYS, paused=False)
+    scheduled = wait_for(lambda: of_kind(stack, "scheduled", YESTERDAY), "the scheduled run", 60)
+    for run in [*runs, scheduled]:
+        assert ended(stack, run) == TAKES, airflow.story(DAYS, run)
+    over(stack, backfill)
+    assert output() == there((day(1), 5), (day(2), 5), (day(3), 5), (YESTERDAY, 5))
+    body = {"logical_date": datetime.now(UTC).isoformat()}
+    manual = airflow.call("POST", f"/api/v2/dags/{DAYS}/dagRuns", body)["dag_run_id"]
+    assert ended(stack, manual) == NOTHING
+
+
+def test_an_interval_that_grew(stack: Stack) -> None:
+    """A run with an interval takes the rest of it; cleared, and by a backfill that reprocesses, its
+    runs are green again, and nothing is made twice. Without reprocess Airflow makes no run."""
+    airflow = stack.airflow
+    land(stack, day(2), 8)
+    run = airflow.trigger_for(DAYS, day(2), day(3))
+    assert ended(stack, run) == TAKES
+    assert output()[day(2).toordinal()] == 8
+    before, known = batches(stack), airflow.runs(DAYS)
+    airflow.clear(DAYS, run)
+    airflow.succeeded(DAYS, run)
+    over(stack, airflow.backfill(DAYS, day(1), day(1), reprocess_behavior="none"))
+    again = airflow.backfill(DAYS, day(3), day(3), reprocess_behavior="completed")
+    mine = of_kind(stack, "backfill", day(3))
+    wait_for(lambda: airflow.tasks(DAYS, mine)["finalize"].tries == 2, "the run again", 60)
+    airflow.succeeded(DAYS, mine)
+    over(stack, again)
+    for name in (run, mine):
+        states = {task.state for task in airflow.tasks(DAYS, name).values()}
+        assert states == {"success"}
+    assert (batches(stack), airflow.runs(DAYS)) == (before, known)
+
+
+def test_a_backfill_is_cancelled(stack: Stack) -> None:
+    """Its queued runs end without a task, and leave nothing: a run of that interval takes it."""
+    airflow = stack.airflow
+    airflow.pause(DAYS)
+    land(stack, day(5), 5)
+    land(stack, day(6), 5)
+    over(stack, airflow.backfill(DAYS, day(5), day(6), run_backwards=True))
+    airflow.pause(DAYS, paused=False)
+    for when in (day(5), day(6)):
+        run = of_kind(stack, "backfill", when)
+        assert airflow.ended(DAYS, run) == "failed"
+        assert {task.state for task in airflow.tasks(DAYS, run).values()} <= {None, "skipped"}
+    assert ended(stack, airflow.trigger_for(DAYS, day(5), day(6))) == TAKES
+    assert day(6).toordinal() not in output()
+
+
+def test_a_run_without_a_logical_date(stack: Stack) -> None:
+    """It has no interval and fails, with what to give; with that it takes the day."""
+    run = stack.airflow.trigger(DAYS)
+    assert ended(stack, run) == FAILS
+    said = "\n".join(stack.airflow.log(DAYS, run, "plan"))
+    assert '"interval_start": "2013-01-01T00:00:00Z"' in said.replace("\n", " ")
+    given = {"interval_start": day(6).isoformat(), "interval_end": day(7).isoformat()}
+    assert ended(stack, stack.airflow.trigger(DAYS, **given)) == TAKES
+    assert output()[day(6).toordinal()] == 5
+
+
+def test_what_another_has_and_what_is_refused(stack: Stack) -> None:
+    """Work elsewhere: nothing is taken. A file that shrank: plan fails once, and takes nothing."""
+    land(stack, day(8), 5)
+    with Ledger(settings.ledger_dsn()) as ledger:
+        plan(ledger, pipeline.find(DAYS), "elsewhere", (day(8), day(9)))
+    before = batches(stack)
+    assert ended(stack, stack.airflow.trigger_for(DAYS, day(8), day(9))) == NOTHING
+    land(stack, day(1), 3)
+    assert ended(stack, stack.airflow.trigger_for(DAYS, day(1), day(2))) == FAILS
+    assert batches(stack) == before
