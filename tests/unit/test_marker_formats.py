@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
+from fix_sink import HonestSink
 from semel import settings
 from semel.audit import audit
 from semel.batch import Claim
@@ -115,3 +116,19 @@ def test_claims_are_read_back(
     path = tmp_path_factory.mktemp("claims") / "claims.parquet"
     path.write_bytes(pack_claims(claims))
     assert list(read_claims(path)) == claims
+
+
+@pytest.mark.parametrize("evidence", [{}, {"head_length": "9", "head_hash": "", "tail_hash": ""}])
+def test_a_claim_without_evidence_proves_nothing(tmp_path: Path, evidence: dict) -> None:
+    """The audit says so, and goes on with the others."""
+    made = HonestSink(tmp_path)
+    for number in range(2):
+        made.land("a.jsonl", {"id": str(number)})
+        made.batch()
+    content = made.marker(1)
+    content["claims"][0]["evidence"] = evidence
+    made.rewrite_marker(1, content)
+    verdict = audit(made.spec, made.path)
+    blamed = [o.what for check in verdict.checks if check.name == "source" for o in check.offenders]
+    assert len(blamed) == 1 and "batch 1 cannot be proven" in blamed[0]
+    assert "has no evidence of a file" in blamed[0]

@@ -28,7 +28,7 @@ from semel.audit.engine import Engine, Letters, SourceReader, letters_table
 from semel.audit.source import Finder, csv_of, header_of, lines
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
-from semel.errors import SourceError, TerminalError
+from semel.errors import CorruptionError, SourceError, TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
 from semel.sinks import archive
@@ -142,9 +142,10 @@ class _Audit:
         reader = SourceReader(self._engine, self._letters)
         for marker in self._markers:
             csv = csv_of(marker.spec)
-            for claim in sorted(map(ClaimedFile.of, marker.claims), key=attrgetter("ordinal")):
+            for claim in sorted(marker.claims, key=attrgetter("ordinal")):
                 self._findings.examine("source")
                 try:
+                    claim = ClaimedFile.of(claim)
                     path = finder.find(claim)
                     if path is None:
                         raise SourceError("neither it nor a renamed file has the claimed bytes")
@@ -157,7 +158,7 @@ class _Audit:
                     )
                     for piece in lines(marker.batch_id, claim, path, csv):
                         reader.read(piece, dialect)
-                except (SourceError, OSError) as error:
+                except (SourceError, CorruptionError, OSError) as error:
                     self._lost.add(marker.batch_id)
                     offender = Offender(
                         what=f"batch {marker.batch_id} cannot be proven: {error}",
