@@ -105,7 +105,7 @@ def _next_of_idle(answer: "Plan") -> list[str]:
     end = last + timedelta(days=1)
     return [
         f"{files} of other days, {span}, {'is' if files == '1 file' else 'are'} new or changed",
-        f"next: backfill {span} on the DAG's page, or",
+        f"next: backfill {span} on the DAG's page (reprocess what was run), or",
         f"next: semel run {answer.pipeline.name} --interval {first} {end}",
     ]
 

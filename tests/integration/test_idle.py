@@ -49,7 +49,7 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     assert lines == [
         "nothing to do: no file of 2026-01-03 has come for events",
         "2 files of other days, 2026-01-02 to 2026-01-04, are new or changed",
-        "next: backfill 2026-01-02 to 2026-01-04 on the DAG's page, or",
+        "next: backfill 2026-01-02 to 2026-01-04 on the DAG's page (reprocess what was run), or",
         "next: semel run events --interval 2026-01-02 2026-01-05",
     ]
     *_, start, end = shlex.split(lines[-1])
