@@ -2,7 +2,7 @@
 
 A cell's sentence is put together from the three tables of docs/operations.md, which are these.
 tests/unit/test_matrix.py compares the two; tests/integration/test_matrix.py does what each cell
-says with the real verbs, and tests/acceptance/test_e_matrix.py some of them through Airflow.
+says with the real verbs, and tests/acceptance/test_b_matrix.py some of them through Airflow.
 """
 
 from enum import StrEnum

@@ -1,7 +1,7 @@
 """Every cell of fix_matrix.py, by the real verbs on a real ledger: a run for one day of files.
 
 What Airflow does to a run (retry, clear, no more tasks) is played;
-tests/acceptance/test_e_matrix.py has Airflow do it.
+tests/acceptance/test_b_matrix.py has Airflow do it.
 """
 
 import sys
