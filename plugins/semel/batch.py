@@ -87,6 +87,12 @@ class Batch(_FromRow):
     commit_seq: int | None
     batch_time: datetime | None
 
+    @property
+    def interval(self) -> tuple[datetime, datetime] | None:
+        """The run's interval; the ledger holds both of its ends, or none."""
+        start, end = self.interval_start, self.interval_end
+        return (start, end) if start and end else None
+
     @classmethod
     def from_row(cls, row: Row) -> Self:
         values = {**row, "status": BatchStatus(row["status"])}
@@ -103,6 +109,13 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
             f"{spec.name}`"
         )
     return Batch.from_row(found)
+
+
+def dag_run_of(request_key: str) -> tuple[str, str] | None:
+    """The DAG and the run of an Airflow request; None of another request."""
+    kind, _, rest = request_key.partition(":")
+    dag, _, run = rest.partition(":")
+    return (dag, run) if kind == "airflow" and run else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,13 +195,6 @@ def command(spec: Spec, start: datetime, end: datetime) -> str:
     return f"semel run {spec.name} --interval {cells.moment(start)} {cells.moment(end)}"
 
 
-def dag_run_of(request_key: str) -> tuple[str, str] | None:
-    """The DAG and the run of an Airflow request; None of another request."""
-    kind, _, rest = request_key.partition(":")
-    dag, _, run = rest.partition(":")
-    return (dag, run) if kind == "airflow" and run else None
-
-
 def _schedule(spec: Spec) -> str | None:
     """What cuts its time; None: days."""
     return None if spec.source.select is Select.ARRIVAL else spec.schedule

@@ -97,7 +97,7 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        shown, offers, refused = _first(spec)
+        shown, offers, refused = unplanned(spec)
         found = [gap for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
@@ -149,12 +149,8 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
     )
 
 
-def unplanned(spec: Spec) -> tuple[list[Offer], tuple[Refusal, ...]]:
-    """What a first plan would see."""
-    return _first(spec)[1:]
-
-
-def _first(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
+def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
+    """What a first plan would see: all that is there, what it may take, and what is refused."""
     source = open_source(spec)
     shown = source.discover()
     matched = source.match(shown, nothing_known(shown), None)

@@ -54,7 +54,6 @@ class Plan:
     resumed: tuple[tuple[str, str], ...] = ()
     anew: tuple[int, str] | None = None
 
-
     @property
     def done(self) -> bool:
         """Whether the request had its batch, that is finalized, and nothing more has come."""
@@ -160,8 +159,8 @@ def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
         open_source(spec).find([Claim.from_row(r) for r in found], batch.batch_id)
     except ChangedError as error:
         return f"its source changed since it was planned ({error})"
-    except SourceError:  # What is away may come back: a person decides.
-        return None
+    except SourceError:
+        pass  # What is away may come back: a person decides.
     return None
 
 

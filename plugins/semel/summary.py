@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.batch import Batch, BatchStatus, Counts, Ignored
+from semel.batch import Batch, BatchStatus, Counts, Ignored, dag_run_of
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.adopt import Adopted
@@ -31,8 +31,8 @@ def plan(answer: "Plan") -> str:
     elif answer.created:
         batch = answer.batch
         whose = _batch(batch)
-        if batch.interval_start and batch.interval_end:
-            whose += f" for {interval(batch.interval_start, batch.interval_end)}"
+        if batch.interval:
+            whose += f" for {interval(*batch.interval)}"
         read = _count(len(answer.names), "file")
         lines = [f"planned: {whose} reads {read}, {size(answer.bytes)}"]
         lines += [f"  {name}" for name in answer.names[: limits.FILES_NAMED_MAX]]
@@ -99,12 +99,12 @@ def _next_of_idle(answer: "Plan") -> list[str]:
     days = answer.idle.elsewhere
     if not days:
         return ["next: nothing"]
-    files = _count(sum(days.values()), "file")
-    first, last = min(days), max(days)
-    span = interval(_midnight(first), _midnight(last) + timedelta(days=1))
-    end = last + timedelta(days=1)
+    count = sum(days.values())
+    first, end = min(days), max(days) + timedelta(days=1)
+    span = interval(_midnight(first), _midnight(end))
     return [
-        f"{files} of other days, {span}, {'is' if files == '1 file' else 'are'} new or changed",
+        f"{_count(count, 'file')} of other days, {span}, {'is' if count == 1 else 'are'} new or "
+        "changed",
         f"next: backfill {span} on the DAG's page (reprocess what was run), or",
         f"next: semel run {answer.pipeline.name} --interval {first} {end}",
     ]
@@ -127,8 +127,8 @@ def interval(start: datetime, end: datetime) -> str:
 
 def run_of(request_key: str) -> str:
     """The run that a request is of, as Airflow's pages call it."""
-    kind, _, rest = request_key.partition(":")
-    return rest.partition(":")[2] if kind == "airflow" else request_key
+    found = dag_run_of(request_key)
+    return found[1] if found else request_key
 
 
 def stage(answer: "Staged") -> str:

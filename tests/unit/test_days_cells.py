@@ -7,7 +7,8 @@ import pytest
 
 from semel import limits
 from semel.cells import cells_of
-from semel.days import Facts, State, judge, dag_run_of
+from semel.batch import dag_run_of
+from semel.days import Facts, State, judge
 from semel.errors import LimitError
 
 C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING

@@ -115,7 +115,7 @@ def test_a_damaged_csv_gz_is_refused_by_name(bench: Workbench) -> None:
     bad = bench.data / "in" / "bad.csv.gz"
     bad.write_bytes(whole[:20] + bytes(40) + whole[60:])
     (bench.data / "in" / "good.csv").write_bytes(b"id,n\na,1\n")
-    (wanted,), refused = unplanned(spec)
+    _, (wanted,), refused = unplanned(spec)
     assert wanted.file.path == str(bench.data / "in" / "good.csv")
     assert [(item.name, item.reason) for item in refused] == [(str(bad), "damaged")]
 

@@ -85,19 +85,24 @@ def csv_files(draw: st.DrawFn) -> bytes:
     return csv_of(list(found), rows, delimiter, end)
 
 
-@SOME
-@given(content=csv_files())
-def test_any_csv(content: bytes) -> None:
-    """It is refused in words, or drafted: `validate` takes the file, its digest is the draft's, and
-    the trial quarantines no more than a batch may hold."""
+def refused_or_right(content: bytes, name: str) -> None:
+    """A file is refused in words, or its draft is a right declaration that holds what it says."""
     try:
-        with drafted(content, "a.csv") as (made, tried, spec):
+        with drafted(content, name) as (made, tried, spec):
             assert spec.digest() == Spec.model_validate(made.document()).digest()
             assert tried.quarantined <= 0.05 * tried.records
             fits = sum(guess.exceptions for guess in made.guesses.values())
             assert tried.reasons.get("type_mismatch", 0) <= fits
     except SemelError as error:
         assert str(error).isprintable()
+
+
+@SOME
+@given(content=csv_files())
+def test_any_csv(content: bytes) -> None:
+    """It is refused in words, or drafted: `validate` takes the file, its digest is the draft's, and
+    the trial quarantines no more than a batch may hold."""
+    refused_or_right(content, "a.csv")
 
 
 SCALARS = (
@@ -123,14 +128,7 @@ def json_files(draw: st.DrawFn) -> bytes:
 @given(content=json_files())
 def test_any_json_lines(content: bytes) -> None:
     """As with CSV: refused in words, or a right declaration whose trial holds what it says."""
-    try:
-        with drafted(content, "a.jsonl") as (made, tried, spec):
-            assert spec.digest() == Spec.model_validate(made.document()).digest()
-            assert tried.quarantined <= 0.05 * tried.records
-            fits = sum(guess.exceptions for guess in made.guesses.values())
-            assert tried.reasons.get("type_mismatch", 0) <= fits
-    except SemelError as error:
-        assert str(error).isprintable()
+    refused_or_right(content, "a.jsonl")
 
 
 def meant(text: str, value: object) -> bool:

@@ -34,14 +34,14 @@ def asset(pipeline: str) -> Asset:
 def extra(done: "Finalized") -> dict[str, Any]:
     """What the event of a batch says: all that a DAG needs that runs on it."""
     batch = done.batch
-    between = (batch.interval_start, batch.interval_end)
+    between = batch.interval
     return {
         "pipeline": batch.spec["name"],
         "batch_id": batch.batch_id,
         "commit_seq": batch.commit_seq,
         "request_key": batch.request_key,
-        "interval": [moment.isoformat() for moment in between] if all(between) else None,
-        "days": days(*between) if all(between) else None,
+        "interval": [moment.isoformat() for moment in between] if between else None,
+        "days": days(*between) if between else None,
         "counts": asdict(done.counts),
         "marker": str(done.marker),
     }

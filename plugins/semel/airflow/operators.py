@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from semel.batch import Batch
     from semel.ledger import Ledger
 
+
 def request_key(context: Mapping[str, Any]) -> str:
     """What a DAG run is in the ledger. Clearing and backfilling again keep it."""
     run = context["dag_run"]
@@ -108,11 +109,10 @@ class VerbOperator(BaseOperator):
         if batch is None:
             return {}
         tried = ledger.rows("stage", "staged", batch_id=batch.batch_id)
-        start, end = batch.interval_start, batch.interval_end
         return {
             "batch_id": batch.batch_id,
             "status": str(batch.status),
-            "interval": [start.isoformat(), end.isoformat()] if start and end else None,
+            "interval": [t.isoformat() for t in batch.interval] if batch.interval else None,
             "counts": vars(Counts.from_row(tried[0])) if tried else None,
         }
 

@@ -24,7 +24,8 @@ from semel.airflow import surroundings
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
 from semel.airflow.plugin import PREFIX
-from semel.days import Sight, State, days, dag_run_of
+from semel.batch import dag_run_of
+from semel.days import Sight, State, days
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.spec.pipeline import Spec

@@ -18,7 +18,7 @@ from semel.batch import Claim
 from semel.errors import ChangedError, CorruptionError, SourceError
 from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile
-from semel.sources.files.listing import inodes_below, signed
+from semel.sources.files.listing import identity, inodes_below, signed
 from semel.sources.files.rotation import is_rotation
 
 _LINE_END = 10
@@ -122,8 +122,8 @@ def _in(claim: ClaimedFile, path: str) -> ClaimedFile | None:
             status = os.fstat(handle.fileno())
     except (OSError, SourceError):
         return None
-    identity = f"{signed(status.st_dev)}:{signed(status.st_ino)}"
-    return replace(claim, name=path, identity=identity)
+    here = identity(signed(status.st_dev), signed(status.st_ino))
+    return replace(claim, name=path, identity=here)
 
 
 def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:

@@ -38,7 +38,7 @@ class ListedFile:
     @property
     def identity(self) -> str:
         """Device and inode: one file, whatever it is called."""
-        return f"{self.device}:{self.inode}"
+        return identity(self.device, self.inode)
 
     @property
     def fingerprint(self) -> str:
@@ -192,6 +192,11 @@ def _time(rule: str | None, path: str, mtime_ns: int) -> datetime | Refusal | No
     except ValueError:
         why = f"its name does not follow {rule!r}, so it has no interval"
         return refusal(path, "interval", why)
+
+
+def identity(device: int, inode: int) -> str:
+    """What a file is known by under any name; `OfFile` reads it."""
+    return f"{device}:{inode}"
 
 
 def signed(number: int) -> int:
