@@ -87,7 +87,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     grown_dsn = _database(place.dsn, "grown")
     with Ledger(place.dsn) as new, WatchedLedger(grown_dsn) as grown:
         sides = {"new": _Side(place, new, "new"), "grown": _Side(place, grown, "grown")}
-        _fill(grown_dsn, sides["grown"].spec.name, options.batches)
+        fill(grown_dsn, sides["grown"].spec.name, options.batches)
         found = _in_turn(sides, options)
         there = _there(place, grown, options)
     markers = _markers(place, sides["new"].spec, options)
@@ -309,14 +309,17 @@ def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str
     return found
 
 
-def _fill(dsn: str, pipeline: str, batches: int) -> None:
-    """Give a pipeline its history. Exclusions are made anew at the end, which is faster."""
+def fill(dsn: str, pipeline: str, batches: int, first: int = 1_000) -> None:
+    """Give a pipeline its history, with ids from `first` on.
+
+    Exclusions are made anew at the end, which is faster.
+    """
     values = {
         "batches": batches,
         "files": batches,
         "claims": _CLAIMS_A_FILE * batches,
         "segments": max(1, batches // _BATCHES_A_SEGMENT),
-        "first": 1_000,
+        "first": first,
     }
     started = time.perf_counter()
     with psycopg.connect(dsn) as connection:

@@ -11,7 +11,7 @@ from typing import Any
 import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
-ORDER += ("postgres_sink",)
+ORDER += ("postgres_sink", "pages")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -32,6 +32,7 @@ _TARGETS = {
     "plan_idle_lock_ms": "below 50",
     "small_files_s": "below 15",
     "postgres_sink_ratio": "1.3 or less",
+    "page_transaction_ms_max": "below 200",
 }
 _HEAD = """# Results
 

@@ -121,6 +121,8 @@ CREATE TABLE semel.batch (
 );
 CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
 CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
+CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_start)
+    WHERE interval_start IS NOT NULL;
 
 -- A claim: one offset range of one source partition, owned by one batch.
 CREATE TABLE semel.claim (
