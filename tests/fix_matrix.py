@@ -1,4 +1,4 @@
-"""What a run comes to: {how it was started} x {what is there} x {what happens to it}, as few rules.
+"""What a run does: {how it was started} x {what is there} x {what happens to it}, as few rules.
 
 A cell's sentence is put together from the three tables of docs/operations.md, which are these.
 tests/unit/test_matrix.py compares the two; tests/integration/test_matrix.py does what each cell
@@ -48,7 +48,7 @@ PLANNED = {
     "cleared": "the run finds its batch finalized and prints the same summary; no second batch, no "
     "second event",
     "marked failed": "Spark's work is cancelled, the batch stays planned, readers see nothing of "
-    "it; clear the run, and the same batch is staged anew and finalized",
+    "it; clear the run, and the same batch is staged again and finalized",
     "killed": "Airflow retries the task, which goes on where the ledger says; one batch, finalized "
     "once",
     "paused": "the task at work ends, the next ones wait; unpause the DAG, and the run goes on",

@@ -68,7 +68,7 @@ def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -
 
 
 # Attacks P18, A5.
-def test_what_was_seen_and_is_gone_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
+def test_what_was_seen_and_is_gone_waits_for_accept(bench: Workbench, ledger: Ledger) -> None:
     """Records that a plan saw, and that went with their file, are a gap until they are a loss."""
     from semel.gaps import gaps
 

@@ -46,7 +46,7 @@ CHANGES = {
 
 # Attacks P8, A3.
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changed_waits_for_a_word(bench: Workbench, ledger: Ledger, change) -> None:
+def test_a_file_that_changed_waits_for_accept(bench: Workbench, ledger: Ledger, change) -> None:
     """Never guessed: refused with what is known and seen, until `accept` reads it as a new one.
 
     Others are read meanwhile. Of the new generation, ids that were read before are repeats.
@@ -81,7 +81,7 @@ def test_a_replaced_file_is_read_with_an_id(bench: Workbench, ledger: Ledger) ->
 
 # Attacks P16.
 @pytest.mark.parametrize("edit", ["head", "middle", "trimmed"])
-def test_an_edited_copy_waits_for_a_word_by_position(
+def test_an_edited_copy_waits_for_accept_by_position(
     bench: Workbench, ledger: Ledger, edit: str, capsys
 ) -> None:
     """sed -i, or `tail log > new; mv new log`: refused, and the advice reads what is new, once."""
@@ -187,7 +187,7 @@ def test_rotation_by_rename_is_followed(bench: Workbench, ledger: Ledger) -> Non
 
 
 # Attacks P17.
-def test_a_copy_of_a_file_that_was_cut_waits_for_a_word(bench: Workbench, ledger: Ledger) -> None:
+def test_a_copy_of_a_file_that_was_cut_waits_for_accept(bench: Workbench, ledger: Ledger) -> None:
     """A few bytes, and a name that no rotation gives: both are refused. The advice is exact."""
     spec = bench.spec(source={"path": "in/*"}, record_id=None)
     path = bench.write("in/a.jsonl", events(0, 10))

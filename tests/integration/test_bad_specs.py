@@ -116,7 +116,7 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
 
 
 # Attacks S17.
-def test_new_columns_need_a_word(bench: Workbench, ledger: Ledger) -> None:
+def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     """An output with other columns than before is refused until `accept --columns`."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 5))

@@ -201,7 +201,7 @@ def test_chance_in_a_transform_gives_one_outcome(
     assert 0 < counts.rows_written == len(found.ids) == len(set(found.ids)) < 300
 
 
-def test_other_columns_than_before_need_a_word(
+def test_other_columns_than_before_need_accept(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
     """A transform that gives other columns is refused, until `accept --columns`."""

@@ -86,7 +86,7 @@ def test_kept_keys_are_a_column(bench: Workbench, ledger: Ledger) -> None:
     assert [(why, raw) for *_, why, raw in found.letters] == [("type_mismatch", LINES[2])]
 
 
-def test_kept_keys_need_a_word(bench: Workbench, ledger: Ledger) -> None:
+def test_kept_keys_need_accept(bench: Workbench, ledger: Ledger) -> None:
     """They are a new column of the output: a pipeline that had none says so first."""
     bench.write("in/a.jsonl", LINES[:1])
     run(ledger, spec_of(bench, None), "r1")

@@ -1,4 +1,4 @@
-"""The tables of docs/operations.md on what a run comes to are those that the tests go by."""
+"""The tables of docs/operations.md on what a run does are those that the tests go by."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from fix_matrix import CELLS, HOW, IDLE, PLANNED, STATE, sentence
 def section() -> str:
     """The section of the document, each paragraph in one line."""
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    return text.split("\n## What a run comes to\n")[1].split("\n## ")[0]
+    return text.split("\n## What a run does\n")[1].split("\n## ")[0]
 
 
 def table(rows: Mapping[str, str]) -> str:
