@@ -2,6 +2,8 @@
 
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 
@@ -46,6 +48,26 @@ def test_two_parts_never_get_one_port():
     server, port = listening()
     server.close()
     assert layout.choose_port("spark", port, {port}, lambda _: None) != port
+
+
+def test_two_stacks_that_start_at_once_get_two_ports():
+    """A port that another stack has chosen is not chosen, though its server has not started yet."""
+    server, port = listening()
+    server.close()
+    code = (
+        "import sys; from semel.stack import layout; "
+        f"print(layout.choose_port('airflow', {port}, set(), lambda _: None), flush=True); "
+        "sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert int(other.stdout.readline()) == port
+        assert layout.choose_port("airflow", port, set(), lambda _: None) > port
+        other.stdin.close()
+        assert other.wait(30) == 0
+    assert layout.choose_port("airflow", port, set(), lambda _: None) == port
 
 
 def test_no_port_at_all_says_what_to_do(monkeypatch):

@@ -18,6 +18,7 @@ from semel import settings
 from semel.errors import RetryableError, TerminalError
 
 _saving = threading.Lock()
+_reserved: dict[int, socket.socket] = {}
 
 Echo = Callable[[str], None]
 
@@ -155,6 +156,25 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def reserve_port(port: int) -> bool:
+    """Keep a port from the other stacks of this machine until this process ends.
+
+    Between the choice of a port and its server's start lie seconds, in which two stacks could
+    choose the same one. Whoever has the abstract Unix socket of its number has the port. False:
+    another process has it.
+    """
+    if port in _reserved:
+        return True
+    holder = socket.socket(socket.AF_UNIX)
+    try:
+        holder.bind(f"\0semel-port-{port}")
+    except OSError:
+        holder.close()
+        return False
+    _reserved[port] = holder
+    return True
+
+
 def choose_port(name: str, first: int, taken: set[int], echo: Echo) -> int:
     """`first` when it is free, else the next free one above, which is then printed.
 
@@ -162,7 +182,7 @@ def choose_port(name: str, first: int, taken: set[int], echo: Echo) -> int:
     """
     last = min(first + PORTS_TRIED_MAX, 65_536)
     for port in range(first, last):
-        if port not in taken and port_is_free(port):
+        if port not in taken and port_is_free(port) and reserve_port(port):
             if port != first:
                 echo(f"{name}: port {first} is taken, using {port}")
             return port
