@@ -34,6 +34,13 @@ FROM newest AS b
 LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 ORDER BY b.batch_id DESC;
 
+-- name: finalized
+SELECT b.batch_id, b.interval_start, b.interval_end, b.batch_time
+FROM semel.batch AS b
+JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE p.name = :name AND b.status = 'finalized'
+ORDER BY b.commit_seq;
+
 -- name: batch
 SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal, b.status,
        b.spec_digest, b.interval_start, b.interval_end, b.commit_seq, b.batch_time, b.reason,

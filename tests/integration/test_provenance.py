@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,46 @@ def test_a_marker_names_its_code(
     }
     rows = {row["id"]: row["n"] for row in settled(spec).rows}
     assert rows == {f"e{n:06d}": (n + 1) * (2 if n < 10 else 3) for n in range(15)}
+
+
+def test_which_batches_a_code_made(
+    bench: Workbench,
+    ledger: Ledger,
+    spark_engine: SparkEngine,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`semel batches --made-by`: each code once, the newest first, with its batches, their days and
+    the texts that ran; also one that came back, and batches whose marker does not tell.
+    """
+    written(bench, 1, 2)
+    spec = bench.spec(
+        transforms=["plus:plus", "times.sql"],
+        source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"},
+    )
+    for day, times in enumerate((2, 2, 3, 2, 2), start=1):
+        written(bench, 1, times)
+        bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
+        interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
+        run_batch(ledger, spec, f"r{day}", spark_engine, interval, log=quiet)
+    old = archive.marker(archive.of(spec), 5)
+    marker = json.loads(old.read_text())
+    del marker["code"]
+    old.write_text(json.dumps(marker))
+    assert main(["batches", spec.name, "--made-by", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["made_by"]
+    assert [made["batches"] for made in found] == [[5], [1, 2, 4], [3]]
+    assert [made["runs"] for made in found] == [[[5, 5]], [[1, 2], [4, 4]], [[3, 3]]]
+    assert found[0]["code"] is None and found[0]["texts"] == {}
+    days = [[start[:10], end[:10]] for start, end in found[1]["intervals"]]
+    assert days == [["2026-11-01", "2026-11-03"], ["2026-11-04", "2026-11-05"]]
+    for made, times in ((found[1], 2), (found[2], 3)):
+        text = Path(made["texts"]["times.sql"]).read_text()
+        assert text == QUERY.format(times)
+    assert main(["batches", spec.name, "--made-by"]) == 0
+    said = capsys.readouterr().out
+    assert "3 batches: 1 to 2, 4\n  of 2026-11-01 to 2026-11-02, 2026-11-04\n" in said
+    assert "code not known\n  batch 5\n  of 2026-11-05\n" in said
+    assert main(["batches", "--made-by"]) == 2
 
 
 def test_what_changed_since_plan_is_said(

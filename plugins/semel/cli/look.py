@@ -188,13 +188,27 @@ def batches(
     count: Annotated[int, typer.Option(min=1, help="How many, from the newest on.")] = (
         limits.BATCHES_SHOWN
     ),
+    by_code: Annotated[
+        bool, typer.Option("--made-by", help="Group all finalized ones by the code that made them.")
+    ] = False,
     as_json: output.AsJson = False,
 ) -> None:
     """List the newest batches with their state and account.
 
+    With --made-by: which version of the transforms made which batches of a pipeline, and so which
+    days a mistake in one of them has reached.
+
     Example: semel batches flights
     """
     from rich.markup import escape
+
+    if by_code:
+        if pipeline is None:
+            raise typer.BadParameter("name a pipeline: semel batches PIPELINE --made-by")
+        from semel.cli import made_by
+
+        made_by.show(pipeline, as_json=as_json)
+        return
 
     from semel.cli.connect import open_ledger
     from semel.spec import pipeline as pipelines

@@ -1,0 +1,87 @@
+"""Which code made which batches: what a mistake in a transform, once found, has reached."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from semel.code import Named, of_marker
+from semel.ledger import Ledger
+from semel.sinks import archive
+from semel.spec.pipeline import Spec
+
+Span = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What one code made. `code` is None for batches whose marker does not tell.
+
+    `digest`: equal where the same semel ran the same files. `texts`: where each file's text is
+    kept, by its name. `git_commits`: those of the checkout, the newest last. `batches`: numbers in
+    the order of commits; `runs`: the same as [first, last], where no other code made one between.
+    `intervals` [start, end) of the batches that have one, joined where one begins at another's end.
+    """
+
+    code: Named | None
+    digest: str | None
+    texts: dict[str, Path]
+    git_commits: tuple[str, ...]
+    batches: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...]
+    intervals: tuple[Span, ...]
+
+
+def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
+    """A pipeline's finalized batches by the code that made them, the newest code first.
+
+    Reads each marker.
+    """
+    root = archive.of(spec)
+    groups: dict[str | None, list[tuple[int, Any, Named | None]]] = defaultdict(list)
+    for place, r in enumerate(ledger.rows("look", "finalized", name=spec.name)):
+        code = of_marker(archive.marker(root, r["batch_id"]))
+        groups[code.digest if code else None].append((place, r, code))
+    newest_first = sorted(groups.items(), key=lambda group: -group[1][-1][0])
+    return [_made(digest, members, archive.code(root)) for digest, members in newest_first]
+
+
+def _made(
+    digest: str | None, members: list[tuple[int, Any, Named | None]], folder: Path
+) -> Made:
+    code = members[-1][2]
+    commits = (c.git_commit for _, _, c in members if c and c.git_commit)
+    runs: list[tuple[int, int]] = []
+    before = None
+    for place, r, _ in members:
+        number = r["batch_id"]
+        if before is not None and place == before + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+        before = place
+    rows = [r for _, r, _ in members]
+    return Made(
+        code=code,
+        digest=digest,
+        texts=code.kept(folder) if code else {},
+        git_commits=tuple(dict.fromkeys(commits)),
+        batches=tuple(r["batch_id"] for r in rows),
+        runs=tuple(runs),
+        intervals=joined(
+            (r["interval_start"], r["interval_end"]) for r in rows if r["interval_start"]
+        ),
+    )
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans [start, end) in order, those that touch or overlap as one."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return tuple(found)
