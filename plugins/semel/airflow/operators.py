@@ -13,11 +13,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, SkipMixin
 
-from semel.airflow import assets, told
+from semel.airflow import assets, metrics, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
@@ -47,6 +47,7 @@ class VerbOperator(BaseOperator):
     The rendered template shows the declaration that the task went by.
     """
 
+    verb: ClassVar[str]
     ui_color = "#eef4f8"
     template_fields = ("declaration",)
     template_fields_renderers = {"declaration": "yaml"}
@@ -77,12 +78,16 @@ class VerbOperator(BaseOperator):
                 surroundings.find_connection(spec.sink.connection)
             self.declaration = spec.to_yaml()
             with Ledger(settings.ledger_dsn()) as ledger:
-                text = self.act(ledger, spec, context)
+                try:
+                    text = self.act(ledger, spec, context)
+                finally:
+                    metrics.lag(ledger, spec.name)
                 account = self.account(ledger, spec, context)
         except SemelError as error:
             raise told.failed(self.log, error) from None
         self.say_all(text)
         seconds = round(time.monotonic() - began, 3)
+        metrics.duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
 
     @abstractmethod
@@ -134,6 +139,7 @@ class PlanOperator(VerbOperator, SkipMixin):
     then they find it finalized, and print its summary once more.
     """
 
+    verb = "plan"
     inherits_from_skipmixin = True
     waiting_since: datetime | None = None
 
@@ -199,12 +205,16 @@ class _StagingOperator(VerbOperator):
 class StageOperator(_StagingOperator):
     """stage, where the Airflow connection `spark_default` says."""
 
+    verb = "stage"
+
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         return self.open_stager(ledger, spec, context).stage()
 
 
 class CommitOperator(_StagingOperator):
     """commit. An attempt that is beaten by other batches is staged again from here."""
+
+    verb = "commit"
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import commit, summary
@@ -217,6 +227,8 @@ class CommitOperator(_StagingOperator):
 
 class FinalizeOperator(VerbOperator):
     """finalize: the batch's files get their final names, and its pipeline's asset an event."""
+
+    verb = "finalize"
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
         outlets = [*outlets, assets.asset(pipeline)]
@@ -233,6 +245,7 @@ class FinalizeOperator(VerbOperator):
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
         else:
             context["outlet_events"][asset].extra = assets.extra(done)
+            metrics.count(spec.name, done.counts)
         return summary.finalize(done)
 
 
@@ -241,6 +254,8 @@ class CollectOperator(VerbOperator):
 
     It tells the pipeline's asset of the batches that nobody has told of.
     """
+
+    verb = "collect"
 
     def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
         others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]
@@ -255,7 +270,8 @@ class CollectOperator(VerbOperator):
             raise TerminalError(text)
         events = context["outlet_events"][assets.OF_COLLECT]
         for batch_id in assets.left(ledger, spec):
-            account = assets.extra(finalize.finalize(ledger, spec, batch_id))
-            events.add(assets.asset(spec.name), extra=account)
+            told_of = finalize.finalize(ledger, spec, batch_id)
+            events.add(assets.asset(spec.name), extra=assets.extra(told_of))
+            metrics.count(spec.name, told_of.counts)
             self.log.info("told %s of batch %s", assets.asset(spec.name).name, batch_id)
         return text
