@@ -338,3 +338,6 @@ EVENT_CLOCKS_SECONDS = 60
 
 EVENT_DAYS_MAX = 1_000
 """Days that an event names: 13 KB. A longer interval is told by its ends alone."""
+
+NOTIFY_SECONDS = 10
+"""How long the address of a pipeline's `notify` may take to connect, and to answer."""

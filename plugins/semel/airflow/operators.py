@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, SkipMixin
 
-from semel.airflow import assets, metrics, told
+from semel.airflow import assets, metrics, notify, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
@@ -57,6 +57,7 @@ class VerbOperator(BaseOperator):
         if told.HAS_POLICIES:
             kwargs["retry_policy"] = told.OnlyWhatMaySucceed()
         super().__init__(**kwargs)
+        self.on_failure_callback = [*self.on_failure_callback, notify.OnFailure()]
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None
@@ -146,6 +147,8 @@ class PlanOperator(VerbOperator, SkipMixin):
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan, summary
 
+        for why in notify.troubles(spec.notify):
+            self.log.warning(why)
         answer = plan.plan(ledger, spec, request_key(context), interval(context, spec))
         text = summary.plan(answer)
         if answer.batch is not None:

@@ -45,6 +45,10 @@ def check(
         output.progress.print(line, markup=False)
 
     found = look(specs, spark, log)
+    for name in sorted({name for spec in specs for name in spec.notify}):
+        from semel.airflow import notify
+
+        found.add(f"notify {name}", *notify.in_this_shell(name))
     if broken:
         found.add("pipelines", broken, "semel validate")
 

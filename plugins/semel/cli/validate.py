@@ -1,17 +1,30 @@
 """`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from semel.cli import output
+
+if TYPE_CHECKING:
+    from semel.spec.pipeline import Spec
 
 
 _PAUSED = (
     "its DAG runs at {schedule!r} (UTC) and arrives paused, unless Airflow's settings say "
     "otherwise: airflow dags unpause {name}"
 )
+
+
+def _notes(spec: "Spec") -> list[str]:
+    """What of `notify` this shell can see to be wrong. No error: Airflow may have another."""
+    if not spec.notify:
+        return []
+    from semel.airflow import notify
+
+    seen = [(name, *notify.in_this_shell(name)) for name in spec.notify]
+    return [f"notify: {name} {why}: {remedy}" for name, why, remedy in seen if remedy]
 
 
 def validate(
@@ -46,6 +59,7 @@ def validate(
                     "name": spec.name,
                     "digest": spec.digest(),
                     "schedule": spec.schedule,
+                    "notes": _notes(spec),
                     "errors": [],
                 }
             )
@@ -60,6 +74,8 @@ def validate(
                 print(f"OK {one['file']}: {one['name']}, digest {one['digest'][:12]}")
                 if one["schedule"]:
                     print(f"   {_PAUSED.format(**one)}")
+                for note in one["notes"]:
+                    print(f"   {note}")
         for line in [line for one in checked for line in one["errors"]] + clashes:
             print(line)
         if not checked:

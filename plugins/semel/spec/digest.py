@@ -8,7 +8,7 @@ from semel.spec.parts import FilesSource
 
 _NOT_OF_THE_DATA = frozenset(
     """
-    description schedule max_active_runs limits source.on_refused source.on_empty
+    description schedule max_active_runs notify limits source.on_refused source.on_empty
     source.wait_at_most dedup.keep_ids sink.archive
     """.split()
 )

@@ -70,6 +70,8 @@ class Spec(Model):
     """Bounds beyond which a batch stops."""
     max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
     """DAG runs of this pipeline at the same time."""
+    notify: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], ...] = ()
+    """Airflow connections that are told of each task that failed."""
 
     @field_validator("name")
     @classmethod
@@ -117,6 +119,8 @@ class Spec(Model):
             elif columns[self.record_time].word not in ("timestamp", "date"):
                 kind = columns[self.record_time]
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        if name := twice(self.notify):
+            yield ("notify",), f"names {name!r} twice"
         if not self.record_id and self.dedup != Dedup():
             yield ("dedup",), "has no meaning without record_id: positions never repeat"
         if self.dedup.scope is Scope.BUCKET and self.record_time is None:
