@@ -18,7 +18,7 @@ def abandon(
     with ledger.transaction() as connection:
         found = row(connection, "abandon", "batch", batch_id=batch_id)
         if found is None:
-            raise StateError(f"there is no batch {batch_id}; see `semel batches`")
+            raise StateError(f"there is no batch {batch_id}", next="semel batches")
         pipeline = pipelines.get(connection, found["pipeline_id"])
         pipelines.lock(connection, pipeline)
         silent = 2 * limits.HEARTBEAT_SECONDS
@@ -49,7 +49,7 @@ def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
         "abandon",
         "abandon_batch",
         f"batch {batch_id} is {status['status'] if status else 'gone'}, not planned, so it cannot "
-        "be abandoned; a committed batch is finished by `semel run` or by its finalize task",
+        "be abandoned; a committed batch is finished by its run's finalize task, or by collect",
         batch_id=batch_id,
         reason=reason,
     )

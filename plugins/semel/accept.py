@@ -191,8 +191,8 @@ def _refuse_held(
     batch = next((r["batch_id"] for r in held if r["name"] == name), None)
     if batch is not None:
         raise StateError(
-            f"batch {batch} has claimed records of {name!r}: `semel abandon {batch}` first, then "
-            "run this again"
+            f"batch {batch} has claimed records of {name!r}: abandon it first, then run this again",
+            next=f"semel abandon {batch}",
         )
 
 
@@ -200,7 +200,10 @@ def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
     if found is None:
-        raise StateError(f"pipeline {spec.name} never planned a batch; run it first")
+        raise StateError(
+            f"pipeline {spec.name} never planned a batch; run it first",
+            next=f"semel run {spec.name}",
+        )
     return found
 
 

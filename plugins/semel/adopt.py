@@ -84,7 +84,7 @@ def adopt(
         return _adopt(ledger, spec, others, forget_ids=forget_ids, log=log)
     except OSError as error:
         raise RetryableError(
-            f"adopt of {spec.name}: {error}; the ledger has nothing of it yet. Mend that, then run "
+            f"adopt of {spec.name}: {error}; the ledger has nothing of it yet. Fix that, then run "
             "this again"
         ) from error
 
@@ -169,7 +169,8 @@ def _known(
     raise TerminalError(
         f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {kept}: it "
         "was restored to an earlier time, or they ran with another ledger. Make an empty database "
-        "the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` for each pipeline"
+        "the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline",
+        next="semel migrate",
     )
 
 
@@ -261,8 +262,9 @@ def _pass_numbers(
             raise TerminalError(
                 f"this ledger gave {len(taken)} numbers of {spec.name}'s to others ({shown}), and "
                 "two cannot share one. Adopt each pipeline before any of them runs: make an empty "
-                "database the ledger (SEMEL_LEDGER_DSN), run `semel migrate`, then `semel adopt` "
-                f"for each; or give {spec.name} a ledger of its own"
+                "database the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline; or "
+                f"give {spec.name} a ledger of its own",
+                next="semel migrate",
             )
         rows(
             connection,
@@ -374,8 +376,8 @@ def _write(
         )
         if made is None:
             raise RetryableError(
-                f"pipeline {spec.name} was made by somebody else meanwhile; run this again to see "
-                "what became of it"
+                f"pipeline {spec.name} was made by another process meanwhile; run this again to "
+                "see what became of it"
             )
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)

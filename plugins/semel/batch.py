@@ -105,8 +105,8 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
     if found is None or found["name"] != spec.name:
         whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
         raise StateError(
-            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}; see `semel batches "
-            f"{spec.name}`"
+            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}",
+            next=f"semel batches {spec.name}",
         )
     return Batch.from_row(found)
 
@@ -116,6 +116,12 @@ def dag_run_of(request_key: str) -> tuple[str, str] | None:
     kind, _, rest = request_key.partition(":")
     dag, _, run = rest.partition(":")
     return (dag, run) if kind == "airflow" and run else None
+
+
+def run_of(request_key: str) -> str:
+    """The run that a request is of, as Airflow's pages call it."""
+    found = dag_run_of(request_key)
+    return found[1] if found else request_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +162,15 @@ class Counts:
     def from_row(cls, row: Row) -> Self:
         """The account of an attempt that is staged or has won; all 0 before that."""
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
+
+    @property
+    def short(self) -> str:
+        """On one line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
+        repeats = self.duplicates_batch + self.duplicates_catalog
+        return (
+            f"{self.survivors:,} new, {repeats:,} repeats, {self.quarantined:,} quarantined, "
+            f"{self.late:,} late"
+        )
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(

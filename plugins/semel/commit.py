@@ -30,10 +30,11 @@ from semel.batch import (
 )
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
-from semel.errors import CorruptionError, RetryableError, StateError
+from semel.errors import ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, pipelines, row, transition
+from semel.lost import lose
 from semel.spec.pipeline import Spec
-from semel.stage import Log, lose
+from semel.stage import Log
 
 _LEASE_POLL_S = 0.5
 
@@ -81,7 +82,8 @@ def commit(
             )
         if batch.status is BatchStatus.ABANDONED:
             raise StateError(
-                f"batch {batch_id} was abandoned; its records are free for a later plan, run that"
+                f"batch {batch_id} was abandoned, and its records are free for a later plan",
+                next=ANEW,
             )
         if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
             # Not beside another holder: that one would win, and this attempt be lost too.

@@ -21,7 +21,7 @@ import xxhash
 from semel import code, faults, limits
 from semel.batch import Attempt, Batch, BatchStatus, Claim, Counts, Pipeline, batch_of
 from semel.claims import pack_claims, read_claims
-from semel.errors import CorruptionError, RetryableError, StateError
+from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.reader import arrow_type
@@ -31,7 +31,7 @@ from semel.sinks.folder import Folder, Looks
 from semel.spec.pipeline import Spec
 from semel.storage import checksum, make_folder, remove_folder, sync_folder, write_new
 
-_ROUNDS_MAX = 8  # A twin moves files under our eyes at most a few times.
+_ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def finalize(
         return _finalize(ledger, spec, batch_id, accepting=accepting)
     except OSError as error:
         raise RetryableError(
-            f"batch {batch_id}: {error}; it has committed and stays so. Mend the file system of "
+            f"batch {batch_id}: {error}; it has committed and stays so. Fix the file system of "
             "its sink, then run finalize again"
         ) from error
 
@@ -72,8 +72,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
-                f"batch {batch_id} is {batch.status}, and finalize needs a committed one; run "
-                "commit first"
+                f"batch {batch_id} is {batch.status}, and finalize needs a committed one",
+                next=ANEW,
             )
         files = [
             ManifestFile(**{**r, "kind": Kind(r["kind"])})
@@ -127,8 +127,8 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     faults.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:
         raise StateError(
-            f"batch {batch_id} is {now['status']}, expected committed or finalized; see `semel "
-            f"show {batch_id}`"
+            f"batch {batch_id} is {now['status']}, expected committed or finalized",
+            next=f"semel show {batch_id}",
         )
     # Keeps F8.
     remove_folder(archive.attempt(root, batch_id, won["fence"]))
@@ -173,7 +173,8 @@ def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: 
                 f"batch {won.batch_id}: {len(broken)} of {len(files)} files are not as its "
                 f"manifest says ({shown}); nothing was touched. Restore what is damaged from a "
                 "backup: the batch has committed; and ask whether another ledger writes to this "
-                "sink where what is final is wrong"
+                "sink where what is final is wrong",
+                next=AGAIN,
             )
         missing = [file for file, act in zip(files, acts, strict=True) if act is Act.PUBLISH]
         faults.point("sink.before_publish")
@@ -183,8 +184,8 @@ def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: 
         if not missing:
             return
     raise RetryableError(
-        f"batch {won.batch_id}: its files changed under finalize {_ROUNDS_MAX} times; run this "
-        "again"
+        f"batch {won.batch_id}: its files were changed by others {_ROUNDS_MAX} times while "
+        "finalize worked; run this again"
     )
 
 
@@ -298,6 +299,7 @@ def _mark(marker: Path, content: dict[str, Any]) -> None:
         if any(there[key] != content[key] for key in ("batch_id", "fence", "files", "counts")):
             raise CorruptionError(
                 f"the marker {marker} says something else than the ledger; nothing was touched. "
-                "Compare it with `semel show`, and restore the right one"
+                "Compare it with what the ledger has, and restore the right one",
+                next=f"semel show {batch_id}",
             ) from None
         sync_folder(marker.parent)

@@ -23,6 +23,8 @@ from semel.sinks.declared import open_sink
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
 
+_HELP = "semel find --help"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -76,21 +78,23 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
     names = spec.record_id
     if not names:
         raise TerminalError(
-            f"pipeline {spec.name} has no record_id: a record is its position there; `semel show` "
-            "lists the ranges of a batch"
+            f"pipeline {spec.name} has no record_id: a record is its position there, and has no "
+            "other id to look for",
+            next=f"semel batches {spec.name}",
         )
     if len(values) == 1 and values[0].lstrip()[:1] in ("[", "{"):
         try:
             plain = json.loads(values[0], parse_float=str)
         except ValueError as error:
-            raise TerminalError(f"the id {values[0]!r} is not JSON: {error}") from error
+            raise TerminalError(f"the id {values[0]!r} is not JSON: {error}", next=_HELP) from error
         if isinstance(plain, dict):
             plain = [plain.get(name) for name in names]
         values = ["" if value is None else str(value) for value in plain]
     if len(values) != len(names):
         raise TerminalError(
             f"{len(values)} values were given, and an id of {spec.name} has {len(names)}: "
-            f"{', '.join(names)}; give one argument for each, or one JSON object"
+            f"{', '.join(names)}; give one argument for each, or one JSON object",
+            next=_HELP,
         )
     kinds = spec.column_types()
     return {n: _value(n, kinds[n], text) for n, text in zip(names, values, strict=True)}
@@ -204,7 +208,7 @@ def _condition(
             condition = condition & (field == pa.scalar(value, kind))
         except (pa.ArrowException, OverflowError) as error:
             why = f"{value!r} is no value of the id column {name} ({kind})"
-            raise TerminalError(why) from error
+            raise TerminalError(why, next=_HELP) from error
     return condition
 
 

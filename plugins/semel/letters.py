@@ -75,8 +75,8 @@ def letters(
         found = [marker for marker in found if marker.batch_id == batch_id]
         if not found:
             raise TerminalError(
-                f"batch {batch_id} is no finalized batch of {spec.name}; `semel show {batch_id}` "
-                f"says what it is, `semel batches {spec.name}` lists all"
+                f"batch {batch_id} is no finalized batch of {spec.name}",
+                next=f"semel batches {spec.name}",
             )
     shown: list[Letter] = []
     total = batches = 0

@@ -9,7 +9,7 @@ How it works:
 
 import json
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -71,8 +71,7 @@ class Plan:
         if source.on_empty is OnEmpty.WAIT:
             why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
         raise SourceError(
-            f"{spec.name} has nothing to read, and {why}; `semel gaps {spec.name}` shows what is "
-            "there"
+            f"{spec.name} has nothing to read, and {why}", next=f"semel gaps {spec.name}"
         )
 
 
@@ -177,9 +176,11 @@ def interval_of(
     if spec.source.select == "arrival":
         return None
     if interval is None or interval[0] >= interval[1]:
+        today = datetime.now(UTC).date()
         raise TerminalError(
             f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
-            "data interval, or give --interval START END"
+            "data interval, or give --interval START END, such as for yesterday",
+            next=f"semel run {spec.name} --interval {today - timedelta(days=1)} {today}",
         )
     return interval
 

@@ -103,7 +103,8 @@ def _moved(
         "pipelines",
         "move_sink",
         f"the sink of {old.name} cannot move from {old.sink_address} to {address} while a batch is "
-        "on its way; put it back and finish or abandon what `semel batches` shows",
+        "on its way; put it back and finish or abandon what is planned or committed",
+        next=f"semel batches {old.name}",
         pipeline_id=pipeline_id,
         sink_address=address,
         archive_path=kept,

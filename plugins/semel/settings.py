@@ -57,7 +57,8 @@ def _address(variable: str) -> str:
         return found
     raise UnavailableError(
         f"{variable} is not set, and no local stack is known below {state_dir()}; set {variable}, "
-        "or run `semel up`"
+        "or start it",
+        next="semel up",
     )
 
 
@@ -71,7 +72,8 @@ def _known(variable: str) -> str | None:
         return None
     except (ValueError, AttributeError) as error:
         raise TerminalError(
-            f"{path} is not what semel wrote ({error}); remove it and run `semel up`"
+            f"{path} is not what semel wrote ({error}); remove it and start the local stack",
+            next="semel up",
         ) from error
 
 

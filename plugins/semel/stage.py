@@ -21,7 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from semel import code, faults
+from semel import code, faults, lost
 from semel.batch import (
     Attempt,
     AttemptStatus,
@@ -35,6 +35,7 @@ from semel.batch import (
 )
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
+    ANEW,
     AttemptLostError,
     CorruptionError,
     RetryableError,
@@ -108,15 +109,15 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
     if batch.status is BatchStatus.ABANDONED:
         raise StateError(
-            f"batch {batch_id} was abandoned, and its records are free for a later plan; clear the "
-            "run's plan task, or run the pipeline again"
+            f"batch {batch_id} was abandoned, and its records are free for a later plan", next=ANEW
         )
     # Keeps S4.
     if batch.spec_digest != spec.digest():
         raise TerminalError(
             f"batch {batch_id} was planned by another version of {spec.name}'s declaration (digest "
-            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); clear the whole run, which "
-            f"plans it anew, or put the file back. `semel abandon {batch_id}` gives it up"
+            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); it is planned anew by the "
+            f"new one, or put the file back. `semel abandon {batch_id}` gives it up",
+            next=ANEW,
         )
     # Keeps S19.
     if done is not None:
@@ -172,16 +173,17 @@ def _give_up(
     """Lose a failed attempt. Raises the error that tells the caller more than `error` does."""
     try:
         found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
-        lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+        lost.lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+        became = ledger.rows("stage", "became", batch_id=batch.batch_id)[0]
     except RetryableError:
         return  # The ledger is away: the attempt stays open, which is safe.
     if isinstance(error, Exception) and found["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
         # It was given up while it ran, and collect may have taken what it worked with.
-        raise AttemptLostError(_lost_message(batch, attempt, found)) from error
+        raise AttemptLostError(lost.message(batch, attempt, found, became)) from error
     if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
-            f"Mend the file system below {pipeline.archive_path}, then run stage again"
+            f"Fix the file system below {pipeline.archive_path}, then run stage again"
         ) from error
 
 
@@ -222,8 +224,8 @@ def _begin(
         )
         if begun is None:
             raise AttemptLostError(
-                f"batch {batch.batch_id} is not planned any more, so it takes no new attempt; run "
-                "this again to see what became of it"
+                f"batch {batch.batch_id} takes no new attempt: "
+                + lost.winner(row(connection, "stage", "became", batch_id=batch.batch_id))
             )
         change(connection, "stage", "sign_of_life", batch_id=batch.batch_id)
         segment = None
@@ -337,12 +339,15 @@ def _write_manifest(
             raise TerminalError(
                 f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
                 f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a "
-                f"source file was edited in between. `semel abandon {batch.batch_id}` plans it anew"
+                "source file was edited in between; once it is abandoned, its records are planned "
+                "anew",
+                next=f"semel abandon {batch.batch_id}",
             )
         done = row(connection, "stage", "seal", attempt_id=attempt.attempt_id, **sealed)
         if done is None:
             found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
-            raise AttemptLostError(_lost_message(batch, attempt, found))
+            became = row(connection, "stage", "became", batch_id=batch.batch_id)
+            raise AttemptLostError(lost.message(batch, attempt, found, became))
         change(
             connection,
             "stage",
@@ -372,17 +377,3 @@ def _final_names(
             bytes=file.bytes,
             checksum=file.checksum,
         )
-
-
-def lose(ledger: Ledger, attempt_id: int, reason: str) -> None:
-    """Give an attempt up. An attempt that won or is lost already stays what it is."""
-    faults.point("stage.before_lose")
-    ledger.rows("stage", "lose", attempt_id=attempt_id, reason=reason)
-    faults.point("stage.after_lose")
-
-
-def _lost_message(batch: Batch, attempt: Attempt, found: Row) -> str:
-    return (
-        f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']} ({found['reason']}) "
-        "and takes nothing more; another attempt goes on, or run stage again"
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.batch import Batch, BatchStatus, Counts, Ignored, dag_run_of
+from semel.batch import Batch, BatchStatus, Counts, Ignored, run_of
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.adopt import Adopted
@@ -125,16 +125,11 @@ def interval(start: datetime, end: datetime) -> str:
     return f"{start:%F %H:%M} to {shown} UTC"
 
 
-def run_of(request_key: str) -> str:
-    """The run that a request is of, as Airflow's pages call it."""
-    found = dag_run_of(request_key)
-    return found[1] if found else request_key
-
-
 def stage(answer: "Staged") -> str:
     """What was read and found, and that no reader sees it yet."""
     if answer.attempt is None:
-        lines = [f"nothing to do: {_batch(answer.batch)} is {answer.batch.status} already"]
+        state = f"{answer.batch.status} already, {_by(answer.batch)}"
+        lines = [f"nothing to do: {_batch(answer.batch)} is {state}"]
         return "\n".join([*lines, *counts(answer.counts)])
     attempt = f"{_batch(answer.batch)}, attempt {answer.attempt.fence}"
     if answer.found:
@@ -154,7 +149,7 @@ def commit(answer: "Committed") -> str:
     """Which attempt won, how many were lost on the way, and what it came to then."""
     fence = f"attempt {answer.fence} of {_batch(answer.batch)}"
     if answer.found:
-        lines = [f"nothing to do: {fence} had committed before"]
+        lines = [f"nothing to do: {fence} had won before, {_by(answer.batch)}"]
     else:
         lines = [f"committed: {fence}, as commit {answer.batch.commit_seq} of its pipeline"]
     if answer.losses:
@@ -275,6 +270,12 @@ def _ignored(found: Ignored) -> str:
     shown += [_count(more, "key") + " more"] if more else []
     kept = "source.unknown: keep or quarantine would not pass them over"
     return f"ignored, as the schema does not name them: {', '.join(shown)}; {kept}"
+
+
+def _by(batch: Batch) -> str:
+    """When a batch committed, and the run that it is of."""
+    when = f"committed at {batch.batch_time.astimezone(UTC):%F %H:%M} UTC"
+    return f"{when} (run {run_of(batch.request_key)})"
 
 
 def _batch(batch: Batch) -> str:

@@ -34,6 +34,15 @@ SELECT started_at FROM semel.attempt WHERE attempt_id = :attempt_id;
 -- name: attempt_status
 SELECT status, reason FROM semel.attempt WHERE attempt_id = :attempt_id;
 
+-- name: became
+-- What became of a batch: the attempt that won, where one did, with its counts.
+SELECT b.batch_id, b.request_key, b.status, b.committed_at, b.reason, a.fence, a.records_read,
+       a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late, a.rows_written,
+       a.bytes_read
+FROM semel.batch AS b
+LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+WHERE b.batch_id = :batch_id;
+
 -- name: seal
 -- Keeps S11.
 UPDATE semel.attempt

@@ -219,7 +219,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
             (str(spec.sink_path()), str(archive.of(spec))),
         )
-    with pytest.raises(TerminalError, match="not batches 1 whose markers.*semel migrate.*adopt"):
+    with pytest.raises(TerminalError, match="not batches 1 whose markers.*migrate it, and adopt"):
         adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
         adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)

@@ -301,8 +301,9 @@ def test_an_edit_in_the_middle_is_seen_between_attempts(bench: Workbench, ledger
         connection.exec_driver_sql("UPDATE semel.attempt SET status = 'lost'")
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"n": 500', b'"n": 501'))
-    with pytest.raises(TerminalError, match=r"read other bytes.*semel abandon"):
+    with pytest.raises(TerminalError, match=r"read other bytes") as refused:
         stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
+    assert refused.value.next == f"semel abandon {batch.batch_id}"
     path.write_bytes(data)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 1000)

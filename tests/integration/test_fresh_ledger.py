@@ -41,8 +41,9 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
         for path in output:
             path.unlink()
     lose(ledger)
-    with pytest.raises(TerminalError, match=r"out/events holds .*`semel adopt events`"):
+    with pytest.raises(TerminalError, match=r"out/events holds .*Adopt what is there") as refused:
         run(ledger, spec, "r1")
+    assert refused.value.next == "semel adopt events"
     with ledger.engine.connect() as connection:
         assert not connection.exec_driver_sql("SELECT FROM semel.pipeline").all()
 

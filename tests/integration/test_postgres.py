@@ -220,8 +220,9 @@ def test_a_lost_ledger_is_adopted_from_the_archive(
     bench.write("in/a.jsonl", events(0, 20))
     run(ledger, spec, "r1")
     lose(ledger)
-    with pytest.raises(TerminalError, match="holds .*`semel adopt events`"):
+    with pytest.raises(TerminalError, match="holds .*Adopt what is there") as refused:
         run(ledger, spec, "r1")
+    assert refused.value.next == "semel adopt events"
     assert adopt(ledger, spec, log=quiet).batches == 1
     bench.write("in/b.jsonl", events(10, 30))
     run(ledger, spec, "r2")

@@ -103,7 +103,7 @@ def test_a_wrong_command_line_is_2(words, capsys):
     assert cli.main(words) == 2
     assert cli.main([*words, "--json"]) == 2
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(answer) == {"error", "message"}
+    assert set(answer) == {"error", "message", "next"}
 
 
 def test_validate_tells_right_from_wrong(tmp_path, capsys):
@@ -191,7 +191,7 @@ def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path)
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
         env=os.environ | {"SEMEL_STATE_DIR": str(tmp_path), "SEMEL_DATA_ROOTS": str(tmp_path)},
     )  # fmt: skip
-    said = "semel: the local stack is not installed; `pip install 'semel[local]'` installs it\n"
+    said = "semel: the local stack is not installed\nnext: pip install 'semel[local]'\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)
 
 

@@ -306,7 +306,7 @@ def test_names_of_files(bench: Workbench, capsys, folder: bytes, name: bytes) ->
     code = cli.main(["new", "--yes", "odd", "--", os.fsdecode(path)])
     out, err = capsys.readouterr()
     if code:
-        assert err.startswith("semel: ") and err.count("\n") == 1 and not list(
+        assert err.startswith("semel: ") and err.count("\n") == 2 and not list(
             bench.pipelines.iterdir()
         )
     else:

@@ -126,15 +126,16 @@ def test_remote_that_is_none_is_refused_without_its_token():
 
 def test_addresses_without_a_stack(monkeypatch):
     """Without stack and variable the error says both ways out; the variable alone suffices."""
-    with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or run `semel up`"):
+    with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or start it") as raised:
         settings.ledger_dsn()
+    assert raised.value.next == "semel up"
     layout.folder()
     settings.addresses_file().write_text('{"SEMEL_LEDGER_DSN": "postgresql://of/stack"}')
     assert settings.ledger_dsn() == "postgresql://of/stack"
     with pytest.raises(UnavailableError, match="SEMEL_SPARK_REMOTE is not set"):
         settings.spark_remote()
     settings.addresses_file().write_text("[]")
-    with pytest.raises(TerminalError, match="remove it and run `semel up`"):
+    with pytest.raises(TerminalError, match="remove it and start the local stack"):
         settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
     assert settings.ledger_dsn() == "postgresql://me@there/db"

@@ -18,6 +18,8 @@ from semel.spec.pipeline import Spec
 INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
 """The keys of a run's configuration."""
 
+_TRIGGER = "trigger the DAG again, with a data interval"
+
 _EXAMPLE = (
     f'{{"{INTERVAL_START}": "2013-01-01T00:00:00Z", "{INTERVAL_END}": "2013-01-02T00:00:00Z"}}'
 )
@@ -58,11 +60,13 @@ def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime
         if context["dag_run"].run_type == "backfill":
             raise TerminalError(
                 f"each run of a backfill has its own interval; start it again without "
-                f"{INTERVAL_START} and {INTERVAL_END}"
+                f"{INTERVAL_START} and {INTERVAL_END}",
+                next="start the backfill again, with an empty configuration",
             )
         if not all(given):
             raise TerminalError(
-                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; trigger it with both"
+                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; it needs both",
+                next=_TRIGGER,
             )
         start, end = map(_moment, given)
     else:
@@ -71,7 +75,8 @@ def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime
         between = f"[{start.isoformat()}, {end.isoformat()})" if start and end else "none"
         raise TerminalError(
             f"pipeline {spec.name} reads the files of an interval, and this run's is {between}; "
-            f"trigger it with a data interval, or with the configuration {_EXAMPLE}"
+            f"trigger it with a data interval, or with the configuration {_EXAMPLE}",
+            next=_TRIGGER,
         )
     # Airflow's are of pendulum, which forgets the zone of datetime.UTC when a day is subtracted.
     return datetime.fromisoformat(start.isoformat()), datetime.fromisoformat(end.isoformat())
@@ -85,6 +90,7 @@ def _moment(given: object) -> datetime:
     if moment is None or moment.tzinfo is None:
         raise TerminalError(
             f"{given!r} is no moment with a time zone; trigger the run with the configuration "
-            f"{_EXAMPLE}"
+            f"{_EXAMPLE}",
+            next=_TRIGGER,
         )
     return moment

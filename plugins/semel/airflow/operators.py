@@ -61,6 +61,7 @@ class VerbOperator(BaseOperator):
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None
+        self.batch_id: int | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Run the verb. Returns the task's XCom: the summary, and the batch's account as JSON."""
@@ -85,7 +86,8 @@ class VerbOperator(BaseOperator):
                     metrics.lag(ledger, spec.name)
                 account = self.account(ledger, spec, context)
         except SemelError as error:
-            raise told.failed(self.log, error) from None
+            doing = told.doing(context, self.pipeline, self.batch_id, error)
+            raise told.failed(self.log, error, doing) from None
         self.say_all(text)
         seconds = round(time.monotonic() - began, 3)
         metrics.duration(spec.name, self.verb, seconds)
@@ -129,7 +131,8 @@ class VerbOperator(BaseOperator):
         key = request_key(context)
         found = plan.find_batch(ledger, spec, key)
         if found is None:
-            raise StateError(f"{key} has planned no batch; clear the run's plan task")
+            raise StateError(f"{key} has planned no batch", next="clear the run's plan task")
+        self.batch_id = found.batch_id
         return found
 
 

@@ -136,5 +136,5 @@ def _told(answer: Path, failure: AirflowException | None) -> str:
         ) from failure
     told = json.loads(answer.read_text(encoding="utf-8"))
     if told["error"]:
-        raise getattr(errors, told["error"], RetryableError)(told["text"])
+        raise getattr(errors, told["error"], RetryableError)(told["text"], next=told["next"])
     return told["text"]

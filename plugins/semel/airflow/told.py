@@ -1,4 +1,5 @@
-"""How a task says that it failed: short lines for an operator, and no traceback of semel's own.
+"""How a task says that it failed: short lines for an operator, of which the last says what to do
+next, and no traceback of semel's own.
 
 Airflow prints the traceback of each exception but SystemExit. So a failure that semel knows is
 logged, line by line, and ends the task by a SystemExit; a retry policy says whether the same call
@@ -6,17 +7,22 @@ may succeed later. Airflow before 3.3 has no such policies: there a task that mu
 raises AirflowFailException, with its traceback.
 """
 
+import re
 import textwrap
+from collections.abc import Mapping
 from logging import Logger
 from typing import Any
 
 from airflow import sdk
 from airflow.sdk.exceptions import AirflowFailException
 
-from semel.errors import SemelError, TerminalError
+from semel.errors import Doing, RetryableError, SemelError, TerminalError
 
 WIDTH = 110
 """Characters of a line in a task's log: Airflow's page does not wrap them."""
+
+_COMMAND = "next: semel "
+_WORD = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
 HAS_POLICIES = hasattr(sdk, "RetryPolicy")
 
@@ -55,15 +61,41 @@ def lines_of(text: str) -> list[str]:
 def _broken(line: str) -> list[str]:
     if len(line) <= WIDTH:
         return [line]
+    if line.startswith(_COMMAND):
+        return _broken_command(line)
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.wrap(
         line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def failed(log: Logger, error: SemelError) -> BaseException:
-    """Log an error, a line at a time, and return what ends the task."""
-    for line in lines_of(str(error)):
+def _broken_command(line: str) -> list[str]:
+    """A command on several lines that a shell takes for one."""
+    lines = ["next:"]
+    for word in _WORD.findall(line.removeprefix("next: ")):
+        if len(lines[-1]) + len(word) + len("  \\") > WIDTH:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return lines
+
+
+def doing(
+    context: Mapping[str, Any], pipeline: str, batch_id: int | None, error: SemelError
+) -> Doing:
+    """What a task does, and how a user does it again."""
+    instance = context["ti"]
+    again = f"clear the run's {context['task'].task_id} task"
+    if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
+        again = "nothing, Airflow tries this task again by itself"
+    return Doing(again=again, anew="clear the whole run", pipeline=pipeline, batch_id=batch_id)
+
+
+def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
+    """Log an error, a line at a time and what to do next as the last, and return what ends the
+    task.
+    """
+    for line in lines_of(f"{error}\nnext: {error.next_step(doing)}"):
         log.error(line)
     if HAS_POLICIES:
         return TaskFailed(error)

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 a promise is broken or work failed; 2 usage, also an unknown pipeline;
 130 interrupted. With --json standard output holds one JSON object, also on failure:
-{"error": kind, "message": text}.
+{"error": kind, "message": text, "next": what to do}. Each failure ends with the line `next: ...`.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from semel import __version__
 from semel.cli import output
-from semel.errors import SemelError
+from semel.errors import Doing, SemelError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,10 +37,10 @@ COMMANDS = {
     "gaps": "semel.cli.look:gaps",
     "days": "semel.cli.days:days",
     "audit": "semel.cli.look:audit",
-    "accept": "semel.cli.mend:accept",
-    "abandon": "semel.cli.mend:abandon",
-    "adopt": "semel.cli.mend:adopt",
-    "collect": "semel.cli.mend:collect",
+    "accept": "semel.cli.change:accept",
+    "abandon": "semel.cli.change:abandon",
+    "adopt": "semel.cli.change:adopt",
+    "collect": "semel.cli.change:collect",
 }
 """Each command's function, in the order of the help. Imported only when called or listed."""
 
@@ -101,17 +101,37 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except _UsageError as error:
-        output.fail(error, error.format_message(), as_json=as_json)
+        output.fail(error, error.format_message(), _help_of(words), as_json=as_json)
         return EXIT_USAGE
     except SemelError as error:
-        output.fail(error, str(error), as_json=as_json)
+        output.fail(error, str(error), error.next_step(_doing(words)), as_json=as_json)
         return _exit_code(error)
     except Exception as error:
         if not as_json:
             traceback.print_exc()
         message = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-        output.fail(error, message, as_json=as_json)
+        output.fail(error, message, _doing(words).again, as_json=as_json)
         return EXIT_FAILED
+
+
+def _doing(words: list[str]) -> Doing:
+    """What a command line does: the same line again goes on where it stopped."""
+    from semel.sources import quoted
+
+    again = " ".join(["semel", *map(quoted, words)])
+    if any("token=" in word for word in words):  # Of Spark Connect: not for a log.
+        again = "the same command again"
+    command = words and typer.main.get_command(app).get_command(None, words[0])
+    if not command:
+        return Doing(again=again, anew=again)
+    given = command.make_context(words[0], words[1:], resilient_parsing=True).params
+    known = {"pipeline": given.get("pipeline") or "", "batch_id": given.get("batch")}
+    return Doing(again=again, anew=again, **known)
+
+
+def _help_of(words: list[str]) -> str:
+    """The help of the command that was meant, or of all."""
+    return f"semel {words[0]} --help" if words[:1] and words[0] in COMMANDS else "semel --help"
 
 
 def _exit_code(error: SemelError) -> int:

@@ -253,7 +253,7 @@ def show(
     with open_ledger() as ledger:
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
-            raise TerminalError(f"there is no batch {batch}; `semel batches` lists them")
+            raise TerminalError(f"there is no batch {batch}", next="semel batches")
         claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)

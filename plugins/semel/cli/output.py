@@ -36,13 +36,15 @@ def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) 
         render()
 
 
-def fail(error: BaseException, message: str, *, as_json: bool) -> None:
-    """Print why a command failed: as one JSON object on standard output, or on standard error."""
+def fail(error: BaseException, message: str, next: str, *, as_json: bool) -> None:
+    """Print why a command failed, and what to do next: as one JSON object on standard output, or
+    on standard error, where `next: ...` is the last line.
+    """
     if as_json:
-        print(to_json({"error": type(error).__name__, "message": message}))
+        print(to_json({"error": type(error).__name__, "message": message, "next": next}))
     else:
         # Not through rich: a path in the message may hold what looks like its markup.
-        print(f"semel: {message}", file=sys.stderr)
+        print(f"semel: {message}\nnext: {next}", file=sys.stderr)
 
 
 def to_json(payload: Mapping[str, Any]) -> str:

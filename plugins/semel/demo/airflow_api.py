@@ -132,7 +132,7 @@ class AirflowApi:
                 return reply.json()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise UnavailableError(
-                f"Airflow at {self.url} does not answer ({error}); see `semel status`"
+                f"Airflow at {self.url} does not answer ({error})", next="semel status"
             ) from error
         kind = {404: _NoSuchThing, 409: _Conflict}.get(reply.status_code, TerminalError)
         said = reply.text[:500]

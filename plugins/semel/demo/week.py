@@ -162,8 +162,9 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Landed:
         batch = plan.find_batch(ledger, spec, request_key)
     if batch is None:
         raise TerminalError(
-            f"{request_key} planned no batch: another run has taken the week's files; see "
-            f"`semel batches {PIPELINE}`, and run this again for the next week"
+            f"{request_key} planned no batch: another run has taken the week's files; run this "
+            "again for the next week",
+            next=f"semel batches {PIPELINE}",
         )
     kept = archive.of(spec)
     marker = json.loads(archive.marker(kept, batch.batch_id).read_bytes())

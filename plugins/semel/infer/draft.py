@@ -347,8 +347,8 @@ def _source_path(name: str, samples: Samples) -> str:
     if root is None:
         raise TerminalError(
             f"the samples lie outside of the data folders {os.pathsep.join(map(str, roots))}; copy "
-            f"them into one, or name theirs in {settings.DATA_VARIABLE}: "
-            f"mkdir -p {where} && cp {there} {where} && semel new {name} {kept}"
+            f"them into one, or name theirs in {settings.DATA_VARIABLE}",
+            next=f"mkdir -p {where} && cp {there} {where} && semel new {name} {kept}",
         )
     pattern = names.source_pattern(
         [PurePosixPath(path.relative_to(root)) for path in samples.named]
@@ -358,6 +358,7 @@ def _source_path(name: str, samples: Samples) -> str:
         raise TerminalError(
             f"the samples have no folder of their own below the data folder {root}, where the "
             "output lies as well, or its name holds what a pattern takes for something else; give "
-            f"them one: mkdir -p {where} && mv {there} {where} && semel new {name} {kept}"
+            "them one",
+            next=f"mkdir -p {where} && mv {there} {where} && semel new {name} {kept}",
         )
     return pattern if root == roots[0] else str(PurePosixPath(root) / pattern)

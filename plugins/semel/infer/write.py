@@ -1,6 +1,7 @@
 """The place of a new pipeline's file, and the file itself: it is checked before it has its name."""
 
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def target_of(name: str) -> Path:
     if not folder.is_dir():
         raise TerminalError(
             f"the folder of pipelines, {folder}, is not there; make it, or name yours in "
-            f"{settings.PIPELINES_VARIABLE}: mkdir -p {folder}"
+            f"{settings.PIPELINES_VARIABLE}",
+            next=f"mkdir -p {shlex.quote(str(folder))}",
         )
     for path in pipeline.declarations(folder):
         if spec_yaml.declared_name(path) == name:
@@ -77,7 +79,8 @@ def spec_of(document: dict[str, object]) -> Spec:
 
 def _taken(name: str, path: Path) -> TerminalError:
     return TerminalError(
-        f"the name {name!r} is taken by {path}; choose another name, or remove that file"
+        f"the name {name!r} is taken by {path}; choose another name, or remove that file",
+        next="semel new --help",
     )
 
 

@@ -86,8 +86,7 @@ class Ledger:
             connection = self.engine.connect()
         except sa.exc.OperationalError as error:
             raise UnavailableError(
-                f"the ledger {self!r} does not answer ({_first_line(error)}); "
-                "see `semel status`, then run this again"
+                f"the ledger {self!r} does not answer ({_first_line(error)})"
             ) from error
         committing = False
         try:
@@ -142,12 +141,13 @@ def change(connection: sa.Connection, verb: str, name: str, /, **values: Any) ->
 
 
 def transition(
-    connection: sa.Connection, verb: str, name: str, otherwise: str, /, **values: Any
+    connection: sa.Connection, verb: str, name: str, otherwise: str, /, *, next: str = "",
+    **values: Any,
 ) -> Row:
     """The row of a guarded transition. StateError with `otherwise` when its guard matched none."""
     found = row(connection, verb, name, **values)
     if found is None:
-        raise StateError(otherwise)
+        raise StateError(otherwise, next=next)
     return found
 
 

@@ -31,8 +31,8 @@ def _table(spec: Spec, declared: PostgresSink) -> Sink:
         from semel.sinks.postgres.target import PostgresTarget, dsn_of
     except ImportError as error:
         raise TerminalError(
-            f"sink.type: postgres needs a package that is not installed here ({error}); "
-            "`pip install 'semel[postgres]'`"
+            f"sink.type: postgres needs a package that is not installed here ({error})",
+            next="pip install 'semel[postgres]'",
         ) from error
     target = PostgresTarget(
         dsn=dsn_of(declared.connection),

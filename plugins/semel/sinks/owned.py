@@ -20,8 +20,9 @@ def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
     if found:
         raise TerminalError(
             f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "
-            f"{spec.name!r}: its records would be written there again. `semel adopt {spec.name}` "
-            "takes over what is there; or give the pipeline an empty sink"
+            f"{spec.name!r}: its records would be written there again. Adopt what is there, or "
+            "give the pipeline an empty sink",
+            next=f"semel adopt {spec.name}",
         )
 
 

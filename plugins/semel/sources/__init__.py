@@ -335,4 +335,6 @@ def quoted(name: str) -> str:
     if name.isprintable():
         return shlex.quote(name)
     text = name.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda c: f"\\x{ord(c[0]):02x}", text) + "'"
+    # Bytes that are no UTF-8 come as surrogates, which end in the byte's own number.
+    odd = r"[\x00-\x1f\x7f\udc80-\udcff]"
+    return "$'" + re.sub(odd, lambda c: f"\\x{ord(c[0]) & 0xFF:02x}", text) + "'"

@@ -91,8 +91,7 @@ def _away(where: str, error: Exception) -> UnavailableError:
     shown = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     # What follows a `;` of a Connect address may hold a token.
     return UnavailableError(
-        f"Spark at {where.partition(';')[0]} does not answer ({shown[:300]}); see `semel status`, "
-        "then run this again"
+        f"Spark at {where.partition(';')[0]} does not answer ({shown[:300]})"
     )
 
 

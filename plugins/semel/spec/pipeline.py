@@ -339,7 +339,7 @@ def find(name: str, folder: Path | None = None) -> Spec:
         where = folder or settings.pipelines_dir()
         there = ", ".join(sorted({known for known, _ in declared})) or "none"
         raise UnknownPipelineError(
-            f"no pipeline is named {name!r} in {where}; there are: {there}"
+            f"no pipeline is named {name!r} in {where}; there are: {there}", next="semel validate"
         )
     if len(found) > 1:
         shown = " and ".join(map(str, found))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -59,7 +60,7 @@ class Document:
         shown = [_placed(self.path, *one) for one in placed[: limits.SPEC_PROBLEMS_MAX]]
         if more := len(placed) - len(shown):
             shown.append(_placed(self.path, placed[-1][0], "(file)", f"{more} more problems"))
-        return SpecError("\n".join(shown))
+        return SpecError("\n".join(shown), next=validate(self.path))
 
     def line(self, key: Key) -> int:
         """The line of the key, or of the nearest key around it when it is missing."""
@@ -88,17 +89,17 @@ def read(path: Path) -> Document:
         why = error.problem or str(error)
         if "cannot start any token" in why:
             why += '; put quotes around the value, such as "@daily"'
-        raise SpecError(_placed(path, mark.line + 1 if mark else 1, "(yaml)", why)) from error
+        raise _wrong(path, mark.line + 1 if mark else 1, "(yaml)", why) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         why = f"the character U+{error.character:04X} is not allowed in YAML"
-        raise SpecError(_placed(path, line, "(yaml)", why)) from error
+        raise _wrong(path, line, "(yaml)", why) from error
     except (ValueError, OverflowError) as error:
         # PyYAML passes on what Python says of an escape or a version too large.
-        raise SpecError(_placed(path, loader.line + 1, "(yaml)", str(error))) from error
+        raise _wrong(path, loader.line + 1, "(yaml)", str(error)) from error
     if not isinstance(root, yaml.MappingNode):
         why = "is not a mapping; a pipeline begins with `name: ...`"
-        raise SpecError(_placed(path, 1, "(file)", why))
+        raise _wrong(path, 1, "(file)", why)
     data = loader.build(root, ())
     return Document(path=path, data=data, lines=loader.lines, problems=loader.problems)
 
@@ -184,19 +185,30 @@ def _unknown(loc: Key, model: type["BaseModel"]) -> str:
     return f"is an unknown key; {told}"
 
 
+def validate(path: Path) -> str:
+    """The command that checks a file, as it is typed."""
+    return f"semel validate {shlex.quote(str(path))}"
+
+
+def _wrong(path: Path, line: int, key: str, why: str) -> SpecError:
+    return SpecError(_placed(path, line, key, why), next=validate(path))
+
+
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(limits.SPEC_BYTES_MAX + 1)
     except OSError as error:
-        raise SpecError(f"{_shown(path)}: cannot be read: {error.strerror}") from error
+        why = f"{_shown(path)}: cannot be read: {error.strerror}"
+        raise SpecError(why, next=validate(path)) from error
     if len(raw) > limits.SPEC_BYTES_MAX:
-        raise SpecError(f"{_shown(path)}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB")
+        why = f"{_shown(path)}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB"
+        raise SpecError(why, next=validate(path))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise SpecError(_placed(path, line, "(yaml)", "is not valid UTF-8")) from error
+        raise _wrong(path, line, "(yaml)", "is not valid UTF-8") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -95,7 +95,9 @@ def connection() -> Endpoints:
 
     urls = layout.load().urls
     if "airflow" not in urls:
-        raise UnavailableError(f"there is no local Airflow below {layout.top()}; run `semel up`")
+        raise UnavailableError(
+            f"there is no local Airflow below {layout.top()}", next="semel up"
+        )
     user, password = airflow_server.login() or (None, None)
     return Endpoints(
         ledger_dsn=settings.ledger_dsn(),
@@ -124,7 +126,7 @@ def _lifecycle() -> ModuleType:
     """The module that does the work. TerminalError: what it needs is not installed."""
     if find_spec("supervisor") is None:
         raise TerminalError(
-            "the local stack is not installed; `pip install 'semel[local]'` installs it"
+            "the local stack is not installed", next="pip install 'semel[local]'"
         )
     from semel.stack import lifecycle
 

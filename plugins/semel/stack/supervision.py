@@ -137,7 +137,8 @@ def start(parts: list[Part]) -> None:
     if not process.wait_until(lambda: running() is not None, START_SECONDS):
         raise UnavailableError(
             f"supervisord did not answer within {START_SECONDS} s; "
-            f"see {layout.folder('log') / 'supervisord.log'}, then run `semel up` again"
+            f"see {layout.folder('log') / 'supervisord.log'}",
+            next="semel up",
         )
     layout.update(digest=digest(parts))
 
@@ -187,7 +188,7 @@ def stop_parts(names: Iterable[str]) -> None:
 
     if not process.wait_until(gone, seconds):
         states = {name: found.state for name, found in programs().items() if name in going}
-        raise UnavailableError(f"these parts do not stop: {states}; run `semel down` again")
+        raise UnavailableError(f"these parts do not stop: {states}", next="semel down")
 
 
 def shut_down() -> None:

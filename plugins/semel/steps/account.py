@@ -9,7 +9,7 @@ from functools import reduce
 import xxhash
 
 from semel.batch import Counts, Ignored
-from semel.errors import LimitError
+from semel.errors import ANEW, LimitError
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob
@@ -45,11 +45,11 @@ def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
     lines = [f"batch {job.batch_id}: {fact}, more than {limit} allows"]
     lines += samples
     lines += [
-        "Nothing of it is visible. Correct the file or the pipeline's YAML, then clear the whole",
-        f"run, or repeat its `semel run {job.spec.name}`: the batch is planned anew. Or raise",
-        "limits.quarantine_ratio_max, and run stage again",
+        "Nothing of it is visible. Correct the file, or the pipeline's YAML (its schema, or",
+        "limits.quarantine_ratio_max): the batch is planned anew when the whole run is cleared, or",
+        f"`semel run {job.spec.name}` is repeated",
     ]
-    return LimitError("\n".join(lines))
+    return LimitError("\n".join(lines), next=ANEW)
 
 
 def samples_of(

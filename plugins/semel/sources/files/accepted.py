@@ -38,7 +38,8 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
     if found is None or not (same or found.answer in REFUSED):
         raise SourceError(
             f"{path!r} is not refused as a file that changed or may be a copy, so there is nothing "
-            f"to accept; `semel gaps {spec.name}` lists what is refused, and why"
+            f"to accept",
+            next=f"semel gaps {spec.name}",
         )
     seen = found.seen
     content = seen.of(known)
@@ -71,6 +72,7 @@ def _same(spec: Spec, path: str, found: Facts | None) -> FilePartition:
         raise SourceError(
             f"{path!r} cannot go on where a file that was cut or is gone stood: it does not begin "
             "with what was read of one, or is read whole and grew; accept it as a new generation "
-            f"instead: `semel accept {spec.name} {quoted(path)}`"
+            "instead",
+            next=f"semel accept {spec.name} {quoted(path)}",
         )
     return min(able, key=lambda k: (k.path != path, -k.reached))

@@ -15,7 +15,7 @@ import numpy as np
 
 from semel import limits
 from semel.batch import Claim
-from semel.errors import ChangedError, CorruptionError, SourceError
+from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
 from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile
 from semel.sources.files.listing import identity, inodes_below, signed
@@ -148,7 +148,7 @@ def open_claim(claim: ClaimedFile, root: Path, batch_id: int) -> BinaryIO:
         handle.close()
         trouble = trouble or "another file took its place"
     if away and not trouble:
-        raise SourceError(_no_longer(batch_id, claim, away))
+        raise SourceError(_no_longer(batch_id, claim, away), next=AGAIN)
     raise changed(batch_id, claim, trouble)
 
 

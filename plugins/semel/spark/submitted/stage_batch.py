@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
             staged = stage(ledger, spec, given.batch, engine)
             answer = {"error": None, "text": summary.stage(staged)}
     except SemelError as error:
-        answer = {"error": type(error).__name__, "text": str(error)}
+        answer = {"error": type(error).__name__, "text": str(error), "next": error.next}
         code = EXIT_RETRYABLE if isinstance(error, RetryableError) else EXIT_TERMINAL
     else:
         code = 0

@@ -1,10 +1,11 @@
-"""`semel accept | abandon | adopt | collect`: what a person decides, and what is forgotten."""
+"""`semel accept | abandon | adopt | collect`: what changes the ledger beside a run."""
 
 from typing import Annotated
 
 import typer
 
 from semel.cli import output
+from semel.errors import Doing
 
 
 def accept(
@@ -160,11 +161,26 @@ def collect(
         for one in done:
             print(summary.collect(one))
         for name, error in failed:
-            output.fail(error, f"collect of {name} failed: {error}", as_json=False)
+            next = error.next_step(_collecting(name))
+            output.fail(error, f"collect of {name} failed: {error}", next, as_json=False)
         if not done and not failed:
             print("there is nothing to collect")
 
-    told = [{"pipeline": n, "error": type(e).__name__, "message": str(e)} for n, e in failed]
+    told = [
+        {
+            "pipeline": name,
+            "error": type(error).__name__,
+            "message": str(error),
+            "next": error.next_step(_collecting(name)),
+        }
+        for name, error in failed
+    ]
     output.emit({"collected": done, "failed": told}, as_json=as_json, render=render)
     if failed or any(one.damaged for one in done):
         raise typer.Exit(1)
+
+
+def _collecting(name: str) -> Doing:
+    """collect of one pipeline, and how it is done again."""
+    again = f"semel collect {name}"
+    return Doing(again=again, anew=again, pipeline=name)
