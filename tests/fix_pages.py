@@ -18,6 +18,12 @@ from semel.ledger import Ledger
 DAGS = ("events", "hidden", "foreign", "big")
 """The DAGs that Airflow knows; of `hidden` the viewer may know nothing."""
 
+SECRET = "k" * 32
+"""What the API server signs with."""
+
+OWN_SITE = {"origin": "http://testserver", "sec-fetch-site": "same-origin"}
+"""What a browser says of a form of the pages themselves."""
+
 SERVER = """
 import json, sys
 from airflow.api_fastapi import app as api
@@ -53,14 +59,15 @@ root = FastAPI()
 api._AuthManagerState.instance = manager = Picky()
 api.init_plugins(root)
 clients = {None: TestClient(root, raise_server_exceptions=False)}
-for name, role in (("admin", "ADMIN"), ("viewer", "VIEWER")):
+for name, role in (("second", "USER"), ("admin", "ADMIN"), ("viewer", "VIEWER")):
     token = manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
     clients[name] = TestClient(root, cookies={"_token": token}, raise_server_exceptions=False)
 clients["forged"] = TestClient(root, cookies={"_token": token[:-4] + "AAAA"})
 print("ready", flush=True)
 for line in sys.stdin:
-    who, method, path = json.loads(line)
-    answer = clients[who].request(method, path, follow_redirects=False)
+    who, method, path, form, headers = json.loads(line)
+    answer = clients[who].request(
+        method, path, data=form, headers=headers, follow_redirects=False)
     print("answer " + json.dumps(
         [answer.status_code, dict(answer.headers), answer.text]), flush=True)
 """
@@ -73,14 +80,29 @@ class Answer(NamedTuple):
 
 
 class Pages:
-    """Asks the pages as somebody: `admin`, `viewer`, None without a login, `forged`."""
+    """Asks the pages as somebody: `admin`, `second` (who may edit too), `viewer`, None without a
+    login, `forged`.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._told("ready")
 
     def get(self, path: str, who: str | None = "admin", method: str = "GET") -> Answer:
-        self._process.stdin.write(json.dumps([who, method, path]) + "\n")
+        return self._ask(who, method, path, None, {})
+
+    def send(
+        self,
+        path: str,
+        form: dict[str, str],
+        who: str | None = "admin",
+        headers: dict[str, str] = OWN_SITE,
+    ) -> Answer:
+        """A form by POST, as a browser sends it."""
+        return self._ask(who, "POST", path, form, headers)
+
+    def _ask(self, *request: object) -> Answer:
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return Answer(*json.loads(self._told("answer ")))
 
@@ -102,6 +124,7 @@ def pages(bench: Workbench, ledger: Ledger, tmp_path: Path) -> Iterator[Pages]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
+        "AIRFLOW__API__SECRET_KEY": SECRET,
         # What is in the metadata database is found as by an API server.
         "_AIRFLOW_PROCESS_CONTEXT": "server",
     }

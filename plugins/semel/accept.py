@@ -5,9 +5,12 @@ records or old ones. What a word gives up is written down as a loss, never forgo
 """
 
 import getpass
+import hashlib
+import json
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,8 +19,8 @@ from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
 from semel.finalize import Finalized, finalize
-from semel.ledger import Ledger, change, partitions, pipelines, row, rows
-from semel.sources import Shown, Word, as_read, quoted
+from semel.ledger import Ledger, Row, change, partitions, pipelines, row, rows
+from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 
@@ -52,16 +55,97 @@ class Loss:
     end: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """What accepting a file would do now: nothing is done yet.
+
+    `partition`: the one that it goes on in; None: a new one, read from `start`. `end`: what there
+    is to read ends there now; it may grow. `retired` and `lost` as in Accepted. `digest` stands for
+    all of this and for what recognises the file up to `end`.
+    """
+
+    name: str
+    partition: int | None
+    start: int
+    end: int
+    retired: tuple[int, ...]
+    lost: tuple[tuple[int, int, int], ...]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """One look at a refused file. `word`: None, when it is read already, in `there`."""
+
+    pipeline: Pipeline
+    source: Source
+    name: str
+    version: int
+    there: Row | None
+    word: Word | None
+
+
 # Keeps A3.
 def accept_file(
-    ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
+    ledger: Ledger,
+    spec: Spec,
+    path: str,
+    *,
+    same: bool,
+    start: int = 0,
+    by: str | None = None,
+    agreed: tuple[int, str] | None = None,
 ) -> Accepted:
     """Settle a refused file: as a new generation, read from `start`, or as the `same` partition.
 
-    `path`: absolute, or below the data folder, the working folder or the source's own.
+    `path`: absolute, or below the data folder, the working folder or the source's own. `by`: who
+    decides; this process's user when left out. `agreed`: `end` and `digest` of what they foresaw.
     SourceError: the file is not in the source, or with `same` is not what was read before, or no
-    record begins at `start`.
+    record begins at `start`. StateError: something else than was agreed would be done now.
     """
+    for seen in _looks(ledger, spec, path, same=same, start=start):
+        pipeline_id = seen.pipeline.pipeline_id
+        if seen.word is None:
+            return Accepted(**seen.there, same=True, found=True)
+        there = _evidence(seen, agreed[0]) if agreed else None
+        faults.point("accept.before_lock")
+        with ledger.transaction() as connection:
+            pipelines.lock(connection, seen.pipeline)
+            if partitions.version(connection, pipeline_id) != seen.version:
+                continue
+            # Keeps A7.
+            if agreed and _foreseen(connection, seen, agreed[0], there).digest != agreed[1]:
+                raise _changed(seen.name)
+            accepted = _write(connection, pipeline_id, seen.word, by or _who())
+            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=seen.name)
+            partitions.touch(connection, pipeline_id)
+            faults.point("accept.before_accept")
+        faults.point("accept.after_accept")
+        return accepted
+    raise RetryableError(
+        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
+        "this again"
+    )
+
+
+def foresee(
+    ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
+) -> Foreseen | None:
+    """What `accept_file` would do, with the same errors. None: it is read already."""
+    for seen in _looks(ledger, spec, path, same=same, start=start):
+        if seen.word is None:
+            return None
+        end = seen.word.offer.seen
+        there = _evidence(seen, end)
+        with ledger.transaction() as connection:
+            return _foreseen(connection, seen, end, there)
+    raise RetryableError(f"{path!r} is moved faster than it can be read; look again")
+
+
+def _looks(
+    ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
+) -> Iterator[_Look]:
+    """Looks at a file, again and again for as long as somebody asks, with bounds."""
     pipeline, source = _pipeline(ledger, spec), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
@@ -79,42 +163,75 @@ def accept_file(
             )
         except FileNotFoundError:
             continue
-        if word is None:
-            return Accepted(**there, same=True, found=True)
-        faults.point("accept.before_lock")
-        with ledger.transaction() as connection:
-            pipelines.lock(connection, pipeline)
-            if partitions.version(connection, pipeline_id) != version:
-                continue
-            accepted = _write(connection, pipeline_id, word)
-            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=name)
-            partitions.touch(connection, pipeline_id)
-            faults.point("accept.before_accept")
-        faults.point("accept.after_accept")
-        return accepted
-    raise RetryableError(
-        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
-        "this again"
+        yield _Look(
+            pipeline=pipeline, source=source, name=name, version=version, there=there, word=word
+        )
+
+
+def _evidence(seen: _Look, end: int) -> Evidence | None:
+    """What recognises a file up to an end. None: it does not reach it any more."""
+    offer = None if seen.word is None else seen.word.offer
+    # It may have grown since somebody saw it; what was there then must be as it was.
+    return seen.source.evidence(offer, end) if offer and end <= offer.seen else None
+
+
+def _foreseen(
+    connection: sa.Connection, seen: _Look, end: int, there: Evidence | None
+) -> Foreseen:
+    offer = seen.word.offer
+    lost, retired = _given_up(connection, seen.word)
+    partition = offer.known and offer.known.source_partition_id
+    ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
+    digest = _digest(
+        seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
+    )
+    return Foreseen(
+        name=seen.name,
+        partition=partition,
+        start=offer.known.reached if offer.known else offer.start,
+        end=end,
+        retired=tuple(retired),
+        lost=ranges,
+        digest=digest,
     )
 
 
-def _write(connection: sa.Connection, pipeline_id: int, word: Word) -> Accepted:
-    """Retire what it was, and open what it is; what was unread of the first is lost."""
-    offer, same = word.offer, word.offer.known
+def _digest(*values: object) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _changed(name: str) -> StateError:
+    return StateError(
+        f"{name!r} is not any more as it was shown, so nothing was done; look at it again"
+    )
+
+
+def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
+    """What becomes lost, and which partitions are retired."""
     superseded = {k.source_partition_id for k in word.superseded}
     ends = {k.source_partition_id: k.seen for k in word.ended}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
-    partitions.lose(connection, lost, "replaced", _who())
     # A new one is no copy of what it holds: nobody shall ask again.
-    retired = [*ends, *(sorted(superseded - ends.keys()) if same is None else ())]
+    new = word.offer.known is None
+    return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
+
+
+def _write(
+    connection: sa.Connection, pipeline_id: int, word: Word, by: str
+) -> Accepted:
+    """Retire what it was, and open what it is; what was unread of the first is lost."""
+    offer, same = word.offer, word.offer.known
+    lost, retired = _given_up(connection, word)
+    partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
         (new,) = partitions.insert(connection, pipeline_id, [(offer, None)])
         if offer.start:
             passed = {new["source_partition_id"]: [(0, offer.start)]}
-            partitions.lose(connection, passed, "repeated", _who())
+            partitions.lose(connection, passed, "repeated", by)
     else:
         partitions.update(connection, [as_read(offer, None, settled=False)])
         new = {
@@ -131,38 +248,67 @@ def _write(connection: sa.Connection, pipeline_id: int, word: Word) -> Accepted:
 
 
 # Keeps A5.
-def accept_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
+def accept_loss(
+    ledger: Ledger, spec: Spec, path: str, *, by: str | None = None, agreed: str | None = None
+) -> list[Loss]:
     """Record as lost what was seen of a file that is gone, and never read.
 
-    SourceError: nothing of a file of that name is missing; StateError: a batch still has it.
+    `by` as above; `agreed`: the digest of what was foreseen.
+    SourceError: nothing of a file of that name is missing; StateError: a batch still has it, or
+    something else than was agreed would be done now.
     """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
-        closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
-        name = _named(spec, path, {k.name for k in closed})
-        meant = [k for k in closed if k.name == name]
-        if not meant:
-            known = _lost_before(connection, spec, pipeline, path)
-            if known:
-                return known
-            _refuse_held(connection, spec, pipeline, path)
-            shown = "; ".join(str(k) for k in closed[:5]) or "nothing is missing"
-            raise SourceError(
-                f"no records of {path!r} were seen and are gone ({shown}); `semel gaps "
-                f"{spec.name}` lists what is not read, and a plan finds what is gone"
-            )
-        lost = {k.source_partition_id: spans[k.source_partition_id] for k in meant}
-        partitions.lose(connection, lost, "gone", _who())
+        found = _missing(connection, spec, pipeline, path)
+        if not found:
+            return _lost_before(connection, spec, pipeline, path)
+        # Keeps A7.
+        if agreed and digest_of(found) != agreed:
+            raise _changed(found[0].name)
+        lost: Spans = {}
+        for one in found:
+            lost.setdefault(one.source_partition_id, []).append((one.start, one.end))
+        partitions.lose(connection, lost, "gone", by or _who())
         partitions.account(connection, lost)
-        change(connection, "accept", "settle", pipeline_id=pipeline.pipeline_id, name=name)
-        partitions.touch(connection, pipeline.pipeline_id)
+        name, pipeline_id = found[0].name, pipeline.pipeline_id
+        change(connection, "accept", "settle", pipeline_id=pipeline_id, name=name)
+        partitions.touch(connection, pipeline_id)
         faults.point("accept.before_loss")
     faults.point("accept.after_loss")
+    return found
+
+
+def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
+    """What `accept_loss` would record, with the same errors. Empty: it is recorded already."""
+    pipeline = _pipeline(ledger, spec)
+    with ledger.transaction() as connection:
+        return _missing(connection, spec, pipeline, path)
+
+
+def digest_of(losses: list[Loss]) -> str:
+    """Stands for them."""
+    return _digest(*map(astuple, losses))
+
+
+def _missing(
+    connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
+) -> list[Loss]:
+    """What was seen of a path, is gone, and was never read. Empty: it was recorded before."""
+    closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
+    name = _named(spec, path, {k.name for k in closed})
+    meant = [k.source_partition_id for k in closed if k.name == name]
+    if not meant and not _lost_before(connection, spec, pipeline, path):
+        _refuse_held(connection, spec, pipeline, path)
+        shown = "; ".join(str(k) for k in closed[:5]) or "nothing is missing"
+        raise SourceError(
+            f"no records of {path!r} were seen and are gone ({shown}); `semel gaps "
+            f"{spec.name}` lists what is not read, and a plan finds what is gone"
+        )
     return [
         Loss(name=name, source_partition_id=partition, start=start, end=end)
-        for partition, found in lost.items()
-        for start, end in found
+        for partition in meant
+        for start, end in spans[partition]
     ]
 
 

@@ -323,6 +323,12 @@ PAGE_LINES = 200
 PAGE_LOOK_SECONDS = 1.0
 """How long a page waits for a look at the source before it shows what the ledger knows."""
 
+PAGE_LOOKS = 64
+"""Such looks that wait, or whose answers are kept, in one server at most."""
+
+PAGE_CONFIRM_SECONDS = 900
+"""How long a confirmation page may be confirmed: to read it, and ask somebody."""
+
 EVENT_WINDOW_DAYS = 7
 """How long after its end a batch may still get its event: a week-end and more. What is older is
 told to nobody, for Airflow's `db clean` may have removed its event."""

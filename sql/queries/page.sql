@@ -51,3 +51,36 @@ JOIN semel.source_partition AS p USING (source_partition_id)
 WHERE c.batch_id = :batch_id
 ORDER BY c.ordinal
 LIMIT :count;
+
+-- name: refusals
+SELECT r.name, r.reason, r.detail, r.seen_at, r.behind
+FROM semel.pipeline AS p
+JOIN semel.refusal AS r USING (pipeline_id)
+WHERE p.name = :name
+ORDER BY r.name
+LIMIT :count;
+
+-- name: planned
+-- What abandoning a batch gives up.
+SELECT b.batch_id, b.status, b.request_key, b.interval_start, b.interval_end, b.seen_at,
+       c.files, c.ranges, c.bytes, c.names, t.attempts, t.records,
+       t.running AND b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
+FROM semel.batch AS b
+JOIN semel.pipeline AS p USING (pipeline_id)
+CROSS JOIN LATERAL (
+    SELECT count(DISTINCT s.name) AS files, count(*) AS ranges,
+           CAST(COALESCE(sum(upper(c.span) - lower(c.span)), 0) AS bigint) AS bytes,
+           COALESCE((array_agg(s.name ORDER BY c.ordinal))[1:CAST(:count AS int)], '{}') AS names
+    FROM semel.claim AS c
+    JOIN semel.source_partition AS s USING (source_partition_id)
+    WHERE c.batch_id = b.batch_id) AS c
+CROSS JOIN LATERAL (
+    SELECT COALESCE(jsonb_agg(jsonb_build_array(a.fence, a.status) ORDER BY a.fence), '[]')
+               AS attempts,
+           COALESCE(bool_or(a.status = 'running'), false) AS running,
+           (array_agg(a.records_read ORDER BY a.fence DESC)
+                FILTER (WHERE a.records_read IS NOT NULL))[1] AS records
+    FROM (SELECT * FROM semel.attempt AS a
+          WHERE a.batch_id = b.batch_id
+          ORDER BY a.fence DESC LIMIT :attempts) AS a) AS t
+WHERE b.batch_id = :batch_id AND p.name = :name;

@@ -153,3 +153,46 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         claim_count=claims[0]["claims"] if claims else 0,
         files=[dict(r) for r in files],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A batch, as far as who abandons it has to know: what it has claimed, and who is at work.
+
+    `attempts`: fence and state of each, the last PAGE_LINES. `alive`: one gave a sign of life
+    within the last two heartbeats. `records`: as many as its last staged attempt read.
+    """
+
+    batch_id: int
+    status: str
+    request_key: str
+    interval_start: datetime | None
+    interval_end: datetime | None
+    files: int
+    ranges: int
+    bytes: int
+    names: list[str]
+    records: int | None
+    seen_at: datetime
+    alive: bool
+    attempts: list[list[Any]]
+
+
+def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
+    """A batch of a pipeline; None when that has none of this number."""
+    found = ledger.rows(
+        "page",
+        "planned",
+        name=name,
+        batch_id=batch_id,
+        count=limits.FILES_NAMED_MAX,
+        attempts=limits.PAGE_LINES,
+        silent_seconds=2 * limits.HEARTBEAT_SECONDS,
+    )
+    return Planned(**found[0]) if found else None
+
+
+def refusals_of(ledger: Ledger, name: str) -> list[dict[str, Any]]:
+    """What the last plan of a pipeline refused; one more than a page lists at most."""
+    found = ledger.rows("page", "refusals", name=name, count=limits.PAGE_LINES + 1)
+    return [dict(r) for r in found]

@@ -1,0 +1,121 @@
+"""What all routes of the pages share: the ledger, a pipeline's declaration, looks, rendering."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import jinja2
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import Depends, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse
+
+from semel import limits, settings, summary
+from semel.airflow import surroundings
+from semel.airflow.page import shown, text
+from semel.airflow.page.looks import Looks
+from semel.airflow.plugin import PREFIX
+from semel.batch import dag_run_of
+from semel.days import Sight
+from semel.errors import LimitError, SemelError
+from semel.ledger import Ledger
+from semel.spec.pipeline import Spec
+
+T = TypeVar("T")
+
+FOLDER = Path(__file__).parent / "templates"
+
+MaySee = Depends(requires_access_dag(method="GET"))
+"""Who may see the DAG sees what its pipeline came to."""
+MayRead = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS))
+"""Who may read its tasks' logs may see records: the logs show samples of them too."""
+may_edit = requires_access_dag(method="PUT")
+MayEdit = Depends(may_edit)
+"""Who may edit the DAG decides what is read."""
+
+_DayText = Annotated[str, Query(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
+Since = Annotated[_DayText, Query(alias="from")]
+Until = Annotated[_DayText, Query(alias="to")]
+
+_looks: Looks[Any] = Looks(limits.PAGE_LOOK_SECONDS)
+
+
+@cache
+def ledger() -> Ledger:
+    """The ledger of this server, with a pool of its own."""
+    surroundings.find_folders()
+    surroundings.find_ledger()
+    return Ledger(settings.ledger_dsn())
+
+
+def spec_of(dag_id: str) -> tuple[Spec, bool]:
+    """A DAG's pipeline, and whether it is declared here. 404: it is none."""
+    found = shown.spec_of(ledger(), dag_id)
+    if found is None:
+        raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
+    return found
+
+
+def sight(spec: Spec) -> tuple[Sight | None, str | None]:
+    """A look at the source, or why there is none."""
+    try:
+        found = soon(f"sight {spec.name} {spec.digest()}", lambda: shown.sight(ledger(), spec))
+    except (SemelError, OSError) as error:
+        return None, f"The source could not be read: {error}"
+    if found is None:
+        seconds = f"{limits.PAGE_LOOK_SECONDS:.0f} s"
+        return None, f"Reading the source takes longer than {seconds}. Load this page again."
+    return found, None
+
+
+def soon(key: str, look: Callable[[], T]) -> T | None:
+    """What a look comes to; None while it goes on: the next page of the same key has it."""
+    return _looks.at(key, look)
+
+
+def edits(request: Request, user: Any) -> bool:
+    """Whether somebody may edit the DAG of this address."""
+    try:
+        may_edit(request, user)
+    except HTTPException:
+        return False
+    return True
+
+
+def day(given: str) -> date | None:
+    """A day of an address."""
+    try:
+        return date.fromisoformat(given) if given else None
+    except ValueError as error:
+        raise LimitError(f"{given} is not a day; write it as 2026-11-21") from error
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page of a template."""
+    above = request.scope.get("root_path", "").removesuffix(PREFIX)
+    values = {"name": None, **values}
+    html = _templates().get_template(template).render(
+        above=above, own=above + PREFIX, now=datetime.now(UTC), **values
+    )
+    return HTMLResponse(html, status_code=status)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {
+        "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
+        "seconds": text.seconds, "symbols": text.SYMBOLS, "meanings": text.MEANINGS,
+        "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": limits.PAGE_LINES,
+        "quote": lambda part: quote(part, safe=""), "size": summary.size, "query": urlencode,
+    }  # fmt: skip
+    return made
