@@ -104,6 +104,13 @@ class MailServer:
         self.port = free_port()
         self.controller = Controller(_Kept(self.mails), hostname="127.0.0.1", port=self.port)
 
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The Airflow connection to it."""
+        extra = {"from_email": "semel@x.test", "to": "ops@x.test"}
+        extra |= {"disable_ssl": True, "disable_tls": True}
+        return {"conn_type": "smtp", "host": "127.0.0.1", "port": self.port, "extra": extra}
+
     @contextmanager
     def running(self) -> Iterator["MailServer"]:
         """Serve within the block."""

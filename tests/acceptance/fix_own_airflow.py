@@ -16,6 +16,7 @@ from airflow_rest import Airflow, wait_for
 from fix_dags import documented
 from fix_pipelines import Workbench
 from fix_postgres import database, free_port
+from fix_receivers import HttpServer, MailServer, StatsdServer
 from fix_wheel import Installed
 from semel.ledger.migrate import migrate
 from semel.stack import Endpoints
@@ -23,15 +24,24 @@ from semel.stack import Endpoints
 START_SECONDS_MAX = 240
 STOP_SECONDS_MAX = 30
 PASSWORD = secrets.token_hex(12)
+LINEAGE, HOOK = "/api/v1/lineage", "/hook"
+"""Paths of the HTTP server: for OpenLineage's events, and for what failed."""
 
 
 @dataclass(kw_only=True)
 class OwnAirflow:
-    """Airflow's processes, each with a log file, beside the folders of a project."""
+    """Airflow's processes, each with a log file, beside the folders of a project.
+
+    `statsd`, `web`, `mail`: what it tells others arrives there. Its connections `hook` and `post`
+    lead to the last two.
+    """
 
     installed: Installed
     bench: Workbench
     url: str
+    statsd: StatsdServer
+    web: HttpServer
+    mail: MailServer
     variables: dict[str, str]
     running: dict[str, subprocess.Popen] = field(default_factory=dict)
 
@@ -115,12 +125,19 @@ def own_airflow(
         metadata = stack.enter_context(database(postgres))
         broker = stack.enter_context(database(postgres))
         bench.ledger = stack.enter_context(database(postgres))
+        statsd, web = StatsdServer(), stack.enter_context(HttpServer().running())
+        stack.enter_context(statsd.socket)
+        mail = stack.enter_context(MailServer().running())
         migrate(bench.ledger)
         made = OwnAirflow(
             installed=installed,
             bench=bench,
             url=url,
+            statsd=statsd,
+            web=web,
+            mail=mail,
             variables={
+                **_told_to(statsd, web, mail),
                 "AIRFLOW_HOME": str(bench.folder / "airflow"),
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _driver(metadata),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -151,6 +168,16 @@ def own_airflow(
         finally:
             for name in list(made.running):
                 made.stop(name)
+
+
+def _told_to(statsd: StatsdServer, web: HttpServer, mail: MailServer) -> dict[str, str]:
+    transport = {"type": "http", "url": web.url, "endpoint": LINEAGE.strip("/")}
+    return {
+        **statsd.settings,
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW_CONN_HOOK": json.dumps({"conn_type": "http", "host": web.url + HOOK}),
+        "AIRFLOW_CONN_POST": json.dumps(mail.connection),
+    }
 
 
 def _driver(dsn: str) -> str:

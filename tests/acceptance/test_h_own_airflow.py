@@ -5,10 +5,10 @@ import json
 import sqlalchemy as sa
 
 from airflow_rest import Airflow, wait_for
-from fix_own_airflow import OwnAirflow
+from fix_own_airflow import HOOK, LINEAGE, OwnAirflow
 from fix_pipelines import events
 
-DAGS = {"shop", "semel_collect", "clicks_and_more"}
+DAGS = {"shop", "strict", "semel_collect", "clicks_and_more"}
 
 READ = """
 import json, sys
@@ -42,21 +42,78 @@ def tell(airflow: Airflow, own: OwnAirflow) -> None:
     airflow.call("POST", "/api/v2/variables", variable)
 
 
-def declare(own: OwnAirflow) -> None:
-    (own.bench.pipelines / "shop.yaml").write_text(
-        "name: shop\n"
+def declare(own: OwnAirflow, name: str, source: str, rest: str = "") -> None:
+    (own.bench.pipelines / f"{name}.yaml").write_text(
+        f"name: {name}\n"
         "source:\n"
-        "  {type: files, path: in/*.jsonl, format: jsonl,\n"
+        f"  {{type: files, {source}, format: jsonl,\n"
         "   schema: {id: string, n: bigint, at: timestamp}}\n"
         "record_id: [id]\n"
-        "sink: {type: files, path: out/shop, format: parquet}\n"
+        f"sink: {{type: files, path: out/{name}, format: parquet}}\n"
+        f"{rest}"
     )
 
 
+def heard(own: OwnAirflow) -> None:
+    """What a run of `shop` told StatsD and OpenLineage's receiver. Nobody heard of a failure."""
+    found = own.statsd.arrived()
+    counted = {name: value for name, value, kind in found if kind == "c"}
+    expected = {"read": 1200, "new": 1100, "repeated": 100, "quarantined": 0, "late": 0}
+    for name, value in expected.items():
+        assert counted[f"semel.records_{name}"] == value
+        assert counted[f"semel.records_{name}.shop"] == value
+    assert len([one for one in found if one[2] == "c"]) == 10, "a batch is counted once"
+    took = {name: value for name, value, kind in found if kind == "ms"}
+    for verb in ("plan", "stage", "commit", "finalize"):
+        assert took[f"semel.duration.shop.{verb}"] > 0
+    lags = [value for name, value, kind in found if (name, kind) == ("semel.lag.shop", "g")]
+    assert max(lags) > 0 and lags[-1] == 0
+
+    def told() -> list[dict]:
+        events = [body for path, _, body in own.web.bodies if path == LINEAGE]
+        return [
+            event for event in events
+            if event["job"]["name"] == "shop.finalize" and event["eventType"] == "COMPLETE"
+        ]  # fmt: skip
+
+    [event] = wait_for(told, "OpenLineage's event")
+    [source], [sink] = event["inputs"], event["outputs"]
+    assert (source["namespace"], source["name"]) == ("file", str(own.bench.data / "in"))
+    assert (sink["namespace"], sink["name"]) == ("file", str(own.bench.data / "out" / "shop"))
+    assert [f["name"] for f in sink["facets"]["schema"]["fields"]] == ["id", "n", "at"]
+    assert source["inputFacets"]["inputStatistics"]["rowCount"] == 1200
+    assert sink["outputFacets"]["outputStatistics"]["rowCount"] == 1100
+    assert event["run"]["facets"]["semel_batch"]["url"] == f"{own.url}/semel/dags/shop/batches/1"
+    assert not [path for path, _, _ in own.web.bodies if path == HOOK]
+
+
+def told_of_failure(own: OwnAirflow, airflow: Airflow) -> None:
+    """A run of `strict` fails at plan, once; both connections hear of it, with the same words."""
+    run = airflow.trigger("strict")
+    assert airflow.ended("strict", run) == "failed"
+    assert airflow.tasks("strict", run)["plan"].tries == 1
+
+    def bodies() -> list[dict]:
+        return [body for path, _, body in own.web.bodies if path == HOOK]
+
+    [body] = wait_for(bodies, "the failure at the hook")
+    assert (body["pipeline"], body["task"], body["run"]) == ("strict", "plan", run)
+    assert "strict has nothing to read, and source.on_empty is fail" in body["error"]
+    assert body["log"].startswith(f"{own.url}/dags/strict/runs/")
+    [mail] = wait_for(lambda: own.mail.mails, "the mail of the failure")
+    assert mail["Subject"] == body["title"] == "semel: strict: plan failed"
+    said = airflow.log("strict", run, "plan")
+    assert any("told the connection hook of this failure" in line for line in said)
+    assert not any(own.web.url + HOOK in line for line in said), "an address may be a secret"
+
+
 def test_local_executor(own_airflow: OwnAirflow) -> None:
-    """A DAG file of two lines, connections and a Variable: a triggered run is exact."""
+    """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
+    and its lineage arrive where Airflow's own do; a failure at each connection that is to hear.
+    """
     own = own_airflow
-    declare(own)
+    declare(own, "shop", "path: in/*.jsonl", "notify: [hook, post]\n")
+    declare(own, "strict", "path: none/*.jsonl, on_empty: fail", "notify: [hook, post]\n")
     own.bench.write("in/a.jsonl", [*events(0, 1000), *events(900, 1100)])
     airflow = own.client()
     tell(airflow, own)
@@ -68,6 +125,8 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
     assert airflow.import_errors() == {}
     airflow.run("shop")
     assert output(own) == list(range(1100))
+    heard(own)
+    told_of_failure(own, airflow)
     own.stop("scheduler")
 
 

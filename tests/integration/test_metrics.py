@@ -1,9 +1,7 @@
 """The metrics of a pipeline, as a real StatsD server gets them from Airflow's tasks."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from fix_account import committed
 from fix_dags import ROOT
 from fix_pipelines import Workbench, events
 from fix_receivers import StatsdServer
+from fix_tasks import Tasks
 from semel import faults
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
@@ -25,51 +24,24 @@ COUNTED = {
 }  # fmt: skip
 
 
-class Tasks:
-    """Airflow's tasks of a pipeline in this process. `events`: what Airflow has stored of them."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def run(self, name: str, pipeline: str = "events", *, ends: bool = True) -> None:
-        """Run a task as Airflow does; unless it `ends`, its process died before its success."""
-        from airflow.sdk.execution_time.context import OutletEventAccessors
-
-        from semel.airflow import operators
-
-        task = getattr(operators, f"{name}Operator")(task_id=name.lower(), pipeline=pipeline)
-        run = SimpleNamespace(dag_id=pipeline, run_id="r1", run_type="manual")
-        told = OutletEventAccessors()
-        context = {"dag_run": run, "params": {}, "outlet_events": told, "task": task}
-        type(task).execute.__wrapped__(task, context)
-        if ends:
-            self.events += [SimpleNamespace(extra=one.extra) for one in told._dict.values()]
-
-
 @pytest.fixture
 def tasks(
     bench: Workbench, ledger: Ledger, tmp_path: Path, statsd: StatsdServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Tasks]:  # fmt: skip
     """Tasks whose Airflow sends its metrics to the server."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    made = Tasks.of(bench, ledger, tmp_path, monkeypatch)
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics import stats_utils
 
-    from semel.airflow import assets, operators  # noqa: F401 - all that Airflow does at its start
-
     for name, value in statsd.settings.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SEMEL_HOME", str(bench.folder))
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
-    made, clients = Tasks(), []
+    clients = []
 
     def client() -> Any:
         clients.append(stats_utils.get_stats_factory()())
         return clients[-1]
 
-    monkeypatch.setattr(assets, "_events", lambda *_: made.events)
     stats.initialize(factory=client, export_legacy_names=True)
     yield made
     monkeypatch.undo()

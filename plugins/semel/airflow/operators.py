@@ -27,6 +27,7 @@ from semel.spec.sinks import PostgresSink
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager
     from semel.batch import Batch
+    from semel.finalize import Finalized
     from semel.ledger import Ledger
 
 
@@ -235,6 +236,8 @@ class FinalizeOperator(VerbOperator):
     """finalize: the batch's files get their final names, and its pipeline's asset an event."""
 
     verb = "finalize"
+    finalized: "tuple[Spec, Finalized, bool] | None" = None
+    """What it did, by which declaration, and whether that was told for the first time."""
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
         outlets = [*outlets, assets.asset(pipeline)]
@@ -246,13 +249,28 @@ class FinalizeOperator(VerbOperator):
         batch = self.batch(ledger, spec, context)
         done = finalize.finalize(ledger, spec, batch.batch_id)
         asset = assets.asset(spec.name)
-        if done.found and assets.known(ledger, spec.name, batch.batch_id):
-            # What stays in the list gets an event when the task ends.
-            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
-        else:
+        counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
+        self.finalized = spec, done, counted
+        if counted:
             context["outlet_events"][asset].extra = assets.extra(done)
             metrics.count(spec.name, done.counts)
+        else:
+            # What stays in the list gets an event when the task ends.
+            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
         return summary.finalize(done)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What Airflow's OpenLineage provider asks for, where it is installed."""
+        from semel import settings
+        from semel.airflow import lineage
+        from semel.ledger import Ledger
+
+        del task_instance
+        if self.finalized is None:
+            return None
+        spec, done, counted = self.finalized
+        with Ledger(settings.ledger_dsn()) as ledger:
+            return lineage.finalized(ledger, spec, done, counted=counted)
 
 
 class CollectOperator(VerbOperator):

@@ -1,0 +1,50 @@
+"""Airflow's tasks of a pipeline, run in the process of a test with a real ledger."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fix_pipelines import Workbench
+from semel.ledger import Ledger
+
+
+class Tasks:
+    """Airflow's tasks of a pipeline in this process. `events`: what Airflow has stored of them."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    @classmethod
+    def of(
+        cls, bench: Workbench, ledger: Ledger, folder: Path, patch: pytest.MonkeyPatch
+    ) -> "Tasks":
+        """Tasks of a project. `folder`: for what Airflow writes."""
+        if "airflow" not in sys.modules:
+            patch.setenv("AIRFLOW_HOME", str(folder))
+        patch.setenv("SEMEL_HOME", str(bench.folder))
+        patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+        from semel.airflow import assets, operators  # noqa: F401 - all that Airflow starts with
+
+        made = cls()
+        patch.setattr(assets, "_events", lambda *_: made.events)
+        return made
+
+    def run(self, name: str, pipeline: str = "events", *, ends: bool = True) -> Any:
+        """Run a task as Airflow does, and return it. Unless it `ends`, its process died before
+        its success.
+        """
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        from semel.airflow import operators
+
+        task = getattr(operators, f"{name}Operator")(task_id=name.lower(), pipeline=pipeline)
+        run = SimpleNamespace(dag_id=pipeline, run_id="r1", run_type="manual")
+        told = OutletEventAccessors()
+        context = {"dag_run": run, "params": {}, "outlet_events": told, "task": task}
+        type(task).execute.__wrapped__(task, context)
+        if ends:
+            self.events += [SimpleNamespace(extra=one.extra) for one in told._dict.values()]
+        return task

@@ -1,0 +1,112 @@
+"""What OpenLineage's provider gets of a finalize task, for a folder and for a table as the sink.
+
+What then arrives at a receiver: tests/acceptance/test_h_own_airflow.py.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from fix_account import committed
+from fix_pipelines import Workbench, events
+from fix_sink_postgres import Warehouse
+from fix_tasks import Tasks
+from semel.ledger import Ledger
+
+KEY = "airflow:events:r1"
+COLUMNS = [("id", "string"), ("n", "bigint"), ("at", "timestamp")]
+
+
+@pytest.fixture
+def tasks(
+    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Tasks:
+    """Tasks of this project."""
+    return Tasks.of(bench, ledger, tmp_path, monkeypatch)
+
+
+def fields(dataset: Any) -> list[tuple[str, str]]:
+    return [(field.name, field.type) for field in dataset.facets["schema"].fields]
+
+
+def test_a_folder(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
+    """From the source's folder to the sink's: columns, rows, bytes, files, and the batch."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3), b"{broken"])
+    batch = committed(ledger, spec, KEY)
+    told = tasks.run("Finalize").get_openlineage_facets_on_complete(None)
+    [source], [sink] = told.inputs, told.outputs
+    assert (source.namespace, source.name) == ("file", str(bench.data / "in"))
+    assert fields(source) == COLUMNS
+    read = source.inputFacets["inputStatistics"]
+    assert (read.rowCount, read.size) == (14, (bench.data / "in" / "a.jsonl").stat().st_size)
+    assert (sink.namespace, sink.name) == ("file", str(bench.data / "out" / "events"))
+    assert [name for name, _ in fields(sink)] == ["id", "n", "at"]
+    files = [path for path in (bench.data / "out" / "events").rglob("*.parquet")]
+    written = sink.outputFacets["outputStatistics"]
+    assert (written.rowCount, written.fileCount) == (10, len(files))
+    assert written.size == sum(path.stat().st_size for path in files)
+    facet = told.run_facets["semel_batch"]
+    assert (facet.batchId, facet.commitSeq, facet.requestKey) == (batch, 1, KEY)
+    assert Path(facet.marker).is_file()
+    assert facet.url.endswith(f"/semel/dags/events/batches/{batch}")
+
+
+def test_a_table(
+    bench: Workbench, ledger: Ledger, tasks: Tasks, warehouse: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It is named as OpenLineage names tables, without user and password; it has no files."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    sink = {"type": "postgres", "connection": "warehouse", "table": "Öl.b", "create": True}
+    warehouse.run('CREATE SCHEMA "Öl"')
+    spec = bench.spec(sink=sink)
+    bench.write("in/a.jsonl", events(0, 10))
+    committed(ledger, spec, KEY)
+    told = tasks.run("Finalize").get_openlineage_facets_on_complete(None)
+    url = sa.make_url(warehouse.dsn)
+    [out] = told.outputs
+    assert out.namespace == f"postgres://{url.host}:{url.port}"
+    assert out.name == f"{url.database}.Öl.b"
+    written = out.outputFacets["outputStatistics"]
+    assert (written.rowCount, written.size, written.fileCount) == (10, None, None)
+
+
+def test_what_was_told_is_not_counted_again(
+    bench: Workbench, ledger: Ledger, tasks: Tasks
+) -> None:
+    """A cleared run tells from where to where, without numbers that would be added up again."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    committed(ledger, spec, KEY)
+    tasks.run("Finalize")
+    told = tasks.run("Finalize").get_openlineage_facets_on_complete(None)
+    assert told.inputs[0].inputFacets == told.outputs[0].outputFacets == {}
+    assert told.outputs[0].name == str(bench.data / "out" / "events")
+
+
+def test_a_task_that_failed_tells_nothing(bench: Workbench, tasks: Tasks) -> None:
+    """Airflow's provider asks for the same when a task has failed: nothing was written."""
+    from semel.airflow.operators import FinalizeOperator
+
+    bench.spec()
+    task = FinalizeOperator(task_id="finalize", pipeline="events")
+    assert task.get_openlineage_facets_on_complete(None) is None and tasks.events == []
+
+
+def test_it_is_imported_by_nobody_else(tmp_path: Path) -> None:
+    """Without the provider all is as before: the operators need nothing of it."""
+    code = "import sys; from semel.airflow import factory, operators; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/bin"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "semel.airflow.operators" in loaded
+    assert "semel.airflow.lineage" not in loaded
+    assert not [name for name in loaded if name.startswith("openlineage")]
