@@ -302,8 +302,8 @@ def _missing(
         _refuse_held(connection, spec, pipeline, path)
         shown = "; ".join(str(k) for k in closed[:5]) or "nothing is missing"
         raise SourceError(
-            f"no records of {path!r} were seen and are gone ({shown}); `semel gaps "
-            f"{spec.name}` lists what is not read, and a plan finds what is gone"
+            f"no records of {path!r} were seen and are gone ({shown}); a plan finds what is gone",
+            next=f"semel gaps {spec.name}",
         )
     return [
         Loss(name=name, source_partition_id=partition, start=start, end=end)

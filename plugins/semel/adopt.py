@@ -24,7 +24,7 @@ from semel.adoption.partitions import Adoptee, partitions_of
 from semel.adoption.rows import write_batches, write_partitions
 from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, last_time
-from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
+from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.reader import Marker, markers_in
 from semel.sinks import archive, owned, traces
@@ -144,7 +144,8 @@ def _markers(spec: Spec, sink: Path | None, kept: Path) -> list[Marker]:
     except CorruptionError as error:
         raise CorruptionError(
             f"{error}. Or move that marker aside: then its batch is not taken over, and its "
-            f"records are read again by the next `semel run {spec.name}`"
+            "records are read again by the pipeline's next run",
+            next=AGAIN,
         ) from error
 
 
@@ -320,7 +321,8 @@ def _catalog(
         raise TerminalError(
             f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} are nowhere any "
             f"more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
-            "goes on without them: records with these ids that come again are new"
+            "goes on without them: records with these ids that come again are new",
+            next=AGAIN,
         )
     for marker, _ in gone if floor is not None else ():
         # A bucket that lacks ids takes no more records.

@@ -54,7 +54,8 @@ def cells_of(schedule: str | None, since: datetime, until: datetime) -> list[dat
         if len(edges) > limits.DAYS_MAX + 1:
             raise LimitError(
                 f"{since:%F} to {until:%F} is more than {limits.DAYS_MAX:,} intervals of the "
-                "schedule; ask for fewer days with --from and --to"
+                "schedule; ask for fewer days with --from and --to",
+                next="semel days --help",
             )
     return edges
 

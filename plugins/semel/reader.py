@@ -209,8 +209,7 @@ def read_marker(path: Path, sink: Path | None) -> Marker:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CorruptionError(
-            f"the marker {path} cannot be read: {why}; restore it from a backup; what it should "
-            "say is in `semel show BATCH`"
+            f"the marker {path} cannot be read: {why}; restore it from a backup"
         ) from error
 
 

@@ -35,6 +35,7 @@ from semel.batch import (
 )
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
+    AGAIN,
     ANEW,
     AttemptLostError,
     CorruptionError,
@@ -284,7 +285,8 @@ def _seal(
         raise TerminalError(
             f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
             f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
-            f"{spec.name} --columns` to let the output have new columns from here on"
+            f"{spec.name} --columns` to let the output have new columns from here on",
+            next=AGAIN,
         )
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])

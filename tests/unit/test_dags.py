@@ -215,8 +215,13 @@ def test_only_what_may_succeed_is_retried(
 
     monkeypatch.setattr(FinalizeOperator, "act", act)
     task = FinalizeOperator(task_id="finalize", pipeline="clicks")
+    said = []
+    monkeypatch.setattr(type(task), "log", SimpleNamespace(error=said.append))
+    instance = SimpleNamespace(try_number=1, max_tries=3)
     with pytest.raises(SystemExit, match="the fact, the ids") as ended:
-        FinalizeOperator.execute.__wrapped__(task, context())
+        FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
+    again = "nothing, Airflow tries this task again by itself"
+    assert said[-1] == "next: " + (again if retried else "clear the run's finalize task")
     decided = task.retry_policy.evaluate(ended.value, 1, 3)
     assert decided.action is (RetryAction.DEFAULT if retried else RetryAction.FAIL)
 

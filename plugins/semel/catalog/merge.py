@@ -142,7 +142,7 @@ def _retire(
         gone = sorted(set(ids) - {each["id_run_id"] for each in retired})
         raise RetryableError(
             f"id runs {gone} were retired while they were merged; the merge was undone, "
-            "the next `semel collect` looks again"
+            "the next collect tries again"
         )
 
 

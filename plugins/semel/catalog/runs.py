@@ -174,7 +174,7 @@ def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
         if segment_id not in droppable_segments(connection, pipeline_id):
             raise RetryableError(
                 f"segment {segment_id} of pipeline {pipeline_id} is dropped already or still "
-                "needed; nothing was done, the next `semel collect` looks again"
+                "needed; nothing was done, the next collect tries again"
             )
         rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
         connection.execute(payload_query("drop_payload", segment_id))

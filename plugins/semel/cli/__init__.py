@@ -99,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return code if isinstance(code, int) else 0
     except SystemExit as end:
+        if end.code == EXIT_USAGE:  # Typer has printed what is wrong.
+            print(f"next: {_help_of(words)}", file=sys.stderr)
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except _UsageError as error:
         output.fail(error, error.format_message(), _help_of(words), as_json=as_json)

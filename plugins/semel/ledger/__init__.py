@@ -17,6 +17,7 @@ from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
     StateError,
+    TerminalError,
     UnavailableError,
 )
 
@@ -29,6 +30,7 @@ _REFUSED = {
     pg.DiskFull: "has no room on its disk: make some",
 }
 """What a server that answers cannot do for a while."""
+_OTHER_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName)
 
 
 @cache
@@ -81,6 +83,7 @@ class Ledger:
         UnavailableError: the ledger did not answer or took no writes, and nothing was committed.
         OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
         RetryableError: a lock was not had in time.
+        TerminalError: the database does not have the schema of this version.
         """
         try:
             connection = self.engine.connect()
@@ -105,6 +108,12 @@ class Ledger:
                 raise UnavailableError(
                     f"the ledger {self!r} {why} ({_first_line(error)}); nothing was written, run "
                     "this again"
+                ) from error
+            if isinstance(error.orig, _OTHER_SCHEMA):
+                raise TerminalError(
+                    f"the database {self!r} does not have the schema of this version of semel "
+                    f"({_first_line(error)}); migrate it, or install the version that made it",
+                    next="semel migrate",
                 ) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.

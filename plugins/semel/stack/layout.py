@@ -188,7 +188,8 @@ def choose_port(name: str, first: int, taken: set[int], echo: Echo) -> int:
             return port
     raise TerminalError(
         f"{name}: no free port from {first} to {last - 1}; "
-        "end what listens there (`ss -ltnp` names it), then run `semel up` again"
+        "end what listens there (`ss -ltnp` names it)",
+        next="semel up",
     )
 
 

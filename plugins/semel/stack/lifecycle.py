@@ -159,15 +159,16 @@ def _wanted(echo: Echo) -> Wanted:
     if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise TerminalError(
             "Spark needs Java 17 and there is no `java`; install it (on Debian "
-            "`apt-get install openjdk-17-jre-headless`), then run `semel up` again"
+            "`apt-get install openjdk-17-jre-headless`)",
+            next="semel up",
         )
     dags = airflow_server.dags_folder()
     if not dags.is_dir():
         raise TerminalError(
             f"there is no folder {dags}; make it, with a DAG file in it that says "
             "`from semel.airflow import dags; dags(globals(), 'pipelines/')` and pipelines in "
-            f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}; then run "
-            "`semel up` again"
+            f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}",
+            next="semel up",
         )
     ports = _ports(embedded, echo)
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])

@@ -132,7 +132,8 @@ def start(parts: list[Part]) -> None:
     except subprocess.CalledProcessError as error:
         raise TerminalError(
             f"supervisord does not start: {(error.stderr or error.stdout).strip()[-1000:]}; "
-            f"see {configured}, then run `semel up` again"
+            f"see {configured}",
+            next="semel up",
         ) from error
     if not process.wait_until(lambda: running() is not None, START_SECONDS):
         raise UnavailableError(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from semel import faults, limits
-from semel.errors import CorruptionError, LimitError, TerminalError, UnavailableError
+from semel.errors import AGAIN, CorruptionError, LimitError, TerminalError, UnavailableError
 from semel.ledger import query
 from semel.manifest import ManifestFile, StagedFile
 from semel.sinks import Presence, Refuses, Won
@@ -123,7 +123,8 @@ class PostgresSink:
             raise TerminalError(
                 f"batch {won.batch_id}: {error}; it has committed and stays so. Change the table "
                 f"and run finalize again, or `semel accept {won.pipeline} --refused "
-                f"{won.batch_id}` lands the other rows and keeps these in the archive"
+                f"{won.batch_id}` lands the other rows and keeps these in the archive",
+                next=AGAIN,
             ) from error
 
     # Keeps PG7.
