@@ -5,16 +5,29 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import jwt
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from fix_dags import ROOT
 from fix_stack import Stack
+from semel.stack import layout
 
 SHOTS = os.environ.get("SEMEL_SHOTS_DIR")
 """A folder to keep pictures of the pages in, for somebody who wants to look at them."""
 
+GUIDE_SHOTS = os.environ.get("SEMEL_GUIDE_SHOTS")
+"""Set by `make screenshots`: the guide's pictures are taken anew."""
 
-@pytest.fixture
+GUIDE_FOLDER = ROOT / "docs" / "guide" / "images"
+
+GUIDE_PICTURES = ("backfill", "days", "log")
+"""The guide's pictures; each is taken by a test."""
+
+GUIDE_WIDTH = 1200
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
@@ -50,7 +63,28 @@ def log_in(context: BrowserContext, stack: Stack) -> None:
     page.close()
 
 
+def log_in_as_viewer(context: BrowserContext, stack: Stack) -> None:
+    """Somebody who may read and nothing else: with a token as Airflow gives its viewers.
+
+    The stack has one user, so the form cannot be used for another.
+    """
+    token = stack.airflow.token
+    claims = jwt.decode(token, options={"verify_signature": False})
+    claims |= {"sub": "viewer", "role": "viewer"}
+    algorithm = jwt.get_unverified_header(token)["alg"]
+    made = jwt.encode(claims, layout.secret("airflow_jwt_secret"), algorithm=algorithm)
+    context.add_cookies([{"name": "_token", "value": made, "url": stack.airflow.url}])
+
+
 def keep(page: Page, name: str) -> None:
     """A picture of the whole page, where somebody asked for it."""
     if SHOTS:
         page.screenshot(path=os.path.join(SHOTS, f"{name}.png"), full_page=True)
+
+
+def picture(page: Page, name: str) -> None:
+    """What the window shows, as a picture of the guide, where these are taken anew."""
+    assert name in GUIDE_PICTURES
+    keep(page, f"guide-{name}")
+    if GUIDE_SHOTS:
+        page.screenshot(path=GUIDE_FOLDER / f"{name}.png")
