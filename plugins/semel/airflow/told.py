@@ -28,12 +28,12 @@ HAS_POLICIES = hasattr(sdk, "RetryPolicy")
 
 
 class TaskFailed(SystemExit):  # noqa: N818
-    """Ends a task whose error was logged. `str()` is the error's message, for callbacks."""
+    """Ends a task whose error was logged. `str()` is what was logged, for callbacks."""
 
-    def __init__(self, error: SemelError) -> None:
-        super().__init__(str(error))
+    def __init__(self, text: str, *, terminal: bool) -> None:
+        super().__init__(text)
         self.code = 1
-        self.terminal = isinstance(error, TerminalError)
+        self.terminal = terminal
 
 
 class OnlyWhatMaySucceed(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
@@ -95,8 +95,10 @@ def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     """Log an error, a line at a time and what to do next as the last, and return what ends the
     task.
     """
-    for line in lines_of(f"{error}\nnext: {error.next_step(doing)}"):
+    text = f"{error}\nnext: {error.next_step(doing)}"
+    for line in lines_of(text):
         log.error(line)
+    terminal = isinstance(error, TerminalError)
     if HAS_POLICIES:
-        return TaskFailed(error)
-    return AirflowFailException(str(error)) if isinstance(error, TerminalError) else error
+        return TaskFailed(text, terminal=terminal)
+    return AirflowFailException(text) if terminal else error
