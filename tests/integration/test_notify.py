@@ -12,7 +12,7 @@ from fix_account import committed
 from fix_pipelines import Workbench, events
 from fix_receivers import HttpServer, MailServer
 from semel.cli import main
-from semel.errors import SpecError
+from semel.errors import SpecError, UnavailableError
 from semel.ledger import Ledger
 
 KEY = "airflow:events:r1"
@@ -52,7 +52,9 @@ def failing(name: str = "finalize", **given: Any) -> None:
     kind = getattr(operators, f"{name.capitalize()}Operator")
     task = kind(task_id=name, pipeline="events")
     run = SimpleNamespace(dag_id="events", run_id="r1", run_type="manual")
-    ti = SimpleNamespace(task_id=name, dag_id="events", run_id="r1", log_url=LOG)
+    ti = SimpleNamespace(
+        task_id=name, dag_id="events", run_id="r1", log_url=LOG, try_number=1, max_tries=0
+    )
     context = {"dag_run": run, "params": {}, "task": task, "ti": ti, "outlet_events": {}}
     if not given:
         with pytest.raises(SystemExit) as ended:
@@ -88,8 +90,8 @@ def test_mail(bench: Workbench, mail: MailServer, monkeypatch: pytest.MonkeyPatc
     assert one["Subject"] == "semel: events: finalize failed"
     [part] = [part for part in one.walk() if part.get_content_type() == "text/html"]
     body = part.get_payload(decode=True).decode()
-    assert f"{KEY} has planned no batch\nnext: clear the run&#x27;s plan task" in body
-    assert LOG in body
+    error = f"{KEY} has planned no batch\nnext: clear the run&#x27;s plan task"
+    assert error in body and LOG in body
 
 
 def test_hostile_words_are_only_words(
@@ -97,12 +99,14 @@ def test_hostile_words_are_only_words(
 ) -> None:
     """What a file is named is neither a template of Airflow's nor HTML."""
     from semel.airflow.told import TaskFailed
+    from semel.errors import SourceError
 
     hook(monkeypatch, web)
     monkeypatch.setenv("AIRFLOW_CONN_POST", json.dumps(mail.connection))
     bench.spec(notify=["hook", "post"])
     name = "{{ conn.hook.password }}{% raw %}<script>x</script>\r\nBcc: c@x.test"
-    failing(exception=TaskFailed(f"the file {name} was replaced", terminal=True))
+    error = SourceError(f"the file {name} was replaced")
+    failing(exception=TaskFailed(error, str(error)))
     assert name in web.bodies[0][2]["error"]
     [one] = mail.mails
     body = one.get_payload()[0].get_payload(decode=True).decode()
@@ -137,9 +141,11 @@ def test_an_unknown_errors_words_are_not_told(
     bench.spec(notify=["hook"])
     failing(exception=RuntimeError("postgresql://u:hunter2@db"))
     failing(exception=None)
+    failing(exception=UnavailableError("the ledger is away"))  # As of Airflow before 3.3.
     next_ = "next: read the log, then clear the task"
     told = [body["error"] for _, _, body in web.bodies]
-    assert told == [f"RuntimeError\n{next_}", f"its process died\n{next_}"]
+    assert told == [f"RuntimeError\n{next_}", f"its process died\n{next_}",
+                    "the ledger is away\nnext: semel check events"]  # fmt: skip
 
 
 def test_one_that_cannot_be_told_stops_no_other(

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from semel import limits, settings, summary
 from semel.airflow import intervals, surroundings
-from semel.airflow.told import TaskFailed
+from semel.airflow.told import TaskFailed, doing
 from semel.errors import SemelError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
@@ -56,7 +56,7 @@ class Message:
             task=ti.task_id,
             run=ti.run_id,
             interval=_interval(context, spec),
-            error=_error(context.get("exception")),
+            error=_error(context, spec),
             log=ti.log_url,
         )
 
@@ -231,12 +231,15 @@ def _interval(context: Mapping[str, Any], spec: Spec) -> str:
     return summary.interval(*between) if between else ""
 
 
-def _error(error: object) -> str:
+def _error(context: Mapping[str, Any], spec: Spec) -> str:
     """The words of an error that semel tells; of another its kind alone, for it may hold anything.
 
     What Airflow's DAG processor knows of a killed task is no exception.
     """
-    if isinstance(error, TaskFailed | SemelError | AirflowFailException):
+    error = context.get("exception")
+    if isinstance(error, TaskFailed | AirflowFailException):
         return str(error)
+    if isinstance(error, SemelError):  # Airflow before 3.3.
+        return f"{error}\nnext: {error.next_step(doing(context, spec.name, None, error))}"
     kind = type(error).__name__ if isinstance(error, BaseException) else "its process died"
     return f"{kind}\nnext: read the log, then clear the task"

@@ -30,10 +30,10 @@ HAS_POLICIES = hasattr(sdk, "RetryPolicy")
 class TaskFailed(SystemExit):  # noqa: N818
     """Ends a task whose error was logged. `str()` is what was logged, for callbacks."""
 
-    def __init__(self, text: str, *, terminal: bool) -> None:
+    def __init__(self, error: SemelError, text: str) -> None:
         super().__init__(text)
         self.code = 1
-        self.terminal = terminal
+        self.terminal = isinstance(error, TerminalError)
 
 
 class OnlyWhatMaySucceed(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
@@ -98,7 +98,6 @@ def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     text = f"{error}\nnext: {error.next_step(doing)}"
     for line in lines_of(text):
         log.error(line)
-    terminal = isinstance(error, TerminalError)
     if HAS_POLICIES:
-        return TaskFailed(text, terminal=terminal)
-    return AirflowFailException(text) if terminal else error
+        return TaskFailed(error, text)
+    return AirflowFailException(text) if isinstance(error, TerminalError) else error
