@@ -27,6 +27,7 @@ from semel.batch import (
     Counts,
     Pipeline,
     batch_of,
+    run_of,
 )
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
@@ -133,8 +134,8 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, log: Log) -
         common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])
         if common:
             return (
-                f"{common} of its records were committed by other batches since commit "
-                f"{attempt.snapshot_seq}"
+                f"{common:,} of its records were committed first by "
+                f"{_others(ledger, batch, attempt.snapshot_seq)}"
             )
         compared = now.commit_seq
         faults.point("commit.after_compare")
@@ -147,6 +148,17 @@ def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, log: Log) -
         f"batch {batch.batch_id}: other batches committed {limits.COMPARE_ROUNDS_MAX} times while "
         "it compared; it stays staged, run commit again"
     )
+
+
+def _others(ledger: Ledger, batch: Batch, since: int) -> str:
+    """The batches that committed since an attempt began, the newest by name."""
+    found = ledger.rows(
+        "commit", "since",
+        pipeline_id=batch.pipeline_id, commit_seq=since, count=limits.HOLDERS_SHOWN + 1,
+    )  # fmt: skip
+    shown = [f"batch {r['batch_id']} (run {run_of(r['request_key'])})" for r in found]
+    more = ["others"] if len(shown) > limits.HOLDERS_SHOWN else []
+    return " and ".join([*shown[: limits.HOLDERS_SHOWN], *more])
 
 
 def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run]) -> int:

@@ -14,7 +14,7 @@ from semel.survey import Request, Survey
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A batch that has records of what was looked at. `survivors`: None until it has committed."""
+    """A batch with records of what the run asked for. `survivors`: None until it has committed."""
 
     batch_id: int
     request_key: str
@@ -29,7 +29,8 @@ class Idle:
 
     `shown`: how much the source shows of it. `holders`: the newest batches that have records of
     that, the newest first. `waiting`: names whose last record is not complete yet. `elsewhere`: by
-    day (UTC), how much of other intervals is new, or is not what a plan saw last.
+    day (UTC), how much of other intervals is new, or is not what a plan saw last. `schedule`: the
+    pipeline's.
     """
 
     interval: tuple[datetime, datetime] | None
@@ -37,6 +38,7 @@ class Idle:
     holders: tuple[Holder, ...]
     waiting: tuple[str, ...]
     elsewhere: dict[date, int]
+    schedule: str | None = None
 
 
 def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
@@ -57,6 +59,7 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
         holders=tuple(Holder(**{**r, "status": BatchStatus(r["status"])}) for r in holders),
         waiting=tuple(o.name for o in offers if o.end < o.ahead and o.name in asked),
         elsewhere=_elsewhere(request, survey.unsettled),
+        schedule=request.spec.schedule,
     )
 
 

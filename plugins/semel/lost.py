@@ -19,8 +19,9 @@ def message(batch: Batch, attempt: Attempt, found: Row, became: Row) -> str:
     fact = f"batch {batch.batch_id}: attempt {attempt.fence} is {found['status']}"
     if found["status"] == AttemptStatus.WON:
         return f"{fact} already: {winner(became)}"
-    why = f": {winner(became)}" if became["fence"] else f" ({found['reason']})"
-    return f"{fact}, and nothing that it wrote is used{why}"
+    if not became["fence"]:
+        return f"{fact} ({found['reason']}), and nothing that it wrote is used"
+    return f"{fact}, and nothing that it wrote is used: {winner(became)}"
 
 
 def winner(became: Row) -> str:

@@ -3,7 +3,7 @@
 Used by the command line and by the Airflow tasks alike, so that both say the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,14 +100,41 @@ def _next_of_idle(answer: "Plan") -> list[str]:
     if not days:
         return ["next: nothing"]
     count = sum(days.values())
-    first, end = min(days), max(days) + timedelta(days=1)
-    span = interval(_midnight(first), _midnight(end))
+    are = "is" if count == 1 else "are"
     return [
-        f"{_count(count, 'file')} of other days, {span}, {'is' if count == 1 else 'are'} new or "
-        "changed",
-        f"next: backfill {span} on the DAG's page (reprocess what was run), or",
-        f"next: semel run {answer.pipeline.name} --interval {first} {end}",
+        f"{_count(count, 'file')} of other days, {_span(days)}, {are} new or changed",
+        *(takes(answer.pipeline.name, answer.idle.schedule, days) or [_SCHEDULED]),
     ]
+
+
+_SCHEDULED = "next: nothing, the schedule takes them once their interval has ended"
+
+
+def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
+    """What takes the unclaimed files of days, as lines; none when the schedule still does.
+
+    A run by the schedule takes only the interval that ended last. The backfill has to reprocess:
+    Airflow passes over each day that has a run.
+    """
+    today = datetime.now(UTC).date()
+    due = sorted(day for day in days if schedule is None or day < today)
+    if not due:
+        return []
+    first, last = due[0], due[-1]
+    run = f"next: semel run {name} --interval {first} {last + timedelta(days=1)}"
+    if schedule is None:
+        return [run]
+    return [
+        f"next: airflow backfill create --dag-id {name} --from-date {first}T00:00:00+00:00 "
+        f"--to-date {last}T23:59:59+00:00 --reprocess-behavior completed",
+        f"or the same on the DAG's page: Trigger, Backfill, {_span(due)}, All Runs; or",
+        run,
+    ]
+
+
+def _span(days: Iterable[date]) -> str:
+    """From the first of some days to the last."""
+    return interval(_midnight(min(days)), _midnight(max(days) + timedelta(days=1)))
 
 
 def _midnight(day: date) -> datetime:
@@ -128,7 +155,7 @@ def interval(start: datetime, end: datetime) -> str:
 def stage(answer: "Staged") -> str:
     """What was read and found, and that no reader sees it yet."""
     if answer.attempt is None:
-        state = f"{answer.batch.status} already, {_by(answer.batch)}"
+        state = f"{answer.batch.status} already; it committed {_when(answer.batch)}"
         lines = [f"nothing to do: {_batch(answer.batch)} is {state}"]
         return "\n".join([*lines, *counts(answer.counts)])
     attempt = f"{_batch(answer.batch)}, attempt {answer.attempt.fence}"
@@ -149,7 +176,7 @@ def commit(answer: "Committed") -> str:
     """Which attempt won, how many were lost on the way, and what it came to then."""
     fence = f"attempt {answer.fence} of {_batch(answer.batch)}"
     if answer.found:
-        lines = [f"nothing to do: {fence} had won before, {_by(answer.batch)}"]
+        lines = [f"nothing to do: {fence} had committed before, {_when(answer.batch)}"]
     else:
         lines = [f"committed: {fence}, as commit {answer.batch.commit_seq} of its pipeline"]
     if answer.losses:
@@ -272,9 +299,9 @@ def _ignored(found: Ignored) -> str:
     return f"ignored, as the schema does not name them: {', '.join(shown)}; {kept}"
 
 
-def _by(batch: Batch) -> str:
+def _when(batch: Batch) -> str:
     """When a batch committed, and the run that it is of."""
-    when = f"committed at {batch.batch_time.astimezone(UTC):%F %H:%M} UTC"
+    when = f"at {batch.batch_time.astimezone(UTC):%F %H:%M} UTC"
     return f"{when} (run {run_of(batch.request_key)})"
 
 

@@ -15,6 +15,14 @@ SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 -- name: lock_attempt
 SELECT status, bucket_min FROM semel.attempt WHERE attempt_id = :attempt_id FOR NO KEY UPDATE;
 
+-- name: since
+-- The batches that took a place behind a given one, the newest first.
+SELECT batch_id, request_key
+FROM semel.batch
+WHERE pipeline_id = :pipeline_id AND commit_seq > :commit_seq
+ORDER BY commit_seq DESC
+LIMIT :count;
+
 -- name: take_place
 -- Keeps C6.
 -- The place in the order of commits, and the batch time, strictly increasing. Never a sequence:

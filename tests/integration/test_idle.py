@@ -49,7 +49,6 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     assert lines == [
         "nothing to do: no file of 2026-01-03 has come for events",
         "2 files of other days, 2026-01-02 to 2026-01-04, are new or changed",
-        "next: backfill 2026-01-02 to 2026-01-04 on the DAG's page (reprocess what was run), or",
         "next: semel run events --interval 2026-01-02 2026-01-05",
     ]
     *_, start, end = shlex.split(lines[-1])
@@ -58,6 +57,28 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     assert settled(spec).ids == [*ids(20, 30), *ids(40, 50)]
     lines = told(plan(ledger, spec, "airflow:events:r3", day(3)))
     assert lines == ["nothing to do: no file of 2026-01-03 has come for events", "next: nothing"]
+
+
+def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) -> None:
+    """Days that are over need a backfill, which the DAG's page has too; today does not."""
+    spec = bench.spec(source=DAYS, schedule="0 0 * * *")
+    today = datetime.now(UTC)
+    bench.write(f"in/{today:%F}.jsonl", events(0, 10))
+    lines = told(plan(ledger, spec, "airflow:events:r1", day(3)))
+    assert lines[1:] == [
+        f"1 file of other days, {today:%F}, is new or changed",
+        "next: nothing, the schedule takes them once their interval has ended",
+    ]
+    bench.write("in/2026-01-02.jsonl", events(10, 20))
+    lines = told(plan(ledger, spec, "airflow:events:r2", day(3)))
+    assert "".join(line.removesuffix("\\") for line in lines[2:4]) == (
+        "next: airflow backfill create --dag-id events --from-date 2026-01-02T00:00:00+00:00 "
+        "--to-date     2026-01-02T23:59:59+00:00 --reprocess-behavior completed"
+    )
+    assert lines[4:] == [
+        "or the same on the DAG's page: Trigger, Backfill, 2026-01-02, All Runs; or",
+        "next: semel run events --interval 2026-01-02 2026-01-03",
+    ]
 
 
 def test_a_plan_names_what_it_reads(bench: Workbench, ledger: Ledger) -> None:

@@ -120,7 +120,7 @@ def test_gaps_say_what_takes_a_late_file(
     bench.write("in/2026-01-03.jsonl", events(20, 30))
     assert main(["gaps", "events"]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[-4].startswith("2 past days have what came after their run")
+    assert said[-4].startswith("past days have records that came after their run")
     assert said[-3] == (
         "next: airflow backfill create --dag-id events --from-date 2026-01-01T00:00:00+00:00 "
         "--to-date 2026-01-03T23:59:59+00:00 --reprocess-behavior completed"

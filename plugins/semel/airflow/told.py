@@ -21,7 +21,7 @@ from semel.errors import Doing, RetryableError, SemelError, TerminalError
 WIDTH = 110
 """Characters of a line in a task's log: Airflow's page does not wrap them."""
 
-_COMMAND = "next: semel "
+_COMMANDS = ("next: semel ", "next: airflow ")
 _WORD = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
 HAS_POLICIES = hasattr(sdk, "RetryPolicy")
@@ -61,7 +61,7 @@ def lines_of(text: str) -> list[str]:
 def _broken(line: str) -> list[str]:
     if len(line) <= WIDTH:
         return [line]
-    if line.startswith(_COMMAND):
+    if line.startswith(_COMMANDS):
         return _broken_command(line)
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.wrap(

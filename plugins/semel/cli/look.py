@@ -2,7 +2,6 @@
 
 import os
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,6 +134,7 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     from semel.cli.connect import open_ledger
     from semel.gaps import gaps as look_for
     from semel.spec import pipeline as pipelines
+    from semel.summary import takes
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
@@ -154,31 +154,21 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
             )
         if not found.gaps and not found.refusals:
             print(f"{pipeline}: all that the source holds is finalized")
-        for line in _late(spec.name, spec.schedule, [gap.day for gap in found.gaps if gap.day]):
-            print(line)
+        late = {gap.day for gap in found.gaps if gap.day}
+        if lines := takes(spec.name, spec.schedule, late):
+            if spec.schedule:
+                print(_LATE)
+            print("\n".join(lines))
 
     output.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
     if found.idle:
         raise typer.Exit(1)
 
 
-def _late(name: str, schedule: str | None, days: list[date]) -> list[str]:
-    """What takes the unclaimed files of days that are over: their runs do not come back."""
-    past = [day for day in days if day < datetime.now(UTC).date()]
-    if not past:
-        return []
-    first, last = min(past), max(past)
-    # What it would do for a day whose run is there already: nothing, unless told to reprocess.
-    backfill = (
-        f"next: airflow backfill create --dag-id {name} --from-date {first}T00:00:00+00:00 "
-        f"--to-date {last}T23:59:59+00:00 --reprocess-behavior completed"
-    )
-    return [
-        f"{len(set(past))} past days have what came after their run, or before there was one: the "
-        "schedule alone takes only the interval that ended last",
-        *([backfill, "or:"] if schedule else []),
-        f"next: semel run {name} --interval {first} {last + timedelta(days=1)}",
-    ]
+_LATE = (
+    "past days have records that came after their run, or before there was one: the schedule "
+    "alone takes only the interval that ended last"
+)
 
 
 def batches(
