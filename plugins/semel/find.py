@@ -85,8 +85,9 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
     if len(values) == 1 and values[0].lstrip()[:1] in ("[", "{"):
         try:
             plain = json.loads(values[0], parse_float=str)
-        except ValueError as error:
-            raise TerminalError(f"the id {values[0]!r} is not JSON: {error}", next=_HELP) from error
+        except (ValueError, RecursionError) as error:
+            shown = values[0][:200]
+            raise TerminalError(f"the id {shown!r} is not JSON: {error}", next=_HELP) from error
         if isinstance(plain, dict):
             plain = [plain.get(name) for name in names]
         values = ["" if value is None else str(value) for value in plain]

@@ -15,7 +15,7 @@ from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Reason
 from semel.manifest import Kind
-from semel.reader import MarkedFile, Marker, markers_of
+from semel.reader import MarkedFile, Marker, markers_of, read_marker
 from semel.sinks import archive
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -70,14 +70,7 @@ def letters(
 
     TerminalError: the batch is not finalized. CorruptionError: a marker is damaged.
     """
-    found = markers_of(spec)
-    if batch_id is not None:
-        found = [marker for marker in found if marker.batch_id == batch_id]
-        if not found:
-            raise TerminalError(
-                f"batch {batch_id} is no finalized batch of {spec.name}",
-                next=f"semel batches {spec.name}",
-            )
+    found = markers_of(spec) if batch_id is None else [_marker_of(spec, batch_id)]
     shown: list[Letter] = []
     total = batches = 0
     for marker in reversed(found):
@@ -95,6 +88,16 @@ def letters(
         batches=batches,
         folder=archive.of(spec) / str(Kind.DEAD_LETTERS),
     )
+
+
+def _marker_of(spec: Spec, batch_id: int) -> Marker:
+    path = archive.marker(archive.of(spec), batch_id)
+    if not path.exists():
+        raise TerminalError(
+            f"batch {batch_id} is no finalized batch of {spec.name}",
+            next=f"semel batches {spec.name}",
+        )
+    return read_marker(path, spec.sink_path())
 
 
 def _count(marker: Marker, file: MarkedFile, reason: str | None) -> int:

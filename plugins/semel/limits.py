@@ -326,6 +326,12 @@ PAGE_LOOK_SECONDS = 1.0
 PAGE_LOOKS = 64
 """Such looks that wait, or whose answers are kept, in one server at most."""
 
+PAGE_CATALOG_BATCHES = 5_000
+"""Newest batches whose repeats the page of a catalog counts by days."""
+
+PAGE_ID_CHARS_MAX = 16_384
+"""Characters of an id that the page looks for: an address has room for more, an id seldom."""
+
 PAGE_CONFIRM_SECONDS = 900
 """How long a confirmation page may be confirmed: to read it, and ask somebody."""
 

@@ -16,13 +16,31 @@ WHERE p.name = ANY(CAST(:names AS text[]))
 ORDER BY p.name, b.batch_id DESC;
 
 -- name: open
-SELECT p.name, count(*) AS batches, min(b.planned_at) AS since,
+-- Of what is not finalized: since when (its plan), and from which interval on, for each verb.
+SELECT p.name, count(*) AS batches,
+       min(b.planned_at) FILTER (WHERE b.unstaged) AS stage_since,
+       min(b.planned_at) FILTER (WHERE b.status = 'planned') AS commit_since,
+       min(b.planned_at) AS finalize_since,
+       min(b.interval_start) FILTER (WHERE b.unstaged) AS stage_from,
+       min(b.interval_start) FILTER (WHERE b.status = 'planned') AS commit_from,
+       min(b.interval_start) AS finalize_from,
        count(*) FILTER (WHERE GREATEST(b.seen_at, b.committed_at)
                             < clock_timestamp() - make_interval(secs => :orphan_seconds)) AS silent
 FROM semel.pipeline AS p
-JOIN semel.batch AS b USING (pipeline_id)
-WHERE p.name = ANY(CAST(:names AS text[])) AND b.status IN ('planned', 'committed')
+JOIN (SELECT b.*, b.status = 'planned' AND NOT EXISTS (
+                 SELECT FROM semel.attempt AS a
+                 WHERE a.batch_id = b.batch_id AND a.status = 'staged') AS unstaged
+      FROM semel.batch AS b
+      WHERE b.status IN ('planned', 'committed')) AS b USING (pipeline_id)
+WHERE p.name = ANY(CAST(:names AS text[]))
 GROUP BY p.name;
+
+-- name: ends
+-- The end of each pipeline's newest interval.
+SELECT p.name, (SELECT max(b.interval_end) FROM semel.batch AS b
+                WHERE b.pipeline_id = p.pipeline_id) AS at
+FROM semel.pipeline AS p
+WHERE p.name = ANY(CAST(:names AS text[]));
 
 -- name: refused
 SELECT p.name, count(*) AS files, max(r.seen_at) AS at
@@ -84,3 +102,55 @@ CROSS JOIN LATERAL (
           WHERE a.batch_id = b.batch_id
           ORDER BY a.fence DESC LIMIT :attempts) AS a) AS t
 WHERE b.batch_id = :batch_id AND p.name = :name;
+
+-- name: segments
+-- The tables of ids that are there. `drop_at`: collect drops one when its span is over and each of its
+-- runs is past its horizon.
+SELECT s.segment_id, s.span_start, s.span_end, r.runs, r.ids,
+       COALESCE(pg_total_relation_size(to_regclass('semel.ids_' || s.segment_id)), 0) AS bytes,
+       GREATEST(s.span_end, r.expires_at) AS drop_at
+FROM semel.pipeline AS p
+JOIN semel.segment AS s USING (pipeline_id)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs, CAST(COALESCE(sum(r.ids), 0) AS bigint) AS ids,
+           max(r.expires_at) AS expires_at
+    FROM semel.id_run AS r
+    WHERE r.segment_id = s.segment_id AND r.seq_min IS NOT NULL AND r.retired_at IS NULL) AS r
+WHERE p.name = :name AND s.dropped_at IS NULL
+ORDER BY s.segment_id
+LIMIT :count;
+
+-- name: shards
+SELECT r.shard, count(*) AS runs, CAST(sum(r.ids) AS bigint) AS ids,
+       CAST(sum(r.filter_bytes) AS bigint) AS filter_bytes
+FROM semel.pipeline AS p
+JOIN semel.id_run AS r USING (pipeline_id)
+WHERE p.name = :name AND r.seq_min IS NOT NULL AND r.retired_at IS NULL
+GROUP BY r.shard
+ORDER BY r.shard;
+
+-- name: repeats
+-- What the newest batches dropped, by the day of their commit.
+SELECT date_trunc('day', b.batch_time, 'UTC') AS day, count(*) AS batches,
+       CAST(sum(a.records_read) AS bigint) AS read, CAST(sum(a.survivors) AS bigint) AS new,
+       CAST(sum(a.duplicates_batch) AS bigint) AS within,
+       CAST(sum(a.duplicates_catalog) AS bigint) AS earlier
+FROM semel.pipeline AS p
+CROSS JOIN LATERAL (SELECT b.batch_id, b.batch_time FROM semel.batch AS b
+                    WHERE b.pipeline_id = p.pipeline_id AND b.commit_seq > p.commit_seq - :batches
+                    ) AS b
+JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+WHERE p.name = :name
+GROUP BY day
+ORDER BY day DESC
+LIMIT :days;
+
+-- name: id_runs
+-- What a batch added to the catalog.
+SELECT r.id_run_id, r.shard, r.ids, r.filter_bytes, r.segment_id, r.expires_at, r.retired_at,
+       r.retired_by, count(*) OVER () AS runs, CAST(sum(r.ids) OVER () AS bigint) AS ids_of_all
+FROM semel.attempt AS a
+JOIN semel.id_run AS r USING (attempt_id)
+WHERE a.batch_id = :batch_id AND a.status = 'won'
+ORDER BY r.shard
+LIMIT :count;

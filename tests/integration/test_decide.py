@@ -194,6 +194,15 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     assert "is recorded already" in ask(pages, path, "lost").text
 
 
+def test_what_cannot_be_accepted_has_no_button(pages: Pages, bench: Workbench) -> None:
+    """A refusal that only a fixed file settles is told, also before there is a ledger of it."""
+    bench.spec(source={"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"})
+    bench.write("in/nonsense.jsonl", events(0, 1))
+    text = pages.get("/semel/dags/events/refused").text
+    assert "1</span> file is refused" in text and "Nothing can be accepted here" in text
+    assert "<button" not in text
+
+
 @pytest.fixture
 def planned(bench: Workbench, ledger: Ledger) -> Batch:
     bench.write("in/a.jsonl", events(0, 10))

@@ -16,21 +16,26 @@ from fastapi.responses import FileResponse, HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import cells, limits
-from semel.airflow.page import decide, shown
+from semel.airflow.page import catalog, decide, find, shown
 from semel.airflow.page.common import (
     FOLDER,
     MaySee,
     Since,
     Until,
     day,
-    edits,
     ledger,
+    may,
+    may_edit,
+    may_read,
     page,
     sight,
+    soon,
     spec_of,
 )
 from semel.days import State, days
 from semel.errors import OutcomeUnknownError, RetryableError, SemelError, SourceError, StateError
+from semel.letters import Letters
+from semel.letters import letters as letters_of
 
 _HEADERS = {
     # No script at all, and nothing from elsewhere; Airflow's own pages may hold this one.
@@ -45,6 +50,8 @@ _HEADERS = {
 
 app = FastAPI(title="semel", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(decide.router)
+app.include_router(find.router)
+app.include_router(catalog.router)
 
 
 @app.middleware("http")
@@ -104,7 +111,9 @@ def pipelines(request: Request, user: GetUserDep) -> HTMLResponse:
     """All pipelines whose DAG the user may see."""
     permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     found = shown.overviews(ledger(), permitted)
-    return page(request, "pipelines.html", found=found, count=limits.PAGE_BATCHES)
+    return page(
+        request, "pipelines.html", found=found, verbs=shown.VERBS, count=limits.PAGE_BATCHES
+    )
 
 
 @app.get("/dags/{dag_id}", response_class=HTMLResponse, dependencies=[MaySee])
@@ -144,7 +153,27 @@ def batch(
     found = shown.batch_of(ledger(), dag_id, batch_id)
     if found is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
-    return page(request, "batch.html", name=dag_id, found=found, edits=edits(request, user))
+    letters = trouble = None
+    if found.set_aside and may(may_read, request, user):
+        try:
+            letters = soon(f"letters {dag_id} {batch_id}", lambda: _letters(dag_id, batch_id))
+        except (SemelError, OSError) as error:
+            trouble = str(error)
+    return page(
+        request,
+        "batch.html",
+        name=dag_id,
+        found=found,
+        letters=letters,
+        trouble=trouble,
+        reads=may(may_read, request, user),
+        edits=may(may_edit, request, user),
+    )
+
+
+def _letters(dag_id: str, batch_id: int) -> Letters:
+    spec, _ = spec_of(dag_id)
+    return letters_of(spec, batch_id=batch_id, count=limits.LETTERS_SHOWN)
 
 
 def _weeks(found: Any) -> list[list[Any]]:

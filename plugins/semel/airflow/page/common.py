@@ -30,7 +30,8 @@ FOLDER = Path(__file__).parent / "templates"
 
 MaySee = Depends(requires_access_dag(method="GET"))
 """Who may see the DAG sees what its pipeline came to."""
-MayRead = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS))
+may_read = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS)
+MayRead = Depends(may_read)
 """Who may read its tasks' logs may see records: the logs show samples of them too."""
 may_edit = requires_access_dag(method="PUT")
 MayEdit = Depends(may_edit)
@@ -76,10 +77,10 @@ def soon(key: str, look: Callable[[], T]) -> T | None:
     return _looks.at(key, look)
 
 
-def edits(request: Request, user: Any) -> bool:
-    """Whether somebody may edit the DAG of this address."""
+def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> bool:
+    """Whether somebody has a right on the DAG of this address: `may_edit`, `may_read`."""
     try:
-        may_edit(request, user)
+        right(request, user)
     except HTTPException:
         return False
     return True

@@ -15,7 +15,17 @@ from fastapi.responses import HTMLResponse
 from semel import accept, limits
 from semel.abandon import abandon
 from semel.airflow.page import shown
-from semel.airflow.page.common import MayEdit, MaySee, edits, ledger, page, sight, soon, spec_of
+from semel.airflow.page.common import (
+    MayEdit,
+    MaySee,
+    ledger,
+    may,
+    may_edit,
+    page,
+    sight,
+    soon,
+    spec_of,
+)
 from semel.airflow.page.guard import Token, agreed, sign
 from semel.errors import StateError
 from semel.spec.pipeline import Spec
@@ -59,7 +69,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         since=since,
         losses=seen.gaps.losses if seen else (),
         choices=CHOICES,
-        edits=edits(request, user),
+        edits=may(may_edit, request, user),
     )
 
 

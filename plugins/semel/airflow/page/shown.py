@@ -32,18 +32,40 @@ class Newest:
     counts: Counts | None
 
 
+VERBS = {"stage": "staged", "commit": "committed", "finalize": "finalized"}
+"""The verbs after plan, and what they make of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """How far one verb is. `since`: when the oldest batch was planned that it has still to do;
+    None: there is none.
+
+    `watermark`: it has done all planned batches of intervals before that; of a pipeline without
+    intervals, all that were planned before that. None: nothing was planned.
+    """
+
+    verb: str
+    since: datetime | None
+    watermark: datetime | None
+
+    @property
+    def done(self) -> str:
+        return VERBS[self.verb]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Overview:
     """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
 
-    `open` batches are not finalized, the oldest of them planned at `open_since`; `silent` of them
-    give no sign of life. `refused`: the files that the last plan refused.
+    `open` batches are not finalized; `silent` of them give no sign of life. `behind`: how far each
+    verb is. `refused`: the files that the last plan refused.
     """
 
     name: str
     newest: tuple[Newest, ...]
     open: int = 0
-    open_since: datetime | None = None
+    behind: tuple[Behind, ...] = ()
     silent: int = 0
     refused: int = 0
 
@@ -78,6 +100,7 @@ def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
         )
         silent = limits.ORPHAN_SECONDS
         opened = rows(connection, "page", "open", names=names, orphan_seconds=silent)
+        ends = {r["name"]: r["at"] for r in rows(connection, "page", "ends", names=names)}
         refused = {r["name"]: r["files"] for r in rows(connection, "page", "refused", names=names)}
     batches: dict[str, list[Newest]] = defaultdict(list)
     for r in newest:
@@ -91,15 +114,24 @@ def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
             name=name,
             newest=tuple(batches[name]),
             refused=refused.get(name, 0),
-            **_open(of_open.get(name)),
+            **_open(of_open.get(name), batches[name], ends.get(name)),
         )
         for name in names
     ]
     return sorted(found, key=lambda one: (not one.needs, one.name))
 
 
-def _open(r: Any) -> dict[str, Any]:
-    return {"open": r["batches"], "open_since": r["since"], "silent": r["silent"]} if r else {}
+def _open(r: Any, newest: list[Newest], end: datetime | None) -> dict[str, Any]:
+    """What is open of a pipeline, as its overview has it. `end`: of its newest interval."""
+    newest_of_all = end or (newest[0].planned_at if newest else None)
+    behind = []
+    for verb in VERBS:
+        since = r and r[f"{verb}_since"]
+        first = (r[f"{verb}_from"] if end else since) if r else None
+        mark = newest_of_all if first is None else first
+        behind.append(Behind(verb=verb, since=since, watermark=mark))
+    counts = {"open": r["batches"], "silent": r["silent"]} if r else {}
+    return {"behind": tuple(behind), **counts}
 
 
 def _declared() -> set[str]:
@@ -127,13 +159,43 @@ def sight(ledger: Ledger, spec: Spec) -> Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShown:
-    """All of one batch. `claims` are the first of `claim_count`."""
+    """All of one batch. `claims` are the first of `claim_count`. `id_runs`: the first of what it
+    added to the catalog.
+    """
 
     batch: dict[str, Any]
     attempts: list[dict[str, Any]]
     claims: list[dict[str, Any]]
     claim_count: int
     files: list[dict[str, Any]]
+    id_runs: list[dict[str, Any]]
+
+    @property
+    def won(self) -> dict[str, Any] | None:
+        """The attempt that landed."""
+        return next((a for a in self.attempts if a["status"] == "won"), None)
+
+    @property
+    def set_aside(self) -> int:
+        """Dead letters of a finalized batch."""
+        won = self.won if self.batch["status"] == "finalized" else None
+        return won["quarantined"] + won["late"] if won else 0
+
+    @property
+    def steps(self) -> list[tuple[str, str, datetime, datetime]]:
+        """Each verb that is done, what its time counts, and from when to when."""
+        b, won = self.batch, self.won
+        if won is None:
+            return []
+        first = min(a["started_at"] for a in self.attempts)
+        found = [
+            ("waiting", "From the plan to the first attempt", b["planned_at"], first),
+            ("stage", "The attempt that won: until its files were staged", won["started_at"],
+             won["staged_at"]),
+            ("commit", "From staged to committed", won["staged_at"], b["committed_at"]),
+            ("finalize", "From committed to finalized", b["committed_at"], b["finalized_at"]),
+        ]  # fmt: skip
+        return [step for step in found if None not in step]
 
 
 def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
@@ -146,12 +208,14 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
         attempts = rows(connection, "look", "attempts", batch_id=batch_id)
         files = rows(connection, "look", "files", batch_id=batch_id)
+        id_runs = rows(connection, "page", "id_runs", batch_id=batch_id, count=count)
     return BatchShown(
         batch=dict(found[0]),
         attempts=[dict(r) for r in attempts],
         claims=[dict(r) for r in claims],
         claim_count=claims[0]["claims"] if claims else 0,
         files=[dict(r) for r in files],
+        id_runs=[dict(r) for r in id_runs],
     )
 
 
