@@ -1,9 +1,9 @@
 """Why a plan found nothing to take: what its source shows, and who has it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 
 from semel import limits
 from semel.batch import BatchStatus, Pipeline
@@ -58,14 +58,32 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
         shown=len(own),
         holders=tuple(Holder(**{**r, "status": BatchStatus(r["status"])}) for r in holders),
         waiting=tuple(o.name for o in offers if o.end < o.ahead and o.name in asked),
-        elsewhere=_elsewhere(request, survey.unsettled),
+        elsewhere=_elsewhere(request, survey),
         schedule=request.spec.schedule,
     )
 
 
-def _elsewhere(request: Request, unsettled: Sequence[Found]) -> dict[date, int]:
+def earlier(request: Request, survey: Survey) -> dict[date, int]:
+    """By day (UTC), how much of days before the request's window and before today is new, or is not
+    what a plan saw last: it came late, or nobody ran its interval. Not what is refused.
+    """
     if request.window is None:
         return {}
-    others = (f.when for f in unsettled if f.when and not in_window(f.when, request.window))
-    days = Counter(when.astimezone(UTC).date() for when in others)
-    return dict(sorted(days.items()))
+    start = min(request.window[0], datetime.combine(datetime.now(UTC), time(), UTC))
+    return _by_day(f for f in _others(request, survey) if f.when < start)
+
+
+def _elsewhere(request: Request, survey: Survey) -> dict[date, int]:
+    return _by_day(_others(request, survey))
+
+
+def _others(request: Request, survey: Survey) -> list[Found]:
+    if request.window is None:
+        return []
+    refused = {refusal.name for refusal in survey.refusals}
+    others = (f for f in survey.unsettled if f.when and not in_window(f.when, request.window))
+    return [found for found in others if found.name not in refused]
+
+
+def _by_day(found: Iterable[Found]) -> dict[date, int]:
+    return dict(sorted(Counter(f.when.astimezone(UTC).date() for f in found).items()))

@@ -8,8 +8,8 @@ How it works:
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from semel.abandon import abandon, release
 from semel.batch import Batch, BatchStatus, Claim, Pipeline
 from semel.draft import Draft, cut
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
-from semel.idle import Idle, why
+from semel.idle import Idle, earlier, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
 from semel.sources import Range, Refusal
@@ -39,6 +39,8 @@ class Plan:
 
     `anew`: the request's batch that never committed and was given up for this one, and why.
     `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
+    `earlier`: by day (UTC), how much from before the run's window no plan has taken or seen as it
+    is now.
     """
 
     pipeline: Pipeline
@@ -53,6 +55,7 @@ class Plan:
     taken_over: tuple[int, ...] = ()
     resumed: tuple[tuple[str, str], ...] = ()
     anew: tuple[int, str] | None = None
+    earlier: dict[date, int] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -132,6 +135,7 @@ def plan(
             taken_over=tuple(survey.orphans) if batch else (),
             resumed=survey.matched.resumed,
             anew=anew,
+            earlier=earlier(request, survey),
         )
     raise RetryableError(
         f"plan of {spec.name}: other planners changed its claims, or files were moved, "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.plan import Plan
     from semel.stage import Staged
 
-REFUSED = "refused: "
+REFUSED, LATE = "refused: ", "late: "
 """How the lines begin that somebody should see."""
 
 
@@ -120,21 +120,42 @@ def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
     due = sorted(day for day in days if schedule is None or day < today)
     if not due:
         return []
-    first, last = due[0], due[-1]
-    run = f"next: semel run {name} --interval {first} {last + timedelta(days=1)}"
     if schedule is None:
-        return [run]
+        return [f"next: {run_of_days(name, due)}"]
     return [
-        f"next: airflow backfill create --dag-id {name} --from-date {first}T00:00:00+00:00 "
-        f"--to-date {last}T23:59:59+00:00 --reprocess-behavior completed",
+        f"next: {backfill_of_days(name, due)}",
         f"or the same on the DAG's page: Trigger, Backfill, {_span(due)}, All Runs; or",
-        run,
+        f"next: {run_of_days(name, due)}",
     ]
+
+
+def backfill_of_days(name: str, days: Iterable[date]) -> str:
+    """The command by which Airflow takes what came late, from the first of some days to the last.
+    """
+    return (
+        f"airflow backfill create --dag-id {name} --from-date {min(days)}T00:00:00+00:00 "
+        f"--to-date {max(days)}T23:59:59+00:00 --reprocess-behavior completed"
+    )
+
+
+def run_of_days(name: str, days: Iterable[date]) -> str:
+    """The same without Airflow."""
+    return f"semel run {name} --interval {min(days)} {max(days) + timedelta(days=1)}"
 
 
 def _span(days: Iterable[date]) -> str:
     """From the first of some days to the last."""
     return interval(_midnight(min(days)), _midnight(max(days) + timedelta(days=1)))
+
+
+def late(name: str, days: Mapping[date, int]) -> str:
+    """What of earlier days came after their runs. `days`: how many files of each."""
+    count = sum(days.values())
+    are = "is" if count == 1 else "are"
+    return (
+        f"{LATE}{_count(count, 'file')} of earlier days, {_span(days)}, {are} new or changed; "
+        f"`semel gaps {name}` prints what takes them"
+    )
 
 
 def _midnight(day: date) -> datetime:

@@ -45,17 +45,25 @@ class Told:
         assert since < datetime.now(UTC)
         return [event for event in self.stored if event.pipeline == pipeline]
 
-    def run(self, task: Any, ledger: Ledger, spec: Spec, *, ends: bool = True) -> list[int]:
+    def run(
+        self, task: Any, ledger: Ledger, spec: Spec, *, ends: bool = True, run_id: str = "r1",
+        day: tuple[datetime, datetime] = DAY,
+    ) -> list[int]:  # fmt: skip
         """Run a task, and store its events unless it is killed before its end. Their batches."""
         from airflow.sdk import Asset
         from airflow.sdk.execution_time.context import OutletEventAccessors
 
-        run = SimpleNamespace(dag_id=spec.name, run_id="r1")
+        between = dict(zip(("data_interval_start", "data_interval_end"), day, strict=True))
+        kind = run_id.partition("__")[0]
+        run = SimpleNamespace(dag_id=spec.name, run_id=run_id, run_type=kind)
         outlet_events = OutletEventAccessors()
-        task.act(ledger, spec, {"dag_run": run, "params": {}, "outlet_events": outlet_events})
+        context = {"dag_run": run, "params": {}, "outlet_events": outlet_events, **between}
+        task.act(ledger, spec, context)
         # As airflow.sdk.execution_time.task_runner and the api-server do with a success.
         made = [
-            SimpleNamespace(pipeline=spec.name, extra=outlet_events[outlet].extra)
+            SimpleNamespace(
+                pipeline=outlet.name.removeprefix("semel://"), extra=outlet_events[outlet].extra
+            )
             for outlet in task.outlets
             if isinstance(outlet, Asset)
         ]
@@ -177,3 +185,43 @@ def test_days_of_an_interval() -> None:
     assert assets.days(start, end) == ["2026-01-01"]
     assert assets.days(start, end.replace(hour=1)) == ["2026-01-01", "2026-01-02"]
     assert assets.days(datetime(1, 1, 1, tzinfo=UTC), end) is None
+
+
+def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """Files of earlier days that no run of the schedule takes: a line in plan's log, and one event
+    with the days and the command that takes them. What is the same is told once. A run of days that
+    somebody chose says nothing.
+    """
+    spec = bench.spec(source=BY_DAY | {"path": "in/*.jsonl"}, schedule="@daily")
+    bench.write("in/2025-12-30.jsonl", events(10, 20))
+
+    def planned(number: int, kind: str = "scheduled") -> tuple[list[dict], str]:
+        from semel.airflow.operators import PlanOperator
+
+        bench.write(f"in/2026-01-0{number}.jsonl", events(100 * number, 100 * number + 5))
+        day = tuple(datetime(2026, 1, number + n, tzinfo=UTC) for n in (0, 1))
+        before, lines = len(told.stored), []
+        task = PlanOperator(task_id="plan", pipeline=spec.name)
+        act = task.act
+        task.act = lambda *given: lines.append(act(*given))  # What it would print.
+        told.run(task, ledger, spec, run_id=f"{kind}__{number}", day=day)
+        assert {event.pipeline for event in told.stored[before:]} <= {"events/late"}
+        return [event.extra for event in told.stored[before:]], lines[0].splitlines()[0]
+
+    assert planned(1, "manual")[0] == []
+    [extra], line = planned(2)
+    assert line == (
+        "late: 1 file of earlier days, 2025-12-30, is new or changed; `semel gaps events` prints "
+        "what takes them"
+    )
+    assert extra["days"] == {"2025-12-30": 1} and extra["pipeline"] == "events"
+    assert planned(3) == ([], line)
+    bench.write("in/2025-12-31.jsonl", events(30, 40))
+    [extra], line = planned(4)
+    assert extra["days"] == {"2025-12-30": 1, "2025-12-31": 1}
+    *_, start, end = extra["command"].split()
+    assert (start, end) == ("2025-12-30", "2026-01-01")
+    assert "--from-date 2025-12-30T00:00:00+00:00 --to-date 2025-12-31T2" in extra["backfill"]
+    times = tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
+    assert len(plan(ledger, spec, "by hand", times).names) == 2
+    assert planned(5)[0] == []

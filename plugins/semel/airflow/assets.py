@@ -10,12 +10,12 @@ which a DAG that runs on the asset passes over the second.
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from semel import limits
+from semel import limits, summary
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
@@ -29,6 +29,28 @@ OF_COLLECT = AssetAlias("semel_collect")
 def asset(pipeline: str) -> Asset:
     """The asset. A DAG that runs on it names it in the same way: Asset("semel://<pipeline>")."""
     return Asset(f"semel://{pipeline}")
+
+
+def late(pipeline: str) -> Asset:
+    """The asset whose events say that something came for days whose runs are over."""
+    return asset(f"{pipeline}/late")
+
+
+def extra_of_late(pipeline: str, days: dict[date, int]) -> dict[str, Any]:
+    """What such an event says. `days`: by day (UTC), how many files are new or changed."""
+    return {
+        "pipeline": pipeline,
+        "days": {str(day): files for day, files in days.items()},
+        "backfill": summary.backfill_of_days(pipeline, days),
+        "command": summary.run_of_days(pipeline, days),
+    }
+
+
+def late_known(pipeline: str, extra: dict[str, Any]) -> bool:
+    """Whether the newest event of these days, of a week, says the same."""
+    since = datetime.now(UTC) - timedelta(days=limits.EVENT_WINDOW_DAYS)
+    events = list(_events(f"{pipeline}/late", since))
+    return bool(events) and events[-1].extra == extra
 
 
 def extra(done: "Finalized") -> dict[str, Any]:
@@ -87,7 +109,7 @@ def untold(found: "list[Row]", pipeline: str) -> list[int]:
 
 
 def _events(pipeline: str, since: datetime) -> Iterable[Any]:
-    """The first events of the asset since a time, as Airflow's API tells them to a task."""
+    """The first events of an asset since a time, as Airflow's API tells them to a task."""
     from airflow.sdk.execution_time.context import InletEventsAccessors
 
     known = asset(pipeline)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from semel.batch import Batch
     from semel.finalize import Finalized
     from semel.ledger import Ledger
+    from semel.plan import Plan
 
 
 def request_key(context: Mapping[str, Any]) -> str:
@@ -99,11 +100,11 @@ class VerbOperator(BaseOperator):
         """Call the verb and return its summary."""
 
     def say_all(self, text: str) -> None:
-        """Write each line to the task's log; what was refused as a warning."""
-        from semel.summary import REFUSED
+        """Write each line to the task's log; what was refused or late as a warning."""
+        from semel.summary import LATE, REFUSED
 
         for line in text.splitlines():
-            say = self.log.warning if line.startswith(REFUSED) else self.log.info
+            say = self.log.warning if line.startswith((REFUSED, LATE)) else self.log.info
             for part in told.lines_of(line):
                 say(part)
 
@@ -148,6 +149,10 @@ class PlanOperator(VerbOperator, SkipMixin):
     inherits_from_skipmixin = True
     waiting_since: datetime | None = None
 
+    def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
+        outlets = [*outlets, assets.late(pipeline)]
+        super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
+
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan, summary
 
@@ -155,8 +160,9 @@ class PlanOperator(VerbOperator, SkipMixin):
             self.log.warning(why)
         answer = plan.plan(ledger, spec, request_key(context), interval(context, spec))
         text = summary.plan(answer)
+        late = self._late(spec, answer, context)
         if answer.batch is not None:
-            return text
+            return "\n".join([*late, text])
         if answer.done:
             again = f"the other tasks print the summary of batch {answer.before.batch_id} again"
             return f"{text}\n{again}"
@@ -168,6 +174,21 @@ class PlanOperator(VerbOperator, SkipMixin):
         context["ti"].xcom_push(key="return_value", value={"summary": text})
         self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
         return text
+
+    def _late(self, spec: Spec, answer: "Plan", context: Mapping[str, Any]) -> list[str]:
+        """What came for earlier days, in a run of the schedule: others are about days that somebody
+        chose. An event says so once; only what stays in `outlets` gets one.
+        """
+        from semel import summary
+
+        asset, days = assets.late(spec.name), answer.earlier
+        scheduled = context["dag_run"].run_type == "scheduled"
+        extra = assets.extra_of_late(spec.name, days) if days and scheduled else None
+        if extra is None or assets.late_known(spec.name, extra):
+            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
+        else:
+            context["outlet_events"][asset].extra = extra
+        return [summary.late(spec.name, days)] if extra else []
 
     def _look_again(self, since: datetime) -> None:
         """In a minute, without a worker until then."""
