@@ -154,3 +154,11 @@ JOIN semel.id_run AS r USING (attempt_id)
 WHERE a.batch_id = :batch_id AND a.status = 'won'
 ORDER BY r.shard
 LIMIT :count;
+
+-- name: of_run
+SELECT b.batch_id
+FROM semel.pipeline AS p
+JOIN semel.batch AS b USING (pipeline_id)
+WHERE p.name = :name AND b.request_key = :request_key
+ORDER BY b.ordinal DESC
+LIMIT 1;

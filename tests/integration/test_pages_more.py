@@ -3,6 +3,7 @@
 import html
 import re
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 from fix_account import committed, quiet
@@ -10,6 +11,7 @@ from fix_engine import LocalEngine
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
+from semel.airflow import links
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -133,3 +135,27 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     assert all("title=" in cell for cell in re.findall(r'<td class="n[" ][^>]*>', page))
     (bench.data / "out/_semel/events/markers/b00000001.json").rename(bench.data / "away")
     assert "is no finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
+
+
+def test_a_run_leads_to_its_batch(
+    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """The links of a task and the tab of a run find the newest batch of the run; a run that planned
+    none says so; nobody comes so to a batch of a DAG that is hidden.
+    """
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    run = "manual__2026-11-01T00:00:00+00:00/x"
+    run_batch(ledger, spec, f"airflow:events:{run}", engine, log=quiet)
+    key = SimpleNamespace(dag_id="events", run_id=run)
+    found = {link.name: link.get_link(None, ti_key=key) for link in links.OF_A_RUN}
+    parts = {"Batch": "", "Output": "#output", "Dead letters": "#letters"}
+    assert list(found) == [*parts, "Operations"] and found["Operations"] == "/semel/"
+    for name, part in parts.items():
+        answer = pages.get(found[name])
+        assert answer.status == 303, answer.text
+        assert answer.headers["location"] == f"/semel/dags/events/batches/1{part}"
+    assert "this run has no batch" in pages.get("/semel/dags/events/runs/manual__2").text
+    assert pages.get(found["Batch"] + "?part=//evil.example").status == 422
+    assert pages.get("/semel/dags/hidden/runs/x", "viewer").status == 403
+    assert pages.get(found["Batch"], None).status == 401

@@ -65,6 +65,15 @@ def test_each_pipeline_has_an_asset(found: dict[str, Any]) -> None:
     assert alias["__var"]["name"] == "semel_collect"
 
 
+def test_each_task_has_its_links(found: dict[str, Any]) -> None:
+    """Airflow's API server knows the buttons from the serialized DAG alone."""
+    names = ["Batch", "Output", "Dead letters", "Operations"]
+    for rest in tasks(found["dags"]["clicks"]).values():
+        assert list(rest["_operator_extra_links"]) == names
+    collect = tasks(found["dags"]["semel_collect"])["collect"]
+    assert list(collect["_operator_extra_links"]) == ["Operations"]
+
+
 def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
     """A schedule gives data intervals [t-1, t) in UTC; without one a DAG is not paused at first."""
     timetable = found["dags"]["days"]["timetable"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, SkipMixin
 
-from semel.airflow import assets, metrics, notify, told
+from semel.airflow import assets, links, metrics, notify, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
@@ -54,6 +54,7 @@ class VerbOperator(BaseOperator):
     template_fields = ("declaration",)
     template_fields_renderers = {"declaration": "yaml"}
     overwrite_rtif_after_execution = True
+    operator_extra_links = links.OF_A_RUN
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
         if told.HAS_POLICIES:
@@ -301,6 +302,7 @@ class CollectOperator(VerbOperator):
     """
 
     verb = "collect"
+    operator_extra_links = links.OF_COLLECT
 
     def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
         others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]

@@ -6,14 +6,10 @@ processes loads it, a task's too: the page itself is imported by the first reque
 
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
-from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-PREFIX = "/semel"
-"""Below which path of Airflow's the pages lie."""
-
+from semel.airflow.links import PREFIX, above
 
 class _Page:
     """The page as an ASGI application."""
@@ -23,27 +19,34 @@ class _Page:
         await app(scope, receive, send)
 
 
-def _above() -> str:
-    """The path that Airflow itself lies below: empty, unless its base_url has one."""
-    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-
-
 class SemelPlugin(AirflowPlugin):
-    """Two pages. Airflow asks nobody who they are for: each of their routes does so itself."""
+    """The pages. Airflow asks nobody who they are for: each of their routes does so itself."""
 
     name = "semel"
     fastapi_apps = [{"name": "semel", "app": _Page(), "url_prefix": PREFIX}]
     external_views = [
         {
             "name": "semel",
-            "href": f"{_above()}{PREFIX}/",
+            "href": f"{above()}{PREFIX}/",
             "destination": "nav",
             "url_route": "semel",
         },
         {
             "name": "Days",
-            "href": f"{_above()}{PREFIX}/dags/{{DAG_ID}}",
+            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}",
             "destination": "dag",
             "url_route": "semel-days",
+        },
+        {
+            "name": "Batch",
+            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
+            "destination": "dag_run",
+            "url_route": "semel-batch",
+        },
+        {
+            "name": "Batch",
+            "href": f"{above()}{PREFIX}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
+            "destination": "task_instance",
+            "url_route": "semel-batch-of-task",
         },
     ]

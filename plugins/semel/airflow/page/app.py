@@ -5,14 +5,15 @@ Airflow authenticates nobody for a plugin's application: each route here names w
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import cells, limits
@@ -33,7 +34,14 @@ from semel.airflow.page.common import (
     spec_of,
 )
 from semel.days import State, days
-from semel.errors import OutcomeUnknownError, RetryableError, SemelError, SourceError, StateError
+from semel.errors import (
+    Doing,
+    OutcomeUnknownError,
+    RetryableError,
+    SemelError,
+    SourceError,
+    StateError,
+)
 from semel.letters import Letters
 from semel.letters import letters as letters_of
 
@@ -47,6 +55,8 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+_Part = Literal["", "output", "letters"]
 
 app = FastAPI(title="semel", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(decide.router)
@@ -72,8 +82,16 @@ def _failed(request: Request, error: SemelError) -> HTMLResponse:
     status = 503 if isinstance(error, RetryableError) else 400
     if isinstance(error, StateError | SourceError) and request.method == "POST":
         status = 409
+    given = request.path_params
+    batch_id = given.get("batch_id", "")
+    doing = Doing(
+        again="load this page again",
+        anew="clear the run from plan on",
+        pipeline=given.get("dag_id", ""),
+        batch_id=int(batch_id) if str(batch_id).isdecimal() else None,
+    )
     unknown = isinstance(error, OutcomeUnknownError)
-    return _message(request, status, str(error), unknown=unknown)
+    return _message(request, status, str(error), unknown=unknown, next=error.next_step(doing))
 
 
 @app.exception_handler(StarletteHTTPException)
@@ -92,13 +110,13 @@ def _wrong(request: Request, error: RequestValidationError) -> HTMLResponse:  # 
 
 
 def _message(
-    request: Request, status: int, said: str, *, unknown: bool = False
+    request: Request, status: int, said: str, *, unknown: bool = False, next: str = ""
 ) -> HTMLResponse:
     title = "This cannot be shown" if request.method == "GET" else "This was not done"
     if unknown and request.method == "POST":
         title = "It is not known whether this was done: look again"
     name = request.path_params.get("dag_id") if status not in (401, 403, 404) else None
-    return page(request, "message.html", status=status, said=said, title=title, name=name)
+    return page(request, "message.html", status=status, said=said, title=title, name=name, next=next)
 
 
 @app.get("/semel.css", response_class=FileResponse)
@@ -169,6 +187,19 @@ def batch(
         reads=may(may_read, request, user),
         edits=may(may_edit, request, user),
     )
+
+
+@app.get(
+    "/dags/{dag_id}/runs/{run_id:path}", response_class=HTMLResponse, dependencies=[MaySee]
+)
+def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -> Response:
+    """To the newest batch of a run; that it has none, where it has none."""
+    found = shown.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
+    if found is None:
+        return page(request, "norun.html", name=dag_id, run_id=run_id)
+    above = request.scope.get("root_path", "")
+    where = f"{above}/dags/{quote(dag_id, safe='')}/batches/{found}"
+    return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 
 def _letters(dag_id: str, batch_id: int) -> Letters:

@@ -15,9 +15,9 @@ from fastapi.responses import HTMLResponse
 
 from semel import limits, settings, summary
 from semel.airflow import surroundings
+from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
-from semel.airflow.plugin import PREFIX
 from semel.batch import dag_run_of
 from semel.days import Sight
 from semel.errors import LimitError, SemelError

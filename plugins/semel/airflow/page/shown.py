@@ -219,6 +219,12 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
     )
 
 
+def batch_of_run(ledger: Ledger, name: str, request_key: str) -> int | None:
+    """The newest batch of a request; None: it has none."""
+    found = ledger.rows("page", "of_run", name=name, request_key=request_key)
+    return found[0]["batch_id"] if found else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """A batch, as far as who abandons it has to know: what it has claimed, and who is at work.
