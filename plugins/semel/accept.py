@@ -1,4 +1,4 @@
-"""accept: a person's word on what plan refused, on what is gone, or on new columns of the output.
+"""accept: settle what plan refused, record what is gone, or let the output have new columns.
 
 What plan refuses stays unread until then: semel never guesses whether a file that changed holds new
 records or old ones. What a word gives up is written down as a loss, never forgotten.
@@ -367,14 +367,14 @@ def _not_there(spec: Spec, path: str, shown: Shown) -> str:
     whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
     return (
-        f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; mend the "
+        f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
         f"file, then run the pipeline. `semel accept {spec.name} {quoted(path)} --lost` is for "
         "records of a file that is gone"
     )
 
 
 def _who() -> str:
-    """Who gives their word: user and machine."""
+    """Who accepts: user and machine."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # No name for this number.

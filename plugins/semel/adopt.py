@@ -319,8 +319,8 @@ def _catalog(
     if gone and not forget_ids:
         why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
         raise TerminalError(
-            f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} are nowhere any "
-            f"more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
+            f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
+            f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
             "goes on without them: records with these ids that come again are new",
             next=AGAIN,
         )

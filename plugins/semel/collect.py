@@ -71,7 +71,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         folders, freed = _remove_staged(ledger, pipeline_id, kept)
     except OSError as error:
         raise RetryableError(
-            f"collect of {spec.name}: {error}; mend the file system below {kept}, then run this "
+            f"collect of {spec.name}: {error}; fix the file system below {kept}, then run this "
             "again"
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)

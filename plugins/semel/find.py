@@ -118,7 +118,8 @@ def _value(name: str, kind: ColumnType, text: str) -> object:
             case _:
                 return text
     except (ValueError, KeyError, InvalidOperation) as error:
-        raise TerminalError(f"{text!r} is no value of the id column {name} ({kind})") from error
+        why = f"{text!r} is not a valid value of the id column {name} ({kind})"
+        raise TerminalError(why, next=_HELP) from error
 
 
 def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
@@ -208,7 +209,7 @@ def _condition(
         try:
             condition = condition & (field == pa.scalar(value, kind))
         except (pa.ArrowException, OverflowError) as error:
-            why = f"{value!r} is no value of the id column {name} ({kind})"
+            why = f"{value!r} is not a valid value of the id column {name} ({kind})"
             raise TerminalError(why, next=_HELP) from error
     return condition
 

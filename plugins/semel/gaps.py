@@ -144,7 +144,7 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
         except FileNotFoundError:
             continue
     raise RetryableError(
-        f"files of {spec.name} were moved {_ROUNDS_MAX} times in a row while they were looked at; "
+        f"files of {spec.name} were moved {_ROUNDS_MAX} times in a row while they were read; "
         "run this again"
     )
 

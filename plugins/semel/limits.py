@@ -90,16 +90,16 @@ LINES_NUMBERED_BYTES_MAX = 256 << 20
 compressed file a second. Behind that, its byte alone is told."""
 
 RECORD_SHOWN_BYTES = 512
-"""Bytes of a record that are looked at to show its beginning."""
+"""Bytes of a record that are read to show its beginning."""
 
 KEYS_SAMPLE_RECORDS = 128
 """Records of a block in which keys are looked for that the schema does not name."""
 
 KEYS_SAMPLE_BYTES = 128 << 10
-"""Bytes of a block that are looked at for them: some hundredths of the time of its parse."""
+"""Bytes of a block that are searched for them: some hundredths of the time of its parse."""
 
 KEYS_PER_RECORD_MAX = 1_000
-"""Such keys of one record that are looked at: a record of 64 MiB may have millions."""
+"""Such keys of one record that are examined: a record of 64 MiB may have millions."""
 
 KEYS_COUNTED_MAX = 100
 """Such keys that a batch counts, the most frequent ones: a map's keys may be without end."""
@@ -300,7 +300,7 @@ REFUSED_ROWS_MAX = 10_000
 statements. When more are refused, the table is wrong, and not the rows."""
 
 KEYS_TWICE_NAMED_MAX = 1_000
-"""Keys of a batch that seem to be there twice and are looked at; one of them is named."""
+"""Keys of a batch that seem to be there twice and are examined; one of them is named."""
 
 DAYS_SHOWN = 31
 """Intervals that `semel days` and its page list unless told otherwise."""

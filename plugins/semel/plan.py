@@ -113,7 +113,7 @@ def plan(
         try:
             survey = look(ledger, pipeline, request)
             draft = cut(request, survey)
-        except FileNotFoundError:  # It was moved under our eyes: look again.
+        except FileNotFoundError:  # It was moved meanwhile: look again.
             continue
         faults.point("plan.before_lock")
         try:

@@ -198,8 +198,8 @@ def _retry_elsewhere(
         return
     if moved:
         raise RetryableError(
-            f"batch {batch_id}: what was planned was moved or packed while it was read ({error}); "
-            "it is there, so run stage again"
+            f"batch {batch_id}: what was planned was moved or compressed while it was read "
+            f"({error}); it is there, so run stage again"
         ) from error
 
 

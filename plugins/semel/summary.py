@@ -39,7 +39,9 @@ def plan(answer: "Plan") -> str:
         if len(answer.names) > limits.FILES_NAMED_MAX:
             lines.append(f"  and {len(answer.names) - limits.FILES_NAMED_MAX:,} more")
     else:
-        lines = [f"found: {_batch(answer.batch)} was planned before and is {answer.batch.status}"]
+        lines = [f"found: {_batch(answer.batch)} was planned before"]
+        if answer.batch.status is not BatchStatus.PLANNED:
+            lines[0] += f", and is {answer.batch.status}"
     if answer.anew:
         batch, reason = answer.anew
         lines.append(f"planned anew: batch {batch} never committed, and {reason}")
@@ -49,10 +51,10 @@ def plan(answer: "Plan") -> str:
         shown = ", ".join(map(str, answer.taken_over))
         lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
     for path, known in answer.resumed[: limits.FILES_NAMED_MAX]:
-        lines.append(f"known by its content: {path!r} goes on where {known!r} ended")
+        lines.append(f"recognised by its content: {path!r} continues {known!r}")
     if len(answer.resumed) > limits.FILES_NAMED_MAX:
         more = len(answer.resumed) - limits.FILES_NAMED_MAX
-        lines.append(f"known by their content: {_count(more, 'file')} more")
+        lines.append(f"recognised by their content: {_count(more, 'file')} more")
     for refusal in answer.refusals[: limits.FILES_NAMED_MAX]:
         lines.append(f"{REFUSED}{refusal.name!r}: {refusal.reason}: {refusal.detail}")
     if len(answer.refusals) > limits.FILES_NAMED_MAX:
@@ -71,7 +73,7 @@ def _idle(answer: "Plan") -> list[str]:
     """Why nothing was taken: what has come, and who has it."""
     idle = answer.idle
     of = f" of {interval(*idle.interval)}" if idle.interval else ""
-    refused = ", some is refused (below)" if answer.refusals else ""
+    refused = "; some files are refused (see below)" if answer.refusals else ""
     name = answer.pipeline.name
     if not idle.shown:
         return [f"nothing to do: no file{of} has come for {name}{refused}"]
@@ -316,7 +318,7 @@ def _ignored(found: Ignored) -> str:
     shown = [f"{key!r} in {about}{_count(count, 'record')}" for key, count in named]
     more = len(found.keys) - len(named)
     shown += [_count(more, "key") + " more"] if more else []
-    kept = "source.unknown: keep or quarantine would not pass them over"
+    kept = "source.unknown: keep or quarantine changes that"
     return f"ignored, as the schema does not name them: {', '.join(shown)}; {kept}"
 
 

@@ -140,7 +140,8 @@ class Deaths:
         expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
         assert child.ended() in [*expected, (0, None), (1, "OutcomeUnknownError")]
         if self.point in OF_TABLES:  # It was the table's COMMIT, and not one of the ledger.
-            assert "lost the reply to a commit" in (child.folder / "message").read_text()
+            told = (child.folder / "message").read_text()
+            assert "events: the reply to a commit was lost" in told
         self.proxy.cut(None)
 
 

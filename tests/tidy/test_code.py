@@ -30,8 +30,8 @@ _SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE
 
 
 def told(complaints: list[str]) -> str:
-    """All of them, so that one run shows all there is to mend."""
-    return f"{len(complaints)} to mend:\n" + "\n".join(complaints)
+    """All of them, so that one run shows all there is to fix."""
+    return f"{len(complaints)} to fix:\n" + "\n".join(complaints)
 
 
 def test_modules_fit_the_head() -> None:

@@ -182,9 +182,9 @@ def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, None, "manual", r"this run's is none; trigger it .* \{\"interval_start\": \"2013"),
         ("2013-01-01T00:00:00Z", None, "manual", "only one of interval_start and interval_end"),
-        ("2013-01-01T00:00:00", "2013-01-02T00:00:00Z", "manual", "is no moment with a time zone"),
-        (20130101, 20130102, "manual", "20130101 is no moment with a time zone"),
-        (["x"], "soon", "manual", "is no moment with a time zone"),
+        ("2013-01-01T00:00:00", "2013-01-02T00:00:00Z", "manual", "is not a time with a time zone"),
+        (20130101, 20130102, "manual", "20130101 is not a time with a time zone"),
+        (["x"], "soon", "manual", "is not a time with a time zone"),
         ("2013-01-02T00:00:00Z", "2013-01-01T00:00:00Z", "manual", "this run's is .2013-01-02T00"),
         ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "its own interval"),
     ],
@@ -231,6 +231,7 @@ def test_only_what_may_succeed_is_retried(
         FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
     again = "nothing, Airflow tries this task again by itself"
     assert said[-1] == "next: " + (again if retried else "clear the run's finalize task")
+    assert str(ended.value).splitlines()[-1] == said[-1], "callbacks see it too"
     decided = task.retry_policy.evaluate(ended.value, 1, 3)
     assert decided.action is (RetryAction.DEFAULT if retried else RetryAction.FAIL)
 

@@ -1,4 +1,4 @@
-"""Airflow's LocalExecutor, mended so that a worker that is killed takes only its own task along.
+"""Airflow's LocalExecutor, fixed so that a worker that is killed takes only its own task along.
 
 Airflow 3.3's workers share multiprocessing's queues, which take turns by a lock. A worker that
 waits for work holds that lock, and SIGKILL leaves it locked: no task ever starts again, while the

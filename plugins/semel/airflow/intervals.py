@@ -89,7 +89,7 @@ def _moment(given: object) -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise TerminalError(
-            f"{given!r} is no moment with a time zone; trigger the run with the configuration "
+            f"{given!r} is not a time with a time zone; trigger the run with the configuration "
             f"{_EXAMPLE}",
             next=_TRIGGER,
         )

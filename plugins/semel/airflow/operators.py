@@ -320,5 +320,6 @@ class CollectOperator(VerbOperator):
             told_of = finalize.finalize(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of))
             metrics.count(spec.name, told_of.counts)
-            self.log.info("told %s of batch %s", assets.asset(spec.name).name, batch_id)
+            name = assets.asset(spec.name).name
+            self.log.info("sent an event of batch %s to the asset %s", batch_id, name)
         return text

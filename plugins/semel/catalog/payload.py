@@ -119,7 +119,7 @@ class Encoder:
 def write_pieces(
     connection: sa.Connection, segment_id: int, id_run_id: int, pieces: Iterable[Piece]
 ) -> None:
-    """Insert pieces of a run. UnavailableError when the ledger went away."""
+    """Insert pieces of a run. UnavailableError when its connection was lost."""
     statement = payload_query("copy_payload", segment_id).text
     try:
         # The driver's own COPY, since a run has thousands of pieces.
@@ -129,7 +129,8 @@ def write_pieces(
                 copy.write_row((id_run_id, each.piece, each.kind, each.payload))
     except psycopg.OperationalError as error:
         raise UnavailableError(
-            f"the ledger went away while id run {id_run_id} was written ({error}); nothing of it "
+            f"the connection to the ledger was lost while id run {id_run_id} was written "
+            f"({error}); nothing of it "
             "was stored, run this again"
         ) from error
 
@@ -355,7 +356,8 @@ def _read(ledger: Ledger, run: Run, kind: Stream, wanted: Sequence[int]) -> list
         raise _corrupt(run, f"its table semel.ids_{run.segment_id} is gone") from error
     except psycopg.OperationalError as error:
         raise UnavailableError(
-            f"the ledger went away while id run {run.id_run_id} was read ({error}); run this again"
+            f"the connection to the ledger was lost while id run {run.id_run_id} was read "
+            f"({error}); run this again"
         ) from error
     missing = sorted(set(wanted) - {piece for piece, _ in found})
     if missing:

@@ -40,7 +40,9 @@ def new(
     from semel.infer.write import target_of, write
 
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise typer.BadParameter("nobody can be asked here; add --yes to take what is proposed")
+        raise typer.BadParameter(
+            "there is no terminal to ask questions on; add --yes to take what is proposed"
+        )
     target = target_of(name)
     read = sample.read(samples)
     made, tried = drafts.widened(drafts.draft(name, read), read)

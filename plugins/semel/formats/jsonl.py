@@ -3,7 +3,7 @@
 Keys that the schema does not name are ignored, kept or refused, as declared; ignored ones may
 repeat, and may hold NaN. A repeated key that it names, at any depth, rejects the record. Text is
 not taken for a number, nor a number for text. White space around an object, blank lines, CRLF and a
-mark of UTF-8 at the start of the file are fine.
+BOM at the start of the file are fine.
 """
 
 from dataclasses import dataclass

@@ -158,7 +158,7 @@ def _lines(piece: Piece, header: int) -> Lines:
     ends = piece.ends[header:].copy()
     lengths = ends - starts
     if len(ends):
-        # 1. The mark of UTF-8 is allowed at the start of the file only, and is no part of a record.
+        # 1. A BOM is allowed at the start of the file only, and is no part of a record.
         if piece.offset + starts[0] == 0 and piece.data.startswith(_BOM, 0, int(ends[0])):
             starts[0] += len(_BOM)
             lengths[0] -= len(_BOM)

@@ -119,7 +119,7 @@ def of_csv(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
     nulls = column.null_count
     values = _distinct(column)
     if not len(values.texts):
-        note = "empty in the sample, so nobody knows its type"
+        note = "empty in the sample, so its type is unknown"
         return Guess(type="string", records=len(column), nulls=nulls, notes=(note,))
     best = _best(_CSV, name, values, len(column), ratio_max, _taken_by_csv)
     if best is not None:
@@ -133,7 +133,7 @@ def of_json(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
     nulls = column.null_count
     values = _distinct(column)
     if not len(values.texts):
-        note = "null in the sample, so nobody knows its type; json takes any value"
+        note = "null in the sample, so its type is unknown; json takes any value"
         return Guess(type="json", records=len(column), nulls=nulls, notes=(note,))
     best = _best(_JSON, name, values, len(column), ratio_max, _taken_by_json)
     if best is not None:

@@ -102,7 +102,7 @@ class Ledger:
         except sa.exc.DBAPIError as error:
             if isinstance(error.orig, _CONTENTION):
                 raise RetryableError(
-                    f"the ledger had no lock for us in time ({_first_line(error)}); run this again"
+                    f"the ledger did not give a lock in time ({_first_line(error)}); run this again"
                 ) from error
             if why := _REFUSED.get(type(error.orig)):
                 raise UnavailableError(
@@ -118,8 +118,9 @@ class Ledger:
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
-                what = "the reply to a commit was lost" if committing else "the ledger went away"
-                raise kind(f"{what} ({_first_line(error)}); run this again") from error
+                what = "reply to a commit" if committing else "connection to the ledger"
+                told = f"the {what} was lost ({_first_line(error)}); run this again"
+                raise kind(told) from error
             raise
 
     def rows(self, verb: str, name: str, /, **values: Any) -> list[Row]:

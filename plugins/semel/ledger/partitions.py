@@ -1,6 +1,6 @@
 """Source partitions in the ledger, asked for and written.
 
-A partition is open, or closed because it is gone, or retired by a person's word. Who changes
+A partition is open, or closed because it is gone, or retired by accept. Who changes
 partitions, claims or losses of a pipeline holds its lock and counts its `source_version` up, so
 that a plan sees with one comparison whether what it was made from is still true.
 """
@@ -136,7 +136,7 @@ def update(connection: sa.Connection, updates: list[Partition]) -> None:
 
 
 def retire(connection: sa.Connection, partitions: list[int]) -> None:
-    """Forget partitions by a person's word, or because a new one holds all that they held."""
+    """Forget partitions that accept replaced, or because a new one holds all that they held."""
     if partitions:
         change(connection, "partitions", "retire", partitions=partitions)
 
@@ -188,7 +188,7 @@ def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str)
 def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
     """Partitions whose claims were released: what was read of them is what is still claimed.
 
-    Of one that was retired meanwhile by a person's word, the rest is a loss.
+    Of one that was retired by accept meanwhile, the rest is a loss.
     """
     restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
     ends = {r["source_partition_id"]: r["seen"] for r in restored if r["retired"]}

@@ -195,7 +195,7 @@ class Matched:
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """What a person's word on a refused name comes to.
+    """What accepting a refused name comes to.
 
     `offer` is read on in its known partition, or from its start in a new one. `ended` are the
     partitions that it takes the place of; `superseded` those that it holds all of.
@@ -243,7 +243,7 @@ class Source(Protocol):
     def accept(
         self, shown: Shown, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
-        """What a person's word on a name means: to read it from `start` as a new generation, or as
+        """What accepting a name means: to read it from `start` as a new generation, or as
         the `same` partition. None: it is read already, in the partition that `is_open` under it.
 
         SourceError: the word cannot be taken. FileNotFoundError: look again.

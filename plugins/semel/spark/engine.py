@@ -238,8 +238,7 @@ def _blamed(
     shown = ", ".join(_placed(transform, text) for transform in blamed)
     return TerminalError(
         f"transform {shown} raised {_cause(text, samples=samples)}; nothing was "
-        "committed. Mend it, "
-        "then run stage again"
+        "committed. Fix it, then run stage again"
     )
 
 

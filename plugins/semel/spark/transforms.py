@@ -60,7 +60,7 @@ def _query(name: str, data: bytes) -> Transform:
     path = file_of(name)
     if found := flaws(data):
         shown = "; ".join(f"{path}:{flaw}" for flaw in found)
-        raise TerminalError(f"transform {name}: {shown}. Mend it, then run stage again")
+        raise TerminalError(f"transform {name}: {shown}. Fix it, then run stage again")
     text = text_of(data)
 
     def apply(records: DataFrame) -> DataFrame:

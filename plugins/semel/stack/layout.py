@@ -188,7 +188,7 @@ def choose_port(name: str, first: int, taken: set[int], echo: Echo) -> int:
             return port
     raise TerminalError(
         f"{name}: no free port from {first} to {last - 1}; "
-        "end what listens there (`ss -ltnp` names it)",
+        "stop what listens there (`ss -ltnp` names it)",
         next="semel up",
     )
 

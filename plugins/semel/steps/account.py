@@ -45,7 +45,7 @@ def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
     lines = [f"batch {job.batch_id}: {fact}, more than {limit} allows"]
     lines += samples
     lines += [
-        "Nothing of it is visible. Correct the file, or the pipeline's YAML (its schema, or",
+        "No reader sees any of it. Correct the file, or the pipeline's YAML (its schema, or",
         "limits.quarantine_ratio_max): the batch is planned anew when the whole run is cleared, or",
         f"`semel run {job.spec.name}` is repeated",
     ]

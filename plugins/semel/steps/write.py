@@ -147,7 +147,7 @@ def _refuse(job: StageJob, table: pa.Table) -> None:
         first = refused[0]
         raise TerminalError(
             f"batch {job.batch_id}: the transforms made {len(first.rows)} rows in one block that "
-            f"the sink will refuse ({first.reason}: {first.detail}); filter or mend them in the "
+            f"the sink will refuse ({first.reason}: {first.detail}); filter or correct them in the "
             "last transform, or change the table"
         )
 

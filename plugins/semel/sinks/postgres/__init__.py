@@ -183,7 +183,7 @@ class PostgresSink:
                     yield encode.read_back(some, schema)
         except (adbc_driver_postgresql.dbapi.OperationalError, OSError) as error:
             raise UnavailableError(
-                f"{self.address} went away ({first_line(error)}); run this again"
+                f"{self.address}: the connection was lost ({first_line(error)}); run this again"
             ) from error
 
     @contextmanager

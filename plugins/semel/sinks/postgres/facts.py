@@ -232,8 +232,8 @@ def _of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
     for name in target.key:
         if name in schema.names and (kind := schema.field(name).type):
             if pa.types.is_floating(kind) or types.is_nested(kind) or name in target.json_columns:
-                problems.append(f"the key column {name!r} is {kind}, of which nobody can say "
-                                "when two are equal; choose others for sink.key")  # fmt: skip
+                problems.append(f"the key column {name!r} is {kind}, whose values cannot "
+                                "be compared for equality; choose others for sink.key")  # fmt: skip
     return problems
 
 

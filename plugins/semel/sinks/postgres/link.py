@@ -36,7 +36,8 @@ def within(target: PostgresTarget, connection: Connection) -> Iterator[None]:
     """A transaction in the target, committed at the end of the block.
 
     After an error it is still open: then the caller closes the connection, which rolls it back.
-    UnavailableError: it went away, takes no writes, or has no room; nothing was committed.
+    UnavailableError: its connection was lost, it takes no writes, or has no room; nothing was
+    committed.
     OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
     RetryableError: a lock was not had in time.
     TerminalError: the statement will fail again (a right, a table that has changed, a row).
@@ -74,7 +75,7 @@ def connected(target: PostgresTarget) -> Iterator[Connection]:
         )
     except psycopg.OperationalError as error:
         raise UnavailableError(
-            f"{target.address} does not answer or does not let us in ({first_line(error)}); check "
+            f"{target.address} does not answer, or refuses the login ({first_line(error)}); check "
             "its connection, then run this again"
         ) from error
     except psycopg.ProgrammingError as error:
@@ -118,7 +119,7 @@ def _meaning(
     state, said = error.sqlstate or "", first_line(error)
     if isinstance(error, _CONTENTION):
         return RetryableError(
-            f"{target.address} had no lock for us in time ({said}): another run or a user works "
+            f"{target.address} did not give a lock in time ({said}): another run or a user works "
             "with the table; run this again"
         )
     if isinstance(error, pg.ReadOnlySqlTransaction):
@@ -133,8 +134,8 @@ def _meaning(
         )
     if connection.broken or state[:2] in _AWAY:
         kind = OutcomeUnknownError if committing else UnavailableError
-        what = "lost the reply to a commit" if committing else "went away"
-        return kind(f"{target.address} {what} ({said}); run this again")
+        what = "reply to a commit" if committing else "connection"
+        return kind(f"{target.address}: the {what} was lost ({said}); run this again")
     if is_refusal(error):
         return TerminalError(f"{target.address} refuses rows: {reason(error)}")
     if state[:2] in ("42", "0A"):

@@ -1,4 +1,4 @@
-"""What a person's word on a refused file comes to."""
+"""What accepting a refused file comes to."""
 
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
@@ -44,7 +44,7 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
     seen = found.seen
     content = seen.of(known)
     if content is None:
-        raise SourceError(f"{seen.trouble}; mend or replace the file, then run the pipeline")
+        raise SourceError(f"{seen.trouble}; fix or replace the file, then run the pipeline")
     if start and (start > content.size or content.read(start - 1, 1) != b"\n"):
         raise SourceError(
             f"no record of {path!r} begins at byte {start}: the byte before it ends none; the file "

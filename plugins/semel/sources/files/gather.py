@@ -90,7 +90,7 @@ class _Gathering:
 
     @contextmanager
     def _looking(self, file: ListedFile) -> Iterator[None]:
-        """Leave a file out that went away meanwhile, or that cannot be read."""
+        """Leave a file out that was deleted meanwhile, or that cannot be read."""
         try:
             yield
         except OSError as error:

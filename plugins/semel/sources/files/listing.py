@@ -140,7 +140,7 @@ def _look(
             if not Path(os.path.realpath(path)).is_relative_to(root):
                 return _leads_out(root, path)
             return refusal(path, "symlink", "it leads nowhere; remove it")
-        return None  # It went away between listing and looking.
+        return None  # It was deleted between listing and looking.
     except OSError as error:
         return refusal(path, "unreadable", f"{error.strerror}; give the reader access")
     kind = stat.S_IFMT(status.st_mode)

@@ -71,7 +71,7 @@ class _Places:
         seen = self._look(file)
         try:
             return seen is not None and seen.begins_with(known)
-        except OSError:  # It went away, or may not be read: plan will say so.
+        except OSError:  # It was deleted, or may not be read: plan will say so.
             return False
 
     def _look(self, file: ListedFile) -> Seen | None:

@@ -36,8 +36,8 @@ def refused(spec: Spec, found: Facts) -> Refusal:
 def unsure(found: Facts) -> str:
     """Why a file has to wait for another one."""
     return (
-        f"nobody can tell now where the file is that had its path, {show(found.before)}: a file or "
-        "a folder of the source is refused; settle that, then the next run looks again"
+        f"the file that had its path, {show(found.before)}, cannot be looked for while a file or a "
+        "folder of the source is refused; settle that, then the next run decides"
     )
 
 
