@@ -37,6 +37,10 @@ soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECOND
 	@$(PYTEST) -n auto --maxprocesses=4 -m soak $(APART)
 	@$(PYTEST) -m soak tests/acceptance
 
+.PHONY: screenshots
+screenshots: venv ## Take the guide's pictures anew, from a live stack
+	@SEMEL_GUIDE_SHOTS=1 $(PYTEST) tests/acceptance/test_c_day.py -k whole_day
+
 .PHONY: chaos
 chaos: venv ## Kill the live stack KILLS=30 times at random (SEED=n), and prove its output exact
 	@.venv/bin/python tests/fire $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

@@ -4,10 +4,14 @@ import re
 from collections.abc import Sequence
 from datetime import date
 
-from playwright.sync_api import FrameLocator, Locator, Page, expect
+from playwright.sync_api import FrameLocator, Locator, Page, TimeoutError, expect
 
 LINE = re.compile(r"^\[[\d :-]+\] (\w+) - (.*)$")
 """A line of a task's log as the UI shows it: time, level, text."""
+
+DAG_LOOKS_MAX = 40
+DAG_LOOK_MS = 3_000
+"""A new file is a DAG of the local stack within ten seconds, and within half a minute elsewhere."""
 
 Line = tuple[str, str]
 """Level and text of a line of a log."""
@@ -23,6 +27,17 @@ class Ui:
         """The page of a DAG, of one of its runs, or of a task of that."""
         path = f"/dags/{dag}" + (f"/runs/{run}" if run else "") + (f"/tasks/{task}" if task else "")
         self.page.goto(self.url + path)
+
+    def wait_for_dag(self, dag: str) -> None:
+        """Look at the list of DAGs, again and again, until it has this one."""
+        link = self.page.get_by_role("link", name=dag, exact=True)
+        for _ in range(DAG_LOOKS_MAX):
+            self.page.goto(f"{self.url}/dags")
+            try:
+                return link.wait_for(timeout=DAG_LOOK_MS)
+            except TimeoutError:
+                continue
+        expect(link).to_be_visible()
 
     def pause(self, dag: str) -> None:
         """Pause the DAG by its switch, or unpause it."""
@@ -98,7 +113,7 @@ class Ui:
         expect(rows).to_have_count(4)
         cells: Sequence[list[str]] = [row.locator("td").all_inner_texts() for row in rows.all()]
         words = [[text.strip() for text in row if text.strip()] for row in cells]
-        return {row[0]: row[1] for row in words}
+        return {row[0]: row[1].lower().replace(" ", "_") for row in words}
 
     def log(self, dag: str, run: str, task: str) -> list[Line]:
         """What the task itself has said on its last try, as the UI shows it."""
@@ -117,9 +132,10 @@ class Ui:
         return frame
 
     def state_of(self, dag: str, day: date) -> str:
-        """What the page of days calls a day."""
-        row = self.days(dag).locator(f"#d{day:%Y%m%d}")
-        return row.locator(".chip").inner_text().split(" ", 1)[1]
+        """What the page of days, opened by itself, calls a day."""
+        self.page.goto(f"{self.url}/semel/dags/{dag}")
+        chip = self.page.locator(f"#d{day:%Y%m%d} .chip")
+        return chip.inner_text().split(" ", 1)[1]
 
     def _dialog(self, dag: str) -> Locator:
         self.open(dag)

@@ -9,7 +9,7 @@ import jwt
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from fix_dags import ROOT
+from fix_guide import FOLDER, PICTURES
 from fix_stack import Stack
 from semel.stack import layout
 
@@ -18,13 +18,6 @@ SHOTS = os.environ.get("SEMEL_SHOTS_DIR")
 
 GUIDE_SHOTS = os.environ.get("SEMEL_GUIDE_SHOTS")
 """Set by `make screenshots`: the guide's pictures are taken anew."""
-
-GUIDE_FOLDER = ROOT / "docs" / "guide" / "images"
-
-GUIDE_PICTURES = ("backfill", "days", "log")
-"""The guide's pictures; each is taken by a test."""
-
-GUIDE_WIDTH = 1200
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +77,7 @@ def keep(page: Page, name: str) -> None:
 
 def picture(page: Page, name: str) -> None:
     """What the window shows, as a picture of the guide, where these are taken anew."""
-    assert name in GUIDE_PICTURES
+    assert name in PICTURES
     keep(page, f"guide-{name}")
     if GUIDE_SHOTS:
-        page.screenshot(path=GUIDE_FOLDER / f"{name}.png")
+        page.screenshot(path=FOLDER / "images" / f"{name}.png")

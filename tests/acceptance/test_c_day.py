@@ -14,15 +14,8 @@ from playwright.sync_api import Browser, expect
 
 from airflow_rest import wait_for
 from airflow_ui import Ui
-from fix_browser import (  # noqa: F401
-    GUIDE_WIDTH,
-    browser,
-    keep,
-    log_in,
-    log_in_as_viewer,
-    picture,
-    window,
-)
+from fix_browser import browser, keep, log_in, log_in_as_viewer, picture, window  # noqa: F401
+from fix_guide import PICTURE_WIDTH
 from fix_stack import Stack
 from semel import reader, settings
 from semel.ledger import Ledger
@@ -35,8 +28,9 @@ LINE_MAX = 110
 """Longer lines cannot be read in the UI, which does not wrap them."""
 
 TASKS = ("plan", "stage", "commit", "finalize")
-GREEN = dict.fromkeys(TASKS, "Success")
-NOTHING = {**dict.fromkeys(TASKS, "Skipped"), "plan": "Success"}
+GREEN = dict.fromkeys(TASKS, "success")
+NOTHING = {**dict.fromkeys(TASKS, "skipped"), "plan": "success"}
+FAILED = {**dict.fromkeys(TASKS, "upstream_failed"), "plan": "failed"}
 
 ONE = timedelta(days=1)
 TODAY = datetime.now(UTC).date()
@@ -79,10 +73,10 @@ def batches(stack: Stack) -> int:
     return count
 
 
-def ended(stack: Stack, ui: Ui, run: str) -> dict[str, str]:
-    """The tasks as the UI shows them once the run has ended."""
+def ended(stack: Stack, run: str) -> dict[str, str | None]:
+    """The states of a run's tasks, once it has ended."""
     stack.airflow.ended(NAME, run)
-    return ui.tasks(NAME, run)
+    return {task: found.state for task, found in stack.airflow.tasks(NAME, run).items()}
 
 
 def of_backfills(stack: Stack, *days: date) -> list[str]:
@@ -117,7 +111,7 @@ def read(ui: Ui, run: str, task: str) -> list[str]:
 @pytest.fixture(scope="module")
 def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:  # noqa: F811
     """A window of the stack's user, who has logged in by the form."""
-    with window(browser, width=GUIDE_WIDTH) as context:
+    with window(browser, width=PICTURE_WIDTH) as context:
         log_in(context, _running_stack)
         yield Ui(context.new_page(), _running_stack.airflow.url)
 
@@ -135,12 +129,7 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
     begun = time.monotonic()
     code, answer, said = stack.call("new", NAME, *samples, "--yes")
     assert code == 0 and answer["records"] == 7 * ROWS, said
-    ui.page.goto(f"{ui.url}/dags")
-    link = ui.page.get_by_role("link", name=NAME, exact=True)
-    while not link.count() and time.monotonic() < begun + 60:
-        time.sleep(1)
-        ui.page.reload(wait_until="networkidle")
-    expect(link).to_be_visible()
+    ui.wait_for_dag(NAME)
     seen = time.monotonic() - begun
 
     run = ui.trigger(NAME, whole(ago(7)))
@@ -151,9 +140,8 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
         print(f"\nsemel new: its DAG in the UI after {seen:.0f} s, first data after {first:.0f} s")
     assert rows == ROWS
     assert ui.tasks(NAME, run) == GREEN
-    for task in TASKS:
-        assert read(ui, run, task), task
-    said = read(ui, run, "stage")
+    for task in ("plan", "commit", "finalize", "stage"):
+        said = read(ui, run, task)
     picture(ui.page, "log")
     assert said[-1] == "next: commit"
     summary = said[-8:-2]
@@ -178,7 +166,8 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
 
     before = batches(stack)
     ui.clear(NAME, run)
-    assert ended(stack, ui, run) == GREEN
+    stack.airflow.succeeded(NAME, run)
+    assert ui.tasks(NAME, run) == GREEN
     assert all(task.tries == 2 for task in stack.airflow.tasks(NAME, run).values())
     assert [line for line in read(ui, run, "finalize") if line in summary] == summary
     assert batches(stack) == before
@@ -216,13 +205,14 @@ def test_a_day_that_is_done(stack: Stack, ui: Ui) -> None:
     backfill reprocess, done, succeeds: the same run again, four times green. No further batch."""
     before, known = batches(stack), stack.airflow.runs(NAME)
     run = ui.trigger(NAME)
-    assert ended(stack, ui, run) == NOTHING
+    stack.airflow.succeeded(NAME, run)
+    assert ui.tasks(NAME, run) == NOTHING
     said = "\n".join(read(ui, run, "plan"))
     assert f"scheduled__{TODAY}" in said and "finalized" in said
     backfill = ui.backfill(NAME, ago(6), ago(6), "All Runs")
     [again] = of_backfills(stack, ago(6))
     wait_for(lambda: stack.airflow.tasks(NAME, again)["finalize"].tries == 2, "it again", 60)
-    assert ended(stack, ui, again) == GREEN
+    assert ended(stack, again) == GREEN
     over(stack, backfill)
     assert (batches(stack), stack.airflow.runs(NAME)) == (before, known | {run})
 
@@ -231,7 +221,7 @@ def test_a_day_that_is_done_in_part(stack: Stack, ui: Ui) -> None:
     """manual with interval, partly done, succeeds: the rest of the day, as one more batch."""
     land(stack, ago(2), ROWS + 5)
     assert ui.state_of(NAME, ago(2)) == "partly"
-    assert ended(stack, ui, ui.trigger(NAME, whole(ago(2)))) == GREEN
+    assert ended(stack, ui.trigger(NAME, whole(ago(2)))) == GREEN
     assert output()[ago(2)] == ROWS + 5
     assert ui.state_of(NAME, ago(2)) == "complete"
 
@@ -246,26 +236,44 @@ def test_a_day_in_work_elsewhere(stack: Stack, ui: Ui) -> None:
     assert ui.state_of(NAME, ago(8)) == "in work"
     before = batches(stack)
     run = ui.trigger(NAME, whole(ago(8)))
-    assert ended(stack, ui, run) == NOTHING
+    assert ended(stack, run) == NOTHING
     assert "elsewhere" in "\n".join(read(ui, run, "plan"))
     assert batches(stack) == before
 
 
-def test_a_refused_file(stack: Stack, ui: Ui) -> None:
+def test_a_refused_file(stack: Stack, ui: Ui, browser: Browser) -> None:  # noqa: F811
     """manual with interval, refused file, succeeds: plan fails once, in short lines, the last of
-    which says what to do; once the file is back, the cleared run ends well."""
+    which says what to do. A viewer sees the file and cannot accept it; the user accepts it on the
+    page, and the cleared run ends well: what the file repeats is dropped."""
     land(stack, ago(3), ROWS - 1)
     assert ui.state_of(NAME, ago(3)) == "refused"
     run = ui.trigger(NAME, whole(ago(3)))
-    states = ended(stack, ui, run)
-    assert states == {**dict.fromkeys(TASKS, "Upstream Failed"), "plan": "Failed"}
+    assert ended(stack, run) == FAILED
     *said, last = read(ui, run, "plan")
     assert last == "Task exited exit_code=1"  # Airflow's own.
-    assert f"semel accept {NAME}" in said[-1]
-    land(stack, ago(3))
+    assert said[-1] == f"next: semel gaps {NAME}"
+    with window(browser) as context:
+        log_in_as_viewer(context, stack)
+        page = context.new_page()
+        page.goto(f"{stack.airflow.url}/semel/dags/{NAME}/refused")
+        expect(page.get_by_text("needs the permission to edit the DAG")).to_be_visible()
+        expect(page.get_by_role("button")).to_have_count(0)
+
+    frame = ui.days(NAME)
+    frame.locator(f"#d{ago(3):%Y%m%d}").get_by_role("link", name="refused").click()
+    ask = frame.get_by_role("button", name="What would this do?")
+    expect(ask).to_be_visible()
+    keep(ui.page, "refused")
+    ask.click()
+    accept = frame.get_by_role("button", name="Accept the file")
+    expect(accept).to_be_visible()
+    keep(ui.page, "accept")
+    accept.click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text(f"{NAME}: the file is accepted")
     ui.clear(NAME, run)
-    assert ended(stack, ui, run) == NOTHING
+    assert ended(stack, run) == GREEN
     assert ui.state_of(NAME, ago(3)) == "complete"
+    assert output()[ago(3)] == ROWS
 
 
 def test_a_task_that_is_marked_failed(stack: Stack, ui: Ui) -> None:
@@ -282,7 +290,7 @@ def test_a_task_that_is_marked_failed(stack: Stack, ui: Ui) -> None:
         assert stack.airflow.ended(NAME, run) == "failed"
     assert ago(9) not in output()
     ui.clear(NAME, run)
-    assert ended(stack, ui, run) == GREEN
+    assert ended(stack, run) == GREEN
     assert output()[ago(9)] == ROWS
     assert len(_planned(stack, run)) == 1
 

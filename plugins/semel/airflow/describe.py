@@ -30,6 +30,9 @@ def pipeline(spec: Spec) -> str:
 
 Every task may be retried or cleared: a batch that has committed is only finished, never done again.
 Clearing a whole run plans what has arrived since. Readers go by the markers in the archive.
+
+How to trigger, backfill and clear it, and what to do when it fails: the guide, `docs/guide/` in
+semel's sources. Which days are complete: the tab *Days*.
 """
 
 

@@ -1,0 +1,189 @@
+"""docs/guide/failures.md: each failure is made here, and semel says of it what is quoted."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_guide import FOLDER, quoted
+from fix_pipelines import Workbench
+from semel import settings, summary
+from semel.airflow.told import lines_of
+from semel.cli import main
+from semel.errors import Doing, SemelError
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spark.session import open_engine
+from semel.spec.pipeline import Spec
+from semel.stage import stage
+
+TASK = Doing(again="clear the run's stage task", anew="clear the whole run", pipeline="orders")
+DAY = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
+NEXT_DAY = datetime(2026, 3, 3, tzinfo=UTC), datetime(2026, 3, 4, tzinfo=UTC)
+HEADER = "order_id,amount\n"
+KEY = "airflow:orders:manual__1"
+
+
+class Shop:
+    """A pipeline of daily CSV files, and what its tasks say."""
+
+    def __init__(self, bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture) -> None:
+        self.bench, self.ledger, self.capsys = bench, ledger, capsys
+        self.declare()
+
+    def declare(self, **changes: object) -> Spec:
+        self.spec = self.bench.spec("orders", **{
+            "source": {
+                "path": "orders/orders_*.csv", "format": "csv", "select": "interval",
+                "interval_from": "orders_%Y-%m-%d.csv",
+                "schema": {"order_id": "bigint", "amount": "decimal(18,2)"},
+            },
+            "record_id": ["order_id"], "schedule": "@daily",
+            "limits": {"quarantine_ratio_max": 0.05}, **changes,
+        })  # fmt: skip
+        return self.spec
+
+    def land(self, first: int = 1, stop: int = 41, day: int = 2, header: str = HEADER) -> Path:
+        text = header + "".join(f"{n},{n}.50\n" for n in range(first, stop))
+        path = self.bench.data / "orders" / f"orders_2026-03-{day:02d}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def runs(self) -> None:
+        """The schedule's own run of the day."""
+        key = "airflow:orders:scheduled__2026-03-03"
+        run_batch(self.ledger, self.spec, key, LocalEngine(), DAY, log=quiet)
+
+    def planned(self) -> int:
+        """The batch of another run of the day, which has planned and not more."""
+        return plan(self.ledger, self.spec, KEY, DAY).batch.batch_id
+
+    def says(self, work: Callable[[], object]) -> str:
+        """What a task's log ends with: an error with what to do next, or a summary."""
+        try:
+            return summary.plan(work())
+        except SemelError as error:
+            return f"{error}\nnext: {error.next_step(TASK)}"
+
+    def plans(self, interval: tuple[datetime, datetime] = DAY) -> str:
+        return self.says(lambda: plan(self.ledger, self.spec, KEY, interval))
+
+    def stages(self, batch: int) -> str:
+        return self.says(lambda: stage(self.ledger, self.spec, batch, LocalEngine(), quiet))
+
+    def prints(self, *words: str) -> str:
+        """What a command prints."""
+        main(list(words))
+        out, err = self.capsys.readouterr()
+        return out + err
+
+
+def no_file(shop: Shop) -> str:
+    shop.land(day=2)
+    return shop.plans(interval=NEXT_DAY)
+
+
+def done_already(shop: Shop) -> str:
+    shop.land()
+    shop.runs()
+    return shop.plans()
+
+
+def file_changed(shop: Shop) -> str:
+    shop.land()
+    shop.runs()
+    shop.land(stop=40)
+    return shop.plans()
+
+
+def wrong_header(shop: Shop) -> str:
+    shop.land(header="order,amount\n")
+    return shop.plans()
+
+
+def wrong_name(shop: Shop) -> str:
+    shop.land().rename(shop.bench.data / "orders" / "orders_today.csv")
+    return shop.plans()
+
+
+def file_deleted(shop: Shop) -> str:
+    path = shop.land()
+    shop.runs()
+    shop.land(stop=61)
+    batch = shop.planned()
+    path.unlink()
+    return shop.stages(batch)
+
+
+def too_many_bad(shop: Shop) -> str:
+    path = shop.land()
+    path.write_text(path.read_text() + "".join(f"n/a,{n}.00\n" for n in range(5)))
+    return shop.stages(shop.planned())
+
+
+def declaration_changed(shop: Shop) -> str:
+    shop.land()
+    batch = shop.planned()
+    shop.declare(record_id=None)
+    return shop.stages(batch)
+
+
+def file_edited_since(shop: Shop) -> str:
+    shop.land()
+    batch = shop.planned()
+    shop.land(first=2)
+    return shop.stages(batch)
+
+
+def yaml_wrong(shop: Shop) -> str:
+    path = shop.bench.pipelines / "orders.yaml"
+    path.write_text(path.read_text().replace("schema:", "shema:"))
+    return shop.prints("validate", str(path))
+
+
+def ledger_away(shop: Shop) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(settings.LEDGER_VARIABLE, "postgresql://semel@127.0.0.1:1/semel")
+        return shop.prints("batches", "orders")
+
+
+def spark_away(shop: Shop) -> str:
+    def work() -> None:
+        with open_engine("sc://127.0.0.1:1"):
+            pass
+
+    return shop.says(work)
+
+
+SCENES = [
+    no_file, done_already, file_changed, wrong_header, wrong_name, file_deleted, too_many_bad,
+    declaration_changed, file_edited_since, yaml_wrong, ledger_away, spark_away,
+]  # fmt: skip
+
+
+QUOTED = quoted(FOLDER / "failures.md")
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_what_is_quoted_is_said(
+    scene: Callable[[Shop], str], bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
+) -> None:
+    """A failure of the page, made anew, says what is quoted, in lines as a task's log has them."""
+    said = scene(Shop(bench, ledger, capsys))
+    for folder, name in ((bench.data, "data"), (bench.pipelines, "pipelines")):
+        said = said.replace(str(folder), f"/srv/{name}")
+    said = re.sub(r"\binode \d+", "inode 1234567", said)
+    said = re.sub(r"digest \w{12}, now \w{12}", "digest 02bfc459ffaf, now a20570377cf5", said)
+    text = "\n".join(lines_of(said))
+    assert QUOTED[str(SCENES.index(scene) + 1)].rstrip() == text, text
+
+
+def test_each_quote_has_its_scene() -> None:
+    """Twelve, and none that nobody makes."""
+    assert list(QUOTED) == [str(n + 1) for n in range(len(SCENES))] and len(SCENES) == 12
