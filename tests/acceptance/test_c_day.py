@@ -173,6 +173,23 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
     assert batches(stack) == before
 
 
+def test_an_id_is_found(stack: Stack, ui: Ui) -> None:
+    """From the DAG's tab: the batch and the file that have it; of another, that it is nowhere."""
+    number = ago(4).toordinal() * 1000
+    frame = ui.days(NAME)
+    frame.get_by_role("link", name="Find an id").click()
+    frame.get_by_label("Order ID").fill(f"{number + 7}")
+    frame.get_by_role("button", name="Find").click()
+    found = frame.locator("tbody tr")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text("parquet")
+    assert stack.call("find", NAME, f"{number + 7}")[1]["places"]
+    frame.get_by_label("Order ID").fill(f"{number + ROWS}")
+    frame.get_by_role("button", name="Find").click()
+    expect(frame.get_by_text("Not in any of")).to_be_visible()
+    keep(ui.page, "find")
+
+
 def test_nobody_without_a_login_and_no_viewer_changes_anything(
     stack: Stack, browser: Browser  # noqa: F811
 ) -> None:
