@@ -67,8 +67,10 @@ class Ledger:
             connect_args={"connect_timeout": 10, "application_name": "semel"},
         )
 
-    def __repr__(self) -> str:
-        return f"Ledger({self.engine.url.render_as_string(hide_password=True)})"
+    def __str__(self) -> str:
+        """Its address, without the password."""
+        address = self.engine.url.set(drivername="postgresql", password=None)
+        return address.render_as_string()
 
     def __enter__(self) -> "Ledger":
         return self
@@ -89,7 +91,7 @@ class Ledger:
             connection = self.engine.connect()
         except sa.exc.OperationalError as error:
             raise UnavailableError(
-                f"the ledger {self!r} does not answer ({_first_line(error)})"
+                f"the ledger {self} does not answer ({_first_line(error)})"
             ) from error
         committing = False
         try:
@@ -106,7 +108,7 @@ class Ledger:
                 ) from error
             if why := _REFUSED.get(type(error.orig)):
                 raise UnavailableError(
-                    f"the ledger {self!r} {why} ({_first_line(error)}); nothing was written, run "
+                    f"the ledger {self} {why} ({_first_line(error)}); nothing was written, run "
                     "this again"
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):

@@ -30,14 +30,14 @@ def migrate(dsn: str) -> str:
             command.upgrade(config, "head")
         except CommandError as error:
             raise TerminalError(
-                f"the ledger {ledger!r} cannot be migrated: {error}; it was made by another "
+                f"the ledger {ledger} cannot be migrated: {error}; it was made by another "
                 "version of semel, install that one or a newer one"
             ) from error
         except sa.exc.ProgrammingError as error:
             if not isinstance(error.orig, pg.InsufficientPrivilege):
                 raise
             raise TerminalError(
-                f"the ledger {ledger!r} cannot be migrated: {error.orig}; its user must own the "
+                f"the ledger {ledger} cannot be migrated: {error.orig}; its user must own the "
                 "database, or an administrator must create the schema `semel` and the extension "
                 "btree_gist for it"
             ) from error

@@ -116,7 +116,8 @@ def _message(
     if unknown and request.method == "POST":
         title = "It is not known whether this was done: look again"
     name = request.path_params.get("dag_id") if status not in (401, 403, 404) else None
-    return page(request, "message.html", status=status, said=said, title=title, name=name, next=next)
+    told = {"said": said, "title": title, "name": name, "next": next}
+    return page(request, "message.html", status=status, **told)
 
 
 @app.get("/semel.css", response_class=FileResponse)
