@@ -8,7 +8,7 @@ from airflow_rest import Airflow, wait_for
 from fix_own_airflow import HOOK, LINEAGE, OwnAirflow
 from fix_pipelines import events
 
-DAGS = {"shop", "strict", "semel_collect", "clicks_and_more"}
+DAGS = {"shop", "strict", "late", "semel_collect", "clicks_and_more"}
 
 READ = """
 import json, sys
@@ -103,16 +103,36 @@ def told_of_failure(own: OwnAirflow, airflow: Airflow) -> None:
     [mail] = wait_for(lambda: own.mail.mails, "the mail of the failure")
     assert mail["Subject"] == body["title"] == "semel: strict: plan failed"
     said = airflow.log("strict", run, "plan")
-    assert any("told the connection hook of this failure" in line for line in said)
+    assert any("told the connection hook of this" in line for line in said)
     assert not any(own.web.url + HOOK in line for line in said), "an address may be a secret"
+
+
+def told_of_late_run(own: OwnAirflow, airflow: Airflow) -> None:
+    """A run that waits for its file longer than `deadline` is told of while it waits."""
+    own.start("triggerer", "triggerer", "--skip-serve-logs")
+    run = airflow.trigger("late")
+
+    def bodies() -> list[dict]:
+        own.alive()
+        return [body for _, _, body in own.web.bodies if body.get("pipeline") == "late"]
+
+    [body] = wait_for(bodies, "the late run at the hook", 120)
+    assert body["title"] == "semel: late: a run is not finished after 3 seconds"
+    assert (body["run"], body["task"]) == (run, "")
+    assert body["log"].startswith(f"{own.url}/dags/late/runs/manual__")
+    assert "the run is running, 3 seconds after it was queued" in body["text"]
+    airflow.fail("late", run, "plan")
+    assert airflow.ended("late", run) == "failed"
+    own.stop("triggerer")
 
 
 def test_local_executor(own_airflow: OwnAirflow) -> None:
     """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
-    and its lineage arrive where Airflow's own do; a failure at each connection that is to hear.
+    and its lineage arrive where Airflow's own do; failures and late runs at whom `notify` names.
     """
     own = own_airflow
-    declare(own, "shop", "path: in/*.jsonl", "notify: [hook, post]\n")
+    declare(own, "shop", "path: in/*.jsonl", "notify: [hook, post]\ndeadline: 1 hour\n")
+    declare(own, "late", "path: none/*.jsonl, on_empty: wait", "notify: [hook]\ndeadline: 3 s\n")
     declare(own, "strict", "path: none/*.jsonl, on_empty: fail", "notify: [hook, post]\n")
     own.bench.write("in/a.jsonl", [*events(0, 1000), *events(900, 1100)])
     airflow = own.client()
@@ -127,6 +147,7 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
     assert output(own) == list(range(1100))
     heard(own)
     told_of_failure(own, airflow)
+    told_of_late_run(own, airflow)
     own.stop("scheduler")
 
 

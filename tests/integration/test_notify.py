@@ -1,5 +1,6 @@
 """Who hears of a task that failed: real servers of HTTP and mail, told by Airflow's callbacks."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_one_that_cannot_be_told_stops_no_other(
     failing()
     assert len(web.bodies) == 1
     said = caplog.text + capsys.readouterr().out
-    assert "the connection gone was not told of this failure" in said
+    assert "the connection gone was not told of this" in said
     assert "it does not answer (ConnectError)" in said
     assert "there is no Airflow connection missing; make it in Airflow" in said
     assert "is of type 'spark'; name one of type http, https, slackwebhook, smtp" in said
@@ -168,7 +169,7 @@ def test_one_that_cannot_be_told_stops_no_other(
     web.status = 500
     failing()
     said = caplog.text + capsys.readouterr().out
-    assert "the connection good was not told of this failure" in said and "answered 500" in said
+    assert "the connection good was not told of this" in said and "answered 500" in said
 
 
 def test_nobody_is_told_of_what_went_well(
@@ -242,6 +243,37 @@ def test_check_tells_what_it_sees(monkeypatch: pytest.MonkeyPatch, web: HttpServ
     assert SECRET not in fact
 
 
+def test_a_late_run(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the triggerer tells of a run whose deadline is over. A name is no path of an address."""
+    from semel.airflow.notify import tell_of_late_run
+
+    hook(monkeypatch, web)
+    run = {
+        "dag_id": "events", "dag_run_id": "by hand/1", "state": "queued",
+        "data_interval_start": "2013-01-01T00:00:00Z",
+        "data_interval_end": "2013-01-02T00:00:00Z",
+    }  # fmt: skip
+    for by_interval in (True, False):
+        context = {"dag_run": run, "deadline": {}}
+        asyncio.run(tell_of_late_run("events", ["gone", "hook"], "2 hours", by_interval, context))
+    day, none = [body for _, _, body in web.bodies]
+    assert day["title"] == "semel: events: a run is not finished after 2 hours"
+    assert day["error"] == "the run is queued, 2 hours after it was queued\nnext: look at its tasks"
+    assert (day["interval"], none["interval"]) == ("2013-01-01", "")
+    assert day["log"].endswith("/dags/events/runs/by%20hand%2F1")
+
+
+@pytest.mark.parametrize(("deadline", "notify", "why"), [
+    ("2 hours", [], "deadline: has no meaning without notify"),
+    ("0 s", ["ops"], "deadline: must be longer than nothing"),
+    ("soon", ["ops"], "deadline: "),
+])  # fmt: skip
+def test_a_wrong_deadline(deadline: str, notify: list[str], why: str, bench: Workbench) -> None:
+    """It is refused with file, line and key."""
+    with pytest.raises(SpecError, match=rf"yaml:\d+: {why}"):
+        bench.spec(notify=notify, deadline=deadline)
+
+
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
@@ -264,4 +296,4 @@ def test_a_batch_stays_the_one_that_was_planned(bench: Workbench, ledger: Ledger
     before = bench.spec()
     bench.write("in/a.jsonl", events(0, 3))
     committed(ledger, before, KEY)
-    assert bench.spec(notify=["hook"]).digest() == before.digest()
+    assert bench.spec(notify=["hook"], deadline="2 hours").digest() == before.digest()

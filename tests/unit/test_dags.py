@@ -1,5 +1,6 @@
 """The DAGs: parsed and serialized as Airflow's DAG processor does it, without a database."""
 
+import json
 import sys
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -82,6 +83,21 @@ def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
     assert "is_paused_upon_creation" not in found["dags"]["days"]
     assert found["dags"]["clicks"]["timetable"]["__type"].endswith("NullTimetable")
     assert found["dags"]["clicks"]["is_paused_upon_creation"] is False
+
+
+def test_a_deadline_is_airflows(found: dict[str, Any], tmp_path: Path) -> None:
+    """`deadline` becomes an alert of Airflow's, from when a run is queued on; without, there is
+    none.
+    """
+    assert not found["dags"]["clicks"].get("deadline")
+    with write(tmp_path, "clicks").open("a") as file:
+        file.write("notify: [ops]\ndeadline: 2 hours\n")
+    parsed_ = parsed(tmp_path)
+    assert parsed_["errors"] == {}
+    [alert] = parsed_["dags"]["clicks"]["deadline"]
+    told = json.dumps(alert)
+    assert "DagRunQueuedAtDeadline" in told and "7200" in told
+    assert "semel.airflow.notify.tell_of_late_run" in told and '"connections": ["ops"]' in told
 
 
 def test_the_form_asks_for_an_interval_where_airflow_does_not(found: dict[str, Any]) -> None:

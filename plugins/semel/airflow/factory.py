@@ -9,12 +9,15 @@ from pathlib import Path
 
 from airflow.sdk import (
     DAG,
+    AsyncCallback,
     CronDataIntervalTimetable,
+    DeadlineAlert,
+    DeadlineReference,
     chain,
     get_parsing_context,
 )
 
-from semel.airflow import assets, describe, intervals, surroundings
+from semel.airflow import assets, describe, intervals, notify, surroundings
 from semel.airflow.operators import (
     CollectOperator,
     CommitOperator,
@@ -24,6 +27,8 @@ from semel.airflow.operators import (
 )
 from semel.errors import SpecError
 from semel.spec import pipeline
+from semel.spec.durations import format_duration
+from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
 from semel.spec.yaml import declared_name
 
@@ -106,6 +111,7 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         # What has no schedule runs only when somebody asks, and then at once.
         is_paused_upon_creation=None if spec.schedule else False,
         params=intervals.form(spec),
+        deadline=_deadline(spec),
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,
     )
@@ -117,6 +123,22 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         FinalizeOperator(task_id="finalize", **where),
     )
     return dag
+
+
+def _deadline(spec: Spec) -> DeadlineAlert | None:
+    if spec.deadline is None:
+        return None
+    told = {
+        "pipeline": spec.name,
+        "connections": list(spec.notify),
+        "after": format_duration(spec.deadline),
+        "by_interval": spec.source.select is Select.INTERVAL,
+    }
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=spec.deadline,
+        callback=AsyncCallback(notify.tell_of_late_run, told),
+    )
 
 
 def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:

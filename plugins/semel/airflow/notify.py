@@ -1,20 +1,26 @@
-"""Who hears of a task that failed: the Airflow connections that a pipeline's `notify` names.
+"""Who hears of a task that failed, and of a run that is late: the Airflow connections that a
+pipeline's `notify` names.
 
 How it works: each of semel's tasks has `OnFailure` among its failure callbacks, which Airflow calls
-once there are no retries left. A connection's type says how it is told: by the notifier of that
-type's provider, or, for http, by a POST of our own.
+once there are no retries left; the DAG of a pipeline with a `deadline` has an alert of Airflow's.
+A connection's type says how it is told: by the notifier of that type's provider, or, for http, by a
+POST of our own.
 What it does not do: fail anything. Whoever cannot be told is an error in the task's log.
 """
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from airflow.configuration import conf
 from airflow.sdk import BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from asgiref.sync import sync_to_async
 
 from semel import limits, settings, summary
 from semel.airflow import intervals, surroundings
@@ -26,8 +32,10 @@ from semel.spec.pipeline import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What is told of a failed task. `interval`: as people say it, empty without one."""
+    """What is told. `interval`: as people say it, empty without one. `task`: empty of a whole run.
+    """
 
+    title: str
     pipeline: str
     dag: str
     task: str
@@ -37,10 +45,6 @@ class Message:
     log: str
 
     @property
-    def title(self) -> str:
-        return f"semel: {self.pipeline}: {self.task} failed"
-
-    @property
     def text(self) -> str:
         """All of it, in lines."""
         about = [f"run: {self.run}", *([f"interval: {self.interval}"] if self.interval else [])]
@@ -48,9 +52,10 @@ class Message:
 
     @classmethod
     def of(cls, context: Mapping[str, Any], spec: Spec) -> "Message":
-        """The message about the task of a context."""
+        """The message about the failed task of a context."""
         ti = context["ti"]
         return cls(
+            title=f"semel: {spec.name}: {ti.task_id} failed",
             pipeline=spec.name,
             dag=ti.dag_id,
             task=ti.task_id,
@@ -77,16 +82,45 @@ class OnFailure(BaseNotifier):
         except SemelError as error:
             self.log.error("nobody is told of this failure: %s", error)
             return
-        for name in spec.notify:
-            try:
-                _teller(name)(Message.of(context, spec))
-            except Exception as error:  # The next connection is to be told all the same.
-                self.log.error(
-                    "the connection %s was not told of this failure: %s: %s",
-                    name, type(error).__name__, error,
-                )  # fmt: skip
-            else:
-                self.log.info("told the connection %s of this failure", name)
+        tell_all(spec.notify, Message.of(context, spec), self.log)
+
+
+async def tell_of_late_run(
+    pipeline: str, connections: list[str], after: str, by_interval: bool, context: dict[str, Any]
+) -> None:
+    """Tell these connections that a run is not finished: Airflow calls it in the triggerer, once
+    the deadline is over.
+    """
+    run = context["dag_run"]
+    name, dag = run["dag_run_id"], run["dag_id"]
+    ends = [run.get("data_interval_start"), run.get("data_interval_end")]
+    between = [datetime.fromisoformat(end) for end in ends if end and by_interval]
+    above = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    message = Message(
+        title=f"semel: {pipeline}: a run is not finished after {after}",
+        pipeline=pipeline,
+        dag=dag,
+        task="",
+        run=name,
+        interval=summary.interval(*between) if len(between) == 2 else "",
+        error=f"the run is {run['state']}, {after} after it was queued\nnext: look at its tasks",
+        log=f"{above}/dags/{dag}/runs/{quote(name, safe='')}",
+    )
+    # In a thread, from which Airflow's connections can be asked for, and which may wait.
+    await sync_to_async(tell_all)(connections, message, logging.getLogger(__name__))
+
+
+def tell_all(names: Sequence[str], message: Message, log: logging.Logger) -> None:
+    """Tell each of these connections; who cannot be told is an error in the log."""
+    for name in names:
+        try:
+            _teller(name)(message)
+        except Exception as error:  # The next connection is to be told all the same.
+            log.error(
+                "the connection %s was not told of this: %s: %s", name, type(error).__name__, error
+            )
+        else:
+            log.info("told the connection %s of this", name)
 
 
 def troubles(names: tuple[str, ...]) -> Iterator[str]:
@@ -185,7 +219,7 @@ def _post(connection: Connection) -> Tell:
     user = (connection.login, connection.password or "") if connection.login else None
 
     def tell(message: Message) -> None:
-        body = {**asdict(message), "title": message.title, "text": message.text}
+        body = {**asdict(message), "text": message.text}
         try:
             reply = httpx.post(
                 url, json=body, headers=headers, auth=user, timeout=limits.NOTIFY_SECONDS

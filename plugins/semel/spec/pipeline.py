@@ -26,6 +26,7 @@ from semel.spec.parts import (
     RESERVED_NAME,
     REST_COLUMN,
     Dedup,
+    Duration,
     FilesSource,
     Late,
     Limits,
@@ -72,6 +73,8 @@ class Spec(Model):
     """DAG runs of this pipeline at the same time."""
     notify: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], ...] = ()
     """Airflow connections that are told of each task that failed."""
+    deadline: Duration | None = None
+    """They are also told of a run that is not finished this long after it was queued."""
 
     @field_validator("name")
     @classmethod
@@ -121,6 +124,10 @@ class Spec(Model):
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
         if name := twice(self.notify):
             yield ("notify",), f"names {name!r} twice"
+        if self.deadline is not None and not self.notify:
+            yield ("deadline",), "has no meaning without notify: nobody would hear of it"
+        if self.deadline is not None and not self.deadline:
+            yield ("deadline",), "must be longer than nothing"
         if not self.record_id and self.dedup != Dedup():
             yield ("dedup",), "has no meaning without record_id: positions never repeat"
         if self.dedup.scope is Scope.BUCKET and self.record_time is None:
