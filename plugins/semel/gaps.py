@@ -8,7 +8,7 @@ from enum import StrEnum
 from semel import limits
 from semel.batch import Pipeline
 from semel.errors import RetryableError
-from semel.ledger import Ledger, pipelines, rows
+from semel.ledger import Ledger, Row, pipelines, rows
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -31,7 +31,8 @@ class State(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
-    it again. `day`: with `select: interval`, the day (UTC) that what is unclaimed belongs to.
+    it again. `interval`: its batch's. `day`: with `select: interval`, the day (UTC) that what is
+    unclaimed belongs to.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Gap:
     batch_id: int | None = None
     request_key: str | None = None
     silent: bool = False
+    interval: tuple[datetime, datetime] | None = None
     day: date | None = None
 
     @property
@@ -51,7 +53,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Positions [start, end) of a file, or the like, that a person called lost."""
+    """Positions [start, end) of a file, or the like, that were accepted as lost."""
 
     name: str
     start: int
@@ -87,7 +89,7 @@ class Gaps:
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
     """List the gaps of a pipeline, in the order of paths and positions.
 
-    RetryableError: the ledger did not answer, or files are moved faster than they are looked at.
+    RetryableError: the ledger did not answer, or files are moved faster than they are read.
     """
     return gaps_beside(ledger, spec)[0]
 
@@ -120,7 +122,7 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
         for offer in seen.matched.offers
         for gap in _of(offer, seen.free)
     ]
-    found += [Gap(**{**r, "state": State(r["state"])}) for r in held]
+    found += map(_held, held)
     found.sort(key=lambda gap: (gap.name, gap.start))
     answer = Gaps(
         pipeline=spec.name,
@@ -129,6 +131,13 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
         losses=tuple(Loss(**r) for r in losses),
     )
     return answer, seen.shown.found
+
+
+def _held(claim: Row) -> Gap:
+    """What an open batch has claimed."""
+    values = {**claim, "state": State(claim["state"])}
+    start, end = values.pop("interval_start"), values.pop("interval_end")
+    return Gap(**values, interval=(start, end) if start else None)
 
 
 def _dated(gap: Gap, when: datetime | None) -> Gap:

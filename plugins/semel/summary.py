@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.batch import Batch, BatchStatus, Counts, Ignored, run_of
+from semel.cells import moment
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.adopt import Adopted
@@ -143,6 +144,14 @@ def backfill_of_days(name: str, days: Iterable[date]) -> str:
 def run_of_days(name: str, days: Iterable[date]) -> str:
     """The same without Airflow."""
     return f"semel run {name} --interval {min(days)} {max(days) + timedelta(days=1)}"
+
+
+def resumes(name: str, request_key: str, between: tuple[datetime, datetime] | None) -> str:
+    """What goes on with the batch of a request whose run is gone."""
+    from semel.sources import quoted
+
+    interval = " ".join(["", "--interval", *map(moment, between)]) if between else ""
+    return f"next: semel run {name} --request {quoted(request_key)}{interval}"
 
 
 def _span(days: Iterable[date]) -> str:

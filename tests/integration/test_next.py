@@ -3,22 +3,25 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fix_account import advised, committed, ids, settled
+from fix_account import advised, committed, ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import database, lose
 from semel.airflow import told
 from semel.cli import main
+from semel.commit import commit
 from semel.errors import SemelError, UnavailableError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.spark import check
 from semel.spec.pipeline import Spec
+from semel.stage import stage
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
 NUMBERS = {"schema": {"id": "string", "n": "boolean"}}
@@ -256,7 +259,6 @@ def said(error_of: Callable[[], object], spec: Spec, task: str, batch: int) -> l
 def test_a_task_of_an_abandoned_batch(shell: Shell) -> None:
     """Its run is cleared whole: the same request plans its batch anew, and is finalized."""
     from semel.abandon import abandon
-    from semel.stage import stage
 
     spec = shell.bench.spec()
     shell.bench.write("in/a.jsonl", events(0, 8))
@@ -275,3 +277,37 @@ def test_a_task_without_a_ledger(shell: Shell) -> None:
     away = Ledger("postgresql://nobody@127.0.0.1:1/none")
     lines = said(lambda: plan(away, spec, "r1"), spec, "plan", None)
     assert lines[-1] == "next: semel check events"
+
+
+SILENT = "UPDATE semel.batch SET seen_at = now() - interval '2 hours'"
+
+
+@pytest.mark.parametrize("source", [{}, DAYS])
+@pytest.mark.parametrize("state", ["planned", "committed"])
+def test_a_batch_whose_run_is_gone(shell: Shell, source: dict, state: str) -> None:
+    """gaps names what goes on with it, by its own request and interval; then all is finalized."""
+    spec = shell.bench.spec(source=source)
+    shell.bench.write("in/2026-01-03.jsonl", events(0, 8))
+    day = (datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC))
+    key = "airflow:events:it's gone"
+    batch = plan(shell.ledger, spec, key, day).batch.batch_id
+    if state == "committed":
+        stage(shell.ledger, spec, batch, LocalEngine(), quiet)
+        commit(shell.ledger, spec, batch, lambda: None, quiet)
+    with shell.ledger.transaction() as connection:
+        connection.exec_driver_sql(SILENT)
+        if state == "committed":
+            connection.exec_driver_sql(SILENT.replace("seen_at", "committed_at"))
+    *_, step = shell.runs("semel gaps events", code=1).splitlines()
+    shell.runs(step.removeprefix("next: "))
+    shell.runs("semel gaps events")
+    assert settled(spec).ids == ids(0, 8)
+
+
+def test_what_has_arrived_and_is_in_no_batch(shell: Shell) -> None:
+    """gaps names the run that takes it."""
+    shell.bench.spec()
+    shell.bench.write("in/a.jsonl", events(0, 8))
+    *_, step = shell.runs("semel gaps events", code=1).splitlines()
+    shell.runs(step.removeprefix("next: "))
+    shell.runs("semel gaps events")

@@ -11,6 +11,7 @@ from semel import limits
 from semel.cli import output
 
 if TYPE_CHECKING:
+    from semel.gaps import Gaps
     from semel.spec.pipeline import Spec
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
@@ -134,7 +135,6 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     from semel.cli.connect import open_ledger
     from semel.gaps import gaps as look_for
     from semel.spec import pipeline as pipelines
-    from semel.summary import takes
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
@@ -143,7 +143,7 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     def render() -> None:
         for gap in found.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
-            silent = ", which gives no sign of life: run it again" if gap.silent else ""
+            silent = ", which gives no sign of life" if gap.silent else ""
             print(f"{gap.state}{holder}{silent}: {gap.name!r} bytes {gap.start} to {gap.end}")
         for refusal in found.refusals:
             print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
@@ -154,15 +154,32 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
             )
         if not found.gaps and not found.refusals:
             print(f"{pipeline}: all that the source holds is finalized")
-        late = {gap.day for gap in found.gaps if gap.day}
-        if lines := takes(spec.name, spec.schedule, late):
-            if spec.schedule:
-                print(_LATE)
-            print("\n".join(lines))
+        for line in _takes(spec, found):
+            print(line)
 
     output.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
     if found.idle:
         raise typer.Exit(1)
+
+
+def _takes(spec: "Spec", found: "Gaps") -> list[str]:
+    """What takes each gap that nobody is working on."""
+    from semel.gaps import State
+    from semel.summary import resumes, takes
+
+    silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
+    lines = [
+        f"next: semel collect {spec.name}"
+        if gap.state is State.COMMITTED
+        else resumes(spec.name, gap.request_key, gap.interval)
+        for gap in silent.values()
+    ]
+    late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
+    lines += [_LATE, *late] if late and spec.schedule else late
+    unclaimed = any(gap.state is State.UNCLAIMED for gap in found.gaps)
+    if unclaimed and spec.source.select == "arrival":
+        lines.append(f"next: semel run {spec.name}")
+    return lines
 
 
 _LATE = (
