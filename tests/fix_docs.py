@@ -20,8 +20,8 @@ FILLED = {
 def commands(page: Path) -> Iterator[str]:
     """What a page tells to type: in backticks, or in a block of a shell."""
     text = page.read_text(encoding="utf-8")
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M)
-    blocks = [block for language, block in fenced if language in ("", "sh", "bash", "console")]
+    fenced = re.findall(r"```(\w*)\n(.*?)```", text, re.S)
+    blocks = [block for kind, block in fenced if kind in ("", "sh", "bash", "console")]
     lines = (line.split("  #")[0].removeprefix("$ ") for b in blocks for line in b.splitlines())
     yield from (line.strip() for line in lines if line.removeprefix("$ ").startswith("semel "))
     prose = re.sub(r"```.*?```", "", text, flags=re.S)

@@ -163,6 +163,9 @@ def collect(
         for name, error in failed:
             next = error.next_step(_collecting(name))
             output.fail(error, f"collect of {name} failed: {error}", next, as_json=False)
+        for one in done:
+            if one.damaged:  # Its lines say what to restore.
+                print(f"next: semel collect {one.pipeline}")
         if not done and not failed:
             print("there is nothing to collect")
 
