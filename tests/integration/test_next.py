@@ -311,3 +311,14 @@ def test_what_has_arrived_and_is_in_no_batch(shell: Shell) -> None:
     *_, step = shell.runs("semel gaps events", code=1).splitlines()
     shell.runs(step.removeprefix("next: "))
     shell.runs("semel gaps events")
+
+
+def test_an_audit_that_fails(shell: Shell) -> None:
+    """It names a batch that is broken, to look at."""
+    spec = shell.bench.spec()
+    shell.bench.write("in/a.jsonl", events(0, 8))
+    shell.runs("semel run events")
+    next(spec.sink_path().rglob("events-*.parquet")).unlink()
+    *_, step = shell.runs("semel audit events", code=1).splitlines()
+    assert step == "next: semel show 1"
+    assert "file: data" in shell.runs(step.removeprefix("next: "))

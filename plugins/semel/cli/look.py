@@ -66,6 +66,10 @@ def audit(
             f"{verdict.proved_by}"
         )
         output.result.print(text, markup=False)
+        if not verdict.ok:
+            broken = [one.batch for check in verdict.checks for one in check.offenders if one.batch]
+            step = f"semel show {min(broken)}" if broken else f"semel batches {pipeline}"
+            print(f"next: {step}")
 
     output.emit(verdict.to_json(), as_json=as_json, render=render)
     if not verdict.ok:
