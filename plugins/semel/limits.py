@@ -332,6 +332,9 @@ PAGE_CATALOG_BATCHES = 5_000
 PAGE_ID_CHARS_MAX = 16_384
 """Characters of an id that the page looks for: an address has room for more, an id seldom."""
 
+PAGE_BACKFILL_DAYS_MAX = 366
+"""Days of a backfill from the page: one that asks for more is made in Airflow's own dialog."""
+
 PAGE_CONFIRM_SECONDS = 900
 """How long a confirmation page may be confirmed: to read it, and ask somebody."""
 

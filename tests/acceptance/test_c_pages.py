@@ -65,6 +65,70 @@ def test_a_person_sees_which_days_are_complete(
         )
 
 
+PAGES = {
+    "pipelines": "",
+    "days": f"dags/{VISITS}",
+    "refused": f"dags/{VISITS}/refused",
+    "find": f"dags/{VISITS}/find?id=e000010",
+    "catalog": f"dags/{VISITS}/catalog",
+    "no run": f"dags/{VISITS}/runs/none",
+}
+"""Each page that only shows, below /semel/, but for that of a batch."""
+
+
+def test_a_backfill_is_made_from_the_page(
+    stack: Stack, week: str, browser: Browser  # noqa: F811
+) -> None:
+    """In Airflow's tab: the day's link leads to what a backfill would do, its button makes it."""
+    del week
+    with window(browser) as context:
+        log_in(context, stack)
+        page = context.new_page()
+        page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
+        frame = page.frame_locator("iframe")
+        frame.locator("input[name=from]").fill("2026-11-01")
+        frame.locator("input[name=to]").fill("2026-11-07")
+        frame.get_by_role("button", name="Show").click()
+        frame.locator("#d20261104").get_by_role("link", name="backfill").click()
+        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: backfill 2026-11-04")
+        expect(frame.locator("main")).to_contain_text("1 run, of the logical date 2026-11-04")
+        frame.get_by_role("button", name="Backfill").click()
+        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill is made")
+        [made] = stack.airflow.call("GET", f"backfills?dag_id={VISITS}")["backfills"]
+        stack.airflow.call("PUT", f"backfills/{made['id']}/cancel")
+        assert made["from_date"] == "2026-11-04T00:00:00Z"
+        assert made["reprocess_behavior"] == "completed"
+        # A link to Airflow's own pages opens within the tab: its frame lets none out.
+        page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
+        frame.get_by_role("link", name="DAG in Airflow").click()
+        expect(frame.get_by_text(VISITS).first).to_be_visible()
+
+
+def test_a_file_is_accepted_on_the_page(
+    stack: Stack, week: str, browser: Browser  # noqa: F811
+) -> None:
+    """A file that was written anew: from its reason to what accepting it does, to accepted, and the
+    next run reads it.
+    """
+    del week
+    path = stack.write("visits/visits-2026-11-02.jsonl", events(500, 505))
+    with window(browser) as context:
+        log_in(context, stack)
+        page = context.new_page()
+        page.goto(f"{stack.airflow.url}/semel/dags/{VISITS}/refused")
+        keep(page, "refused")
+        section = page.locator("section", has_text=path.name)
+        section.get_by_role("button", name="What would this do?").click()
+        expect(page.get_by_role("listitem").first).to_contain_text("new generation")
+        keep(page, "accept")
+        page.get_by_role("button", name="Accept the file").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("visits: the file is accepted")
+        page.get_by_role("link", name="The refused files").click()
+        expect(page.get_by_text("No file is refused")).to_be_visible()
+        code, _, said = stack.call("run", VISITS, "--interval", "2026-11-02", "2026-11-03")
+        assert code == 0, said
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 600])
 def test_the_pages_fit_and_can_be_read(
@@ -74,7 +138,12 @@ def test_the_pages_fit_and_can_be_read(
     with window(browser, width=width, scheme=scheme) as context:
         log_in(context, stack)
         page = context.new_page()
-        for name, path in {"pipelines": "", "days": f"dags/{VISITS}"}.items():
+        [[batch]] = stack.query(
+            "SELECT max(batch_id) FROM semel.batch AS b JOIN semel.pipeline AS p "
+            "USING (pipeline_id) WHERE p.name = %s", VISITS
+        )  # fmt: skip
+        pages = PAGES | {"batch": f"dags/{VISITS}/batches/{batch}"}
+        for name, path in pages.items():
             page.goto(f"{stack.airflow.url}/semel/{path}")
             keep(page, f"{name}-{scheme}-{width}")
             over = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

@@ -251,3 +251,21 @@ def test_a_batch_that_somebody_began_is_not_abandoned_unseen(
     asked = pages.get(where)
     assert "An attempt is at work on it" in asked.text
     assert pages.send(where, {"token": token_of(asked)}).status == 200
+
+
+def test_who_may_not_trigger_makes_no_backfill(pages: Pages, bench: Workbench) -> None:
+    """The page of a backfill asks for Airflow's own right, and for a form that it signed."""
+    bench.spec(source={"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"})
+    where = "/semel/dags/events/backfill"
+    asked = f"{where}?from=2026-11-01T00:00:00Z&to=2026-11-02T00:00:00Z"
+    assert pages.get(asked, None).status == 401
+    assert pages.get(asked, "viewer").status == 403
+    assert pages.get(asked).status == 404  # Airflow has read no file of this DAG.
+    for wrong in ("from=2026-11-02&to=2026-11-01", "from=x&to=y", "from=2000-01-01&to=2026-01-01"):
+        assert pages.get(f"{where}?{wrong}").status == 422, wrong
+    signed = ["admin", "events", "backfill", {"from": "2026-11-01", "to": "2026-11-02"}]
+    form = {"token": URLSafeTimedSerializer(SECRET, salt="semel-page").dumps(signed)}
+    assert pages.send(where, form, "viewer").status == 403
+    assert pages.send(where, form, "second").status == 403
+    assert pages.send(where, {}).status == 403
+    assert pages.send(where, form, headers={"origin": "http://evil.example"}).status == 403

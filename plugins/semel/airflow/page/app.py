@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import cells, limits
-from semel.airflow.page import catalog, decide, find, shown
+from semel.airflow.page import backfill, catalog, decide, find, shown
 from semel.airflow.page.common import (
     FOLDER,
     MaySee,
@@ -62,6 +62,7 @@ app = FastAPI(title="semel", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(decide.router)
 app.include_router(find.router)
 app.include_router(catalog.router)
+app.include_router(backfill.router)
 
 
 @app.middleware("http")
@@ -110,7 +111,12 @@ def _wrong(request: Request, error: RequestValidationError) -> HTMLResponse:  # 
 
 
 def _message(
-    request: Request, status: int, said: str, *, unknown: bool = False, next: str = ""
+    request: Request,
+    status: int,
+    said: str,
+    *,
+    unknown: bool = False,
+    next: str = "",
 ) -> HTMLResponse:
     title = "This cannot be shown" if request.method == "GET" else "This was not done"
     if unknown and request.method == "POST":
@@ -139,6 +145,7 @@ def pipelines(request: Request, user: GetUserDep) -> HTMLResponse:
 def days_of(
     request: Request,
     dag_id: str,
+    user: GetUserDep,
     since: Since = "",
     until: Until = "",
 ) -> HTMLResponse:
@@ -157,6 +164,7 @@ def days_of(
         declared=declared,
         paused=bool((dag := DagModel.get_dagmodel(dag_id)) and dag.is_paused),
         trouble=trouble,
+        runs=backfill.KNOWN and may(backfill.may_run, request, user),
         since=since,
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],

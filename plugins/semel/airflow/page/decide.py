@@ -3,12 +3,9 @@
 Each in two steps: a page that says what would be done, and its form, which does exactly that.
 """
 
-import json
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.log import Log
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
@@ -26,7 +23,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
-from semel.airflow.page.guard import Token, agreed, sign
+from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.errors import StateError
 from semel.spec.pipeline import Spec
 
@@ -119,7 +116,7 @@ def do_accept(
     wanted = agreed(request, token, user, dag_id, "accept")
     spec = _declared(dag_id)
     file, how = wanted["file"], wanted["how"]
-    _write_down(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
+    write_down(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
     if how == "lost":
         done: Any = accept.accept_loss(
             ledger(), spec, file, by=_name(user), agreed=wanted["digest"]
@@ -175,7 +172,7 @@ def do_abandon(
             f"batch {batch_id} has another attempt than was shown, or one got further, so nothing "
             "was done; look at it again"
         )
-    _write_down(user, dag_id, "semel_abandon", {"batch": batch_id})
+    write_down(user, dag_id, "semel_abandon", {"batch": batch_id})
     reason = f"abandoned on semel's page by {_name(user)}"
     ranges = abandon(ledger(), batch_id, reason, silent_only=not wanted["alive"])
     if ranges is None:
@@ -216,18 +213,3 @@ def _foreseen(spec: Spec, file: str, how: How, start: int) -> Any:
 
 def _name(user: Any) -> str:
     return f"{user.get_name()} (Airflow)"
-
-
-def _write_down(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None:
-    """Into Airflow's audit log, before it is done."""
-    with create_session() as session:
-        name = user.get_name()
-        session.add(
-            Log(
-                event=event,
-                owner=name,
-                owner_display_name=name,
-                extra=json.dumps(what),
-                dag_id=dag_id,
-            )
-        )
