@@ -28,6 +28,7 @@ from semel.airflow.page.common import (
     may,
     may_edit,
     may_read,
+    own,
     page,
     sight,
     soon,
@@ -206,8 +207,7 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
     found = shown.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
     if found is None:
         return page(request, "norun.html", name=dag_id, run_id=run_id)
-    above = request.scope.get("root_path", "")
-    where = f"{above}/dags/{quote(dag_id, safe='')}/batches/{found}"
+    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{found}"
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 

@@ -6,6 +6,7 @@ Airflow's dialog for a backfill takes no values from an address (seen in 3.3.2):
 import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.datamodels.backfills import BackfillPostBody
@@ -16,10 +17,10 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from semel import limits
-from semel.airflow.page.common import page, spec_of
+from semel.airflow.page.common import own, page, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 
 router = APIRouter()
@@ -69,8 +70,8 @@ def ask_backfill(
 @router.post("/dags/{dag_id}/backfill", response_class=HTMLResponse, dependencies=[_MayRun])
 def do_backfill(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
-) -> HTMLResponse:
-    """Make the backfill that was shown."""
+) -> RedirectResponse:
+    """Make the backfill that was shown. To reload where this leads makes no other one."""
     wanted = agreed(request, token, user, dag_id, "backfill")
     write_down(user, dag_id, "semel_backfill", wanted)
     with create_session() as session:
@@ -80,6 +81,15 @@ def do_backfill(
             )
         )
         number = made.id
+    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/backfill/{number}"
+    return RedirectResponse(where, status_code=303)
+
+
+@router.get(
+    "/dags/{dag_id}/backfill/{number}", response_class=HTMLResponse, dependencies=[_MayRun]
+)
+def backfilled(request: Request, dag_id: str, number: int) -> HTMLResponse:
+    """That it was made, and what comes next."""
     return page(request, "backfilled.html", name=dag_id, number=number)
 
 

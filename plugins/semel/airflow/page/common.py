@@ -94,9 +94,14 @@ def day(given: str) -> date | None:
         raise LimitError(f"{given} is not a day; write it as 2026-11-21") from error
 
 
+def own(request: Request) -> str:
+    """The path below which the pages lie, as a browser has it."""
+    return request.scope.get("root_path", "")
+
+
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of a template."""
-    above = request.scope.get("root_path", "").removesuffix(PREFIX)
+    above = own(request).removesuffix(PREFIX)
     values = {"name": None, **values}
     html = _templates().get_template(template).render(
         above=above, own=above + PREFIX, now=datetime.now(UTC), **values
