@@ -1,6 +1,7 @@
 """semel's pages in Airflow's UI, in a real browser on the live stack."""
 
 import re
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -127,6 +128,27 @@ def test_a_file_is_accepted_on_the_page(
         expect(page.get_by_text("No file is refused")).to_be_visible()
         code, _, said = stack.call("run", VISITS, "--interval", "2026-11-02", "2026-11-03")
         assert code == 0, said
+
+
+def test_a_run_leads_to_its_batch_in_airflow(
+    stack: Stack, browser: Browser  # noqa: F811
+) -> None:
+    """By the buttons that Airflow's API tells of each task, and by a tab of the run."""
+    stack.write("shop/pages.jsonl", events(9_000, 9_003))
+    run = stack.airflow.run("shop")
+    tasks = f"/api/v2/dags/shop/dagRuns/{quote(run, safe='')}/taskInstances"
+    found = stack.airflow.call("GET", f"{tasks}/finalize/links")["extra_links"]
+    assert list(found) == ["Batch", "Output", "Dead letters", "Operations"]
+    with window(browser) as context:
+        log_in(context, stack)
+        page = context.new_page()
+        title = re.compile(r"Batch \d+ of shop: finalized")
+        page.goto(f"{stack.airflow.url}{found['Output']}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        page.goto(f"{stack.airflow.url}/dags/shop/runs/{quote(run, safe='')}")
+        page.get_by_role("link", name="Batch", exact=True).click()
+        expect(page.frame_locator("iframe").get_by_role("heading", level=1)).to_have_text(title)
+        keep(page, "airflow-run")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
