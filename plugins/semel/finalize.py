@@ -298,7 +298,7 @@ def _mark(marker: Path, content: dict[str, Any]) -> None:
         there = json.loads(marker.read_bytes())
         if any(there[key] != content[key] for key in ("batch_id", "fence", "files", "counts")):
             raise CorruptionError(
-                f"the marker {marker} says something else than the ledger; nothing was touched. "
+                f"the marker {marker} does not match the ledger; nothing was touched. "
                 "Compare it with what the ledger has, and restore the right one",
                 next=f"semel show {batch_id}",
             ) from None

@@ -128,7 +128,7 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds
         )
     except pa.ArrowException as error:
         raise TerminalError(
-            f"{sink}: its batches have columns that do not go together ({error}); read them apart, "
+            f"{sink}: its batches have columns that are not compatible ({error}); read them apart, "
             "by the files of `semel.reader.markers`"
         ) from error
     groups: dict[tuple[str, tuple[str, ...]], list[Marker]] = {}
@@ -204,7 +204,7 @@ def read_marker(path: Path, sink: Path | None) -> Marker:
         unknown = ["replaces", *(["sink"] if plain["format"] < _FORMAT_OF_ROOTS else [])]
         for key in unknown:
             if key in plain:
-                raise ValueError(f"its {key} is {plain[key]!r}, which this semel cannot follow")
+                raise ValueError(f"its {key} is {plain[key]!r}, unknown to this version of semel")
         return _marker(path, sink, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)

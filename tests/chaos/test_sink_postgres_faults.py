@@ -198,12 +198,12 @@ def test_what_is_published_is_durable(warehouse: Warehouse) -> None:
 
 
 def test_a_standby(warehouse: Warehouse) -> None:
-    """What takes no writes just now is asked again later: nothing is lost."""
+    """What accepts no writes now is asked again later: nothing is lost."""
     sink, won = warehouse.sink(), warehouse.won(flights(10))
     name = sa.make_url(warehouse.dsn).database
     warehouse.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     for ask in (lambda: sink.examine(won.schema), lambda: sink.publish(won, won.files)):
-        with pytest.raises(UnavailableError, match="takes no writes just now"):
+        with pytest.raises(UnavailableError, match="accepts no writes now"):
             ask()
     reset = f"ALTER DATABASE {name} RESET default_transaction_read_only"
     warehouse.run(f"BEGIN READ WRITE; {reset}; COMMIT")

@@ -25,7 +25,7 @@ from test_bad_records import run
 BAD = [b'{"id":"x","n":"N/A"}', b'{"id":"y"', b'{"id":"z\xe9","n":1}', b'{"n":1}']
 SAID = {
     "type_mismatch": 'n: expected a whole number, found "N/A"',
-    "malformed": 'not JSON: cut off behind {"id":"y"',
+    "malformed": 'not JSON: cut off after {"id":"y"',
     "encoding": "expected text in UTF-8, found the byte 0xe9 at byte 8 of the record",
     "id_missing": "id: expected a value, as it is part of record_id; found nothing",
 }
@@ -154,7 +154,7 @@ def test_letters_on_the_command_line(
     assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
     words = out[8].removeprefix("next: semel letters events ").split()
     assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
-    assert "there are malformed, " in json.loads(said("--reason", "x", "--json", code=2))["message"]
+    assert "the reasons are malformed, " in json.loads(said("--reason", "x", "--json", code=2))["message"]
     assert "no dead letters (late)" in said("--reason", "late")
 
 

@@ -28,7 +28,7 @@ NESTED = pa.schema(
     ]
 )
 WHOLE, NUMBER = "a whole number", "a number"
-DECIMAL = "a number of at most 6 digits, 2 of them behind the point"
+DECIMAL = "a number of at most 6 digits, 2 of them after the point"
 TIME, DATE = "a time such as 2026-01-01T00:00:00Z", "a date such as 2026-01-31"
 DIGITS = "a number of so many digits"
 OBJECT, LIST, BASE64 = "an object {...}", "a list [...]", "base64 with its padding"
@@ -116,8 +116,8 @@ def test_words_of_csv(column: str, value: str, expected: str, found: str) -> Non
         ('{"i":1,"i":1}', 'the key "i" is there twice'),
         ("[1]", "expected a JSON object {...}, found [1]"),
         ("hello", "expected a JSON object {...}, found hello"),
-        ('{"i":1}{"i":2}', 'expected one JSON object, found more behind it: {"i":2}'),
-        ('{"i":1', 'not JSON: cut off behind {"i":1'),
+        ('{"i":1}{"i":2}', 'expected one JSON object, found more after it: {"i":2}'),
+        ('{"i":1', 'not JSON: cut off after {"i":1'),
         ('{"i":01}', "not JSON at byte 6 of the record (invalid number): 1}"),
         ('{"s":"a\tb"}', 'not JSON at byte 7 of the record (invalid character): \\tb"}'),
     ],

@@ -197,7 +197,7 @@ class PlanOperator(VerbOperator, SkipMixin):
 
         from semel import limits
 
-        self.log.info(f"waiting since {since:%F %H:%M} UTC; it looks again in a minute")
+        self.log.info(f"waiting since {since:%F %H:%M} UTC; it checks again in a minute")
         self.defer(
             trigger=TimeDeltaTrigger(timedelta(seconds=limits.LOOK_AGAIN_SECONDS)),
             method_name="resume",

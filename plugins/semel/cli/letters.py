@@ -39,7 +39,7 @@ def letters(
 
     spec = pipelines.find(pipeline)
     if reason is not None and reason not in KNOWN:
-        raise typer.BadParameter(f"{reason!r} is no reason; there are {', '.join(KNOWN)}")
+        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(KNOWN)}")
     found = look_for(spec, batch_id=batch, reason=reason, count=count)
 
     def render() -> None:

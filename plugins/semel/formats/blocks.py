@@ -193,7 +193,7 @@ class _Window:
 
     def _damaged(self, error: Exception) -> SourceError:
         return SourceError(
-            f"{_name(self.file)}: the compressed stream is damaged or cut off behind byte "
+            f"{_name(self.file)}: the compressed stream is damaged or cut off after byte "
             f"{self.position} of its content ({error}); replace the file"
         )
 

@@ -142,10 +142,10 @@ def no_json(text: bytes, message: str) -> str:
     what, _, place = message.rpartition(" (byte ")
     if not what:
         last = text[-limits.RECORD_SHOWN_BYTES :].decode(errors="replace")
-        return f"not JSON: cut off behind {words.shown(last[-limits.FOUND_CHARS_MAX :])}"
+        return f"not JSON: cut off after {words.shown(last[-limits.FOUND_CHARS_MAX :])}"
     what, at = what.removeprefix("JSON is malformed: "), int(place[:-1])
     if what.startswith("trailing characters"):
-        return f"expected one JSON object, found more behind it: {_plain(text, at - 1)}"
+        return f"expected one JSON object, found more after it: {_plain(text, at - 1)}"
     return f"not JSON at byte {at} of the record ({what}): {_plain(text, at)}"
 
 

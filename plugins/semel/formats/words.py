@@ -67,7 +67,7 @@ def expected(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         if not kind.scale:
             return f"a whole number of at most {kind.precision} digits"
-        digits = f"{kind.precision} digits, {kind.scale} of them behind the point"
+        digits = f"{kind.precision} digits, {kind.scale} of them after the point"
         return f"a number of at most {digits}"
     if pa.types.is_timestamp(kind):
         return TIME

@@ -56,7 +56,7 @@ class Samples:
         if len(self.read) == len(self.named) and all(one.whole for one in self.read):
             return f"all of {files}, {size:,} bytes"
         some = "" if len(self.read) == len(self.named) else f"{len(self.read)} of "
-        return f"{size:,} bytes of {some}{files}: the beginning of each, and parts further behind"
+        return f"{size:,} bytes of {some}{files}: the beginning of each, and parts further on"
 
 
 def told(path: Path) -> str:

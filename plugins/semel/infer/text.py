@@ -47,7 +47,7 @@ def _text(made: Draft, tried: Trial, samples: Samples) -> str:
         f"# Drafted by `semel new` from {samples}.",
         f"# Of these, semel read {tried.records:,} records and quarantined {tried.quarantined:,}.",
         "# Every key is explained in docs/pipelines.md.",
-        "# The DAG has this name too. The catalog of record ids hangs on it: never change it.",
+        "# The DAG has this name too. The catalog of record ids depends on it: never change it.",
         f"name: {scalar(made.name)}",
     ]
     if "schedule" in document:

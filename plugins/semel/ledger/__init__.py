@@ -26,7 +26,7 @@ Row = sa.RowMapping
 _CONTENTION = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure)
 _AWAY = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections)
 _REFUSED = {
-    pg.ReadOnlySqlTransaction: "takes no writes just now: it is a standby, until it is promoted",
+    pg.ReadOnlySqlTransaction: "accepts no writes now: it is a standby, until it is promoted",
     pg.DiskFull: "has no room on its disk: make some",
 }
 """What a server that answers cannot do for a while."""

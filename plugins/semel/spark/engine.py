@@ -86,7 +86,7 @@ class SparkEngine:
             if found != value:
                 raise TerminalError(
                     f"this Spark was started with {key}={found}; semel needs {key}={value}, so "
-                    "that a lost executor fails the attempt in place of mixing two outcomes of a "
+                    "that a lost executor fails the attempt instead of mixing two outcomes of a "
                     "transform"
                 )
         session.conf.set(_ADAPTIVE, "false")

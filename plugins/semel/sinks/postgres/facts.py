@@ -134,7 +134,7 @@ def _key(
         make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
         problems.append(f"it has no unique index over {list(target.key)}; {make}")
     problems += [
-        f"its key column {name!r} takes unequal texts for equal ones; give it a deterministic "
+        f"its key column {name!r} treats different texts as equal; give it a deterministic "
         "collation"
         for name in target.key
         if name in columns and not columns[name]["deterministic"]
@@ -191,7 +191,7 @@ def _facts(column: dict[str, Any]) -> ColumnFacts:
 def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["read_only"]:
         raise UnavailableError(
-            f"{target.address} takes no writes just now: it is a standby, or read-only; run this "
+            f"{target.address} accepts no writes now: it is a standby, or read-only; run this "
             "again when it is promoted"
         )
     schema = _quoted(target.names[0])
@@ -222,8 +222,8 @@ def _of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
         if field.name in _OWN:
             problems.append(f"semel itself writes the column {field.name!r}; name yours otherwise")
         elif not 0 < len(field.name.encode()) <= NAME_BYTES_MAX or "\0" in field.name:
-            problems.append(f"the output's column {field.name!r} is no name in PostgreSQL (1 to "
-                            f"{NAME_BYTES_MAX} bytes); name it otherwise")  # fmt: skip
+            problems.append(f"the output's column {field.name!r} is not a valid name in PostgreSQL "
+                            f"(1 to {NAME_BYTES_MAX} bytes); name it otherwise")  # fmt: skip
         elif types.held(field.type) is None:
             problems.append(f"no column can hold the output's {field.name!r} ({field.type}); cast "
                             "it in the transform")  # fmt: skip
@@ -253,7 +253,7 @@ def _of_kind(server: dict[str, Any]) -> list[str]:
     if server["kind"] not in ("r", "p"):
         return ["it is no table (a view, or of another database); name a table"]
     if server["row_security"]:
-        return ["its row security counts for the user, and COPY does not go with it; give the "
+        return ["its row security counts for the user, which COPY does not support; give the "
                 "user BYPASSRLS, or name another table"]  # fmt: skip
     return []
 

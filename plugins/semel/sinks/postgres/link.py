@@ -124,7 +124,7 @@ def _meaning(
         )
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return UnavailableError(
-            f"{target.address} takes no writes just now: it is a standby, until it is promoted "
+            f"{target.address} accepts no writes now: it is a standby, until it is promoted "
             f"({said}); run this again"
         )
     if isinstance(error, pg.DiskFull):
@@ -140,7 +140,7 @@ def _meaning(
         return TerminalError(f"{target.address} refuses rows: {reason(error)}")
     if state[:2] in ("42", "0A"):
         return TerminalError(
-            f"{target.address} does not do what it is asked to ({said}); give the user of its "
+            f"{target.address} refused a statement ({said}); give the user of its "
             "connection the right to, or make the table as docs/postgres.md has it"
         )
     return error

@@ -47,8 +47,8 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
         raise SourceError(f"{seen.trouble}; fix or replace the file, then run the pipeline")
     if start and (start > content.size or content.read(start - 1, 1) != b"\n"):
         raise SourceError(
-            f"no record of {path!r} begins at byte {start}: the byte before it ends none; the file "
-            f"has {content.size} bytes"
+            f"no record of {path!r} begins at byte {start}: the byte before it is not the "
+            f"end of a record; the file has {content.size} bytes"
         )
     ended = {
         k.source_partition_id: k

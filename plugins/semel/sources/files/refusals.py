@@ -56,7 +56,7 @@ def _choice(spec: Spec, file: ListedFile, behind: int | None, same: str = "") ->
     more = ""
     if behind is not None and not same:
         word = accept_command(spec, file.path, f"--from {behind}")
-        more = f"{word} reads what stands behind that, "
+        more = f"{word} reads what comes after that, "
     return (
         f"Remove it if it is one; {same}{more}{accept_command(spec, file.path)} reads all of it as "
         "new records"
@@ -86,7 +86,7 @@ def _part(spec: Spec, found: Facts) -> str:
 def _copy(spec: Spec, found: Facts, behind: int | None) -> str:
     file, known = found.seen.file, found.matched
     same = accept_command(spec, file.path, "--same")
-    same = f"{same} goes on in it where that one ended, " if found.alike else ""
+    same = f"{same} continues where that one ended, " if found.alike else ""
     return (
         f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
         f"{_HOW[found.match]}: it may be a copy; {_now(file)}. "
@@ -107,14 +107,14 @@ def _changed(spec: Spec, found: Facts) -> str:
         what = f"another file took the place of {show(known)}; {now}. {accept} reads this one from "
         what += "its start as a new generation"
         if found.alike:
-            what += f", {same} goes on where the old one ended"
+            what += f", {same} continues where the old one ended"
     if not spec.by_position:
         return what
     what += "; without a record_id, what it repeats is written again"
     end = None if found.seen.of(known) is None else last_record(found.seen, known)
     if end:
         behind = accept_command(spec, found.seen.file.path, f"--from {end}")
-        what += f". {behind} reads what stands behind the last record that was read"
+        what += f". {behind} reads what comes after the last record that was read"
     return what
 
 
