@@ -154,7 +154,8 @@ def test_letters_on_the_command_line(
     assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
     words = out[8].removeprefix("next: semel letters events ").split()
     assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
-    assert "the reasons are malformed, " in json.loads(said("--reason", "x", "--json", code=2))["message"]
+    wrong = json.loads(said("--reason", "x", "--json", code=2))
+    assert "the reasons are malformed, " in wrong["message"]
     assert "no dead letters (late)" in said("--reason", "late")
 
 
