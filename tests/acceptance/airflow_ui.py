@@ -9,6 +9,8 @@ from playwright.sync_api import FrameLocator, Locator, Page, TimeoutError, expec
 LINE = re.compile(r"^\[[\d :-]+\] (\w+) - (.*)$")
 """A line of a task's log as the UI shows it: time, level, text."""
 
+expect.set_options(timeout=30_000)  # The default is 5 s, which a machine at work may need.
+
 DAG_LOOKS_MAX = 40
 DAG_LOOK_MS = 3_000
 """A new file is a DAG of the local stack within ten seconds, and within half a minute elsewhere."""
@@ -41,7 +43,7 @@ class Ui:
 
     def pause(self, dag: str) -> None:
         """Pause the DAG by its switch, or unpause it."""
-        self.open(dag)
+        self._stay(dag)
         switch = self.page.get_by_test_id("toggle-pause").first
         before = switch.get_attribute("data-state")
         switch.click()
@@ -86,7 +88,7 @@ class Ui:
 
     def cancel_backfill(self, dag: str) -> None:
         """By the button of the banner that tells of it."""
-        self.open(dag)
+        self._stay(dag)
         button = self.page.get_by_role("button", name="Cancel backfill")
         button.click()
         expect(button).to_have_count(0)
@@ -119,7 +121,7 @@ class Ui:
         """What the task itself has said on its last try, as the UI shows it."""
         self.open(dag, run=run, task=task)
         shown = self.page.get_by_test_id("virtualized-list")
-        expect(shown.get_by_text("Post Execute")).to_be_visible(timeout=30_000)
+        expect(shown.get_by_text("Post Execute")).to_be_visible()
         found = [LINE.match(line) for line in shown.inner_text().splitlines()]
         return [(line[1], line[2]) for line in found if line]
 
@@ -136,6 +138,11 @@ class Ui:
         self.page.goto(f"{self.url}/semel/dags/{dag}")
         chip = self.page.locator(f"#d{day:%Y%m%d} .chip")
         return chip.inner_text().split(" ", 1)[1]
+
+    def _stay(self, dag: str) -> None:
+        """The page of a DAG, which may be there already."""
+        if self.page.url != f"{self.url}/dags/{dag}":
+            self.open(dag)
 
     def _dialog(self, dag: str) -> Locator:
         self.open(dag)
