@@ -11,8 +11,9 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_guide import FOLDER, quoted
 from fix_pipelines import Workbench
-from semel import settings, summary
+from semel import reader, settings, summary
 from semel.airflow.told import lines_of
+from semel.audit import audit
 from semel.cli import main
 from semel.errors import Doing, SemelError
 from semel.ledger import Ledger
@@ -77,6 +78,10 @@ class Shop:
     def stages(self, batch: int) -> str:
         return self.says(lambda: stage(self.ledger, self.spec, batch, LocalEngine(), quiet))
 
+    def command(self, *words: str) -> None:
+        """A command that works."""
+        assert main(list(words)) == 0, self.capsys.readouterr()
+
     def prints(self, *words: str) -> str:
         """What a command prints."""
         main(list(words))
@@ -130,7 +135,7 @@ def too_many_bad(shop: Shop) -> str:
 def declaration_changed(shop: Shop) -> str:
     shop.land()
     batch = shop.planned()
-    shop.declare(record_id=None)
+    shop.declare(sink={"position_columns": True})
     return shop.stages(batch)
 
 
@@ -167,6 +172,38 @@ SCENES = [
 ]  # fmt: skip
 
 
+def accepts(shop: Shop) -> None:
+    shop.command("accept", "orders", "orders/orders_2026-03-02.csv")
+
+
+def corrects_the_header(shop: Shop) -> None:
+    shop.land()
+
+
+def renames(shop: Shop) -> None:
+    folder = shop.bench.data / "orders"
+    (folder / "orders_today.csv").rename(folder / "orders_2026-03-02.csv")
+
+
+def brings_it_back(shop: Shop) -> None:
+    shop.land(stop=61)
+
+
+def raises_the_limit(shop: Shop) -> None:
+    shop.declare(limits={"quarantine_ratio_max": 0.2})
+
+
+def clears_alone(shop: Shop) -> None:
+    del shop
+
+
+ADVICE = [
+    (file_changed, accepts, 40), (wrong_header, corrects_the_header, 40), (wrong_name, renames, 40),
+    (file_deleted, brings_it_back, 60), (too_many_bad, raises_the_limit, 40),
+    (declaration_changed, clears_alone, 40), (file_edited_since, clears_alone, 39),
+]  # fmt: skip
+"""What the page tells to do before the run is cleared, and how many rows readers then see."""
+
 QUOTED = quoted(FOLDER / "failures.md")
 
 
@@ -182,6 +219,33 @@ def test_what_is_quoted_is_said(
     said = re.sub(r"digest \w{12}, now \w{12}", "digest 02bfc459ffaf, now a20570377cf5", said)
     text = "\n".join(lines_of(said))
     assert QUOTED[str(SCENES.index(scene) + 1)].rstrip() == text, text
+
+
+@pytest.mark.parametrize(("scene", "does", "rows"), ADVICE, ids=lambda v: getattr(v, "__name__", v))
+def test_what_is_advised_helps(
+    scene: Callable[[Shop], str], does: Callable[[Shop], None], rows: int, bench: Workbench,
+    ledger: Ledger, capsys: pytest.CaptureFixture,
+) -> None:
+    """After it the same run, cleared, ends well: its records are there, and the audit passes."""
+    shop = Shop(bench, ledger, capsys)
+    scene(shop)
+    does(shop)
+    run_batch(ledger, shop.spec, KEY, LocalEngine(), DAY, log=quiet)
+    assert reader.dataset(shop.spec.sink_path()).count_rows() == rows
+    if scene is not file_changed:  # What was read of the former file is nowhere any more.
+        assert audit(shop.spec).ok
+
+
+def test_a_file_that_is_gone_for_good(
+    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
+) -> None:
+    """Its batch is given up; a plan refuses it as gone, until the loss is accepted."""
+    shop = Shop(bench, ledger, capsys)
+    file_deleted(shop)
+    shop.command("abandon", "2")
+    assert ": gone: " in shop.plans()
+    shop.command("accept", "orders", "orders/orders_2026-03-02.csv", "--lost")
+    assert shop.plans().startswith("nothing to do: ")
 
 
 def test_each_quote_has_its_scene() -> None:
