@@ -196,12 +196,13 @@ def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: To
     bench.write("in/2025-12-30.jsonl", events(10, 20))
 
     def planned(number: int, kind: str = "scheduled") -> tuple[list[dict], str]:
+        from semel.airflow.assets import late
         from semel.airflow.operators import PlanOperator
 
         bench.write(f"in/2026-01-0{number}.jsonl", events(100 * number, 100 * number + 5))
         day = tuple(datetime(2026, 1, number + n, tzinfo=UTC) for n in (0, 1))
         before, lines = len(told.stored), []
-        task = PlanOperator(task_id="plan", pipeline=spec.name)
+        task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=[late(spec.name)])
         act = task.act
         task.act = lambda *given: lines.append(act(*given))  # What it would print.
         told.run(task, ledger, spec, run_id=f"{kind}__{number}", day=day)

@@ -55,12 +55,16 @@ def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
 
 
 def test_each_pipeline_has_an_asset(found: dict[str, Any]) -> None:
-    """finalize tells `semel://<pipeline>` of a batch; collect those that nobody has told of."""
+    """finalize tells `semel://<pipeline>` of a batch, collect those that nobody has told of; plan
+    tells of what comes late, where a schedule takes one interval after the other.
+    """
     for name in ("clicks", "days"):
         dag = tasks(found["dags"][name])
         outlets = {task: rest["outlets"] for task, rest in dag.items() if "outlets" in rest}
         [asset] = outlets.pop("finalize")
         assert asset["__var"]["name"] == f"semel://{name}"
+        late = [asset["__var"]["name"] for asset in outlets.pop("plan", [])]
+        assert late == (["semel://days/late"] if name == "days" else [])
         assert not outlets
     [alias] = tasks(found["dags"]["semel_collect"])["collect"]["partial_kwargs"]["outlets"]
     assert alias["__var"]["name"] == "semel_collect"

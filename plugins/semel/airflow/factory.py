@@ -116,8 +116,11 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         default_args=DEFAULT_ARGS,
     )
     where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
+    by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
     chain(
-        PlanOperator(task_id="plan", **where),
+        PlanOperator(
+            task_id="plan", outlets=[assets.late(spec.name)] if by_schedule else [], **where
+        ),
         StageOperator(task_id="stage", **where),
         CommitOperator(task_id="commit", **where),
         FinalizeOperator(task_id="finalize", **where),

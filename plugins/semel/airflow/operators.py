@@ -150,10 +150,6 @@ class PlanOperator(VerbOperator, SkipMixin):
     inherits_from_skipmixin = True
     waiting_since: datetime | None = None
 
-    def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        outlets = [*outlets, assets.late(pipeline)]
-        super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
-
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import plan, summary
 
@@ -178,18 +174,20 @@ class PlanOperator(VerbOperator, SkipMixin):
 
     def _late(self, spec: Spec, answer: "Plan", context: Mapping[str, Any]) -> list[str]:
         """What came for earlier days, in a run of the schedule: others are about days that somebody
-        chose. An event says so once; only what stays in `outlets` gets one.
+        chose. The asset for it, where it is an outlet of this task, gets an event once.
         """
         from semel import summary
 
-        asset, days = assets.late(spec.name), answer.earlier
-        scheduled = context["dag_run"].run_type == "scheduled"
-        extra = assets.extra_of_late(spec.name, days) if days and scheduled else None
-        if extra is None or assets.late_known(spec.name, extra):
-            self.outlets = [outlet for outlet in self.outlets if outlet != asset]
-        else:
-            context["outlet_events"][asset].extra = extra
-        return [summary.late(spec.name, days)] if extra else []
+        days = answer.earlier if context["dag_run"].run_type == "scheduled" else {}
+        asset = assets.late(spec.name)
+        if asset in self.outlets:
+            extra = assets.extra_of_late(spec.name, days) if days else None
+            if extra is None or assets.late_known(spec.name, extra):
+                # What stays in the list gets an event when the task ends.
+                self.outlets = [outlet for outlet in self.outlets if outlet != asset]
+            else:
+                context["outlet_events"][asset].extra = extra
+        return [summary.late(spec.name, days)] if days else []
 
     def _look_again(self, since: datetime) -> None:
         """In a minute, without a worker until then."""
