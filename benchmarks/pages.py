@@ -8,6 +8,7 @@ A pipeline by day has `--batches` days, another `--records` ids in its catalog. 
 for one of a page's transactions, in the median of the runs.
 """
 
+import os
 import shutil
 import statistics
 import time
@@ -58,7 +59,7 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
     grown.merge()
     daily = _daily(place, ledger, options.batches)
     rows = []
-    for name, page in _pages(ledger, daily, grown.spec).items():
+    for name, page in _pages(place, ledger, daily, grown.spec).items():
         found = [_timed(ledger, page) for _ in range(options.runs + 1)][1:]
         whole, slowest = (round(1000 * statistics.median(each), 1) for each in zip(*found))
         harness.tell(f"  {name}: {whole} ms, slowest transaction {slowest} ms")
@@ -80,16 +81,26 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
     }
 
 
-def _pages(ledger: WatchedLedger, daily: Spec, grown: Spec) -> dict[str, Callable[[], object]]:
+def _pages(
+    place: Place, ledger: WatchedLedger, daily: Spec, grown: Spec
+) -> dict[str, Callable[[], object]]:
     now = datetime.now(UTC)
     old = (now - timedelta(days=1000)).date()
     until = old + timedelta(days=99)
+    os.environ["AIRFLOW_HOME"] = str(place.folder)  # Whose parts the routes import.
+    from semel.airflow.page.catalog import catalog_of
+
     return {
         "Pipelines": lambda: shown.overviews(ledger, {daily.name, grown.name}),
         "Days, the newest": lambda: days(ledger, daily, None, now=now),
         "Days, of long ago": lambda: days(ledger, daily, None, now=now, since=old, until=until),
         "Days, by commit": lambda: days(ledger, grown, None, now=now),
         "Batch": lambda: shown.batch_of(ledger, daily.name, _FIRST),
+        "Batch of a run": lambda: shown.batch_of_run(ledger, daily.name, f"old-{_FIRST}"),
+        "Catalog, of many batches": lambda: catalog_of(ledger, daily.name),
+        "Catalog, of many ids": lambda: catalog_of(ledger, grown.name),
+        "Refused files": lambda: shown.refusals_of(ledger, daily.name),
+        "The metric semel.lag": lambda: ledger.rows("metrics", "lag", pipeline=daily.name),
     }
 
 
