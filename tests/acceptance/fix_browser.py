@@ -39,8 +39,9 @@ def window(
 ) -> Iterator[BrowserContext]:
     """A new window without cookies; English, so that its words are known."""
     context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-US"
-    )
+        viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-US",
+        reduced_motion="reduce",
+    )  # fmt: skip
     yield context
     context.close()
 
