@@ -33,6 +33,7 @@ from semel.batch import (
     Pipeline,
     batch_of,
 )
+from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
     AGAIN,
@@ -114,10 +115,13 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         )
     # Keeps S4.
     if batch.spec_digest != spec.digest():
+        if identity.is_whole(pipeline.identity):
+            identity.check(pipeline.identity, spec)  # Such a change no plan takes either.
         raise TerminalError(
-            f"batch {batch_id} was planned by another version of {spec.name}'s declaration (digest "
-            f"{batch.spec_digest[:12]}, now {spec.digest()[:12]}); it is planned anew by the "
-            f"new one, or put the file back. `semel abandon {batch_id}` gives it up",
+            f"batch {batch_id} was planned by another version of the declaration of {spec.name} "
+            f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put that file back, or "
+            "let the batch be planned again by the new one; "
+            f"`semel abandon {batch_id}` gives it up",
             next=ANEW,
         )
     # Keeps S19.
@@ -139,10 +143,11 @@ def _attempt(
     source = open_source(spec)
     claims = source.find(claims, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
-    log(
-        f"batch {batch.batch_id}, attempt {attempt.fence}: reads {len(job.splits)} splits in "
-        f"{job.tasks} tasks"
-    )
+    parts = [
+        f"{count:,} {what}{'s' * (count != 1)}"
+        for count, what in ((len(job.splits), "split"), (job.tasks, "task"))
+    ]
+    log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {' in '.join(parts)}")
     try:
         with heartbeat(ledger, batch.batch_id):
             # Keeps S5.

@@ -12,7 +12,7 @@ from fix_pipelines import Workbench, events
 from fix_specs import as_first_stored, first_digest
 from semel import limits
 from semel.accept import accept_columns
-from semel.errors import LimitError, SourceError, SpecError, TerminalError
+from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
@@ -101,11 +101,16 @@ def test_identity_cannot_change(bench: Workbench, ledger: Ledger, change: dict) 
 def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger: Ledger) -> None:
     """Stage refuses another declaration than the planned one; put back, the same batch goes on.
 
-    What does not shape the data (description, schedule, limits) may change at any time.
+    What does not shape the data (description, schedule, limits) may change at any time. What no
+    plan would take either is to be put back: nobody is sent to plan it again.
     """
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 5))
     batch = plan(ledger, spec, "r1").batch
+    other = bench.spec(record_id=["n"])
+    with pytest.raises(TerminalError, match="record_id cannot change .* Put it back") as raised:
+        stage(ledger, other, batch.batch_id, LocalEngine(), quiet)
+    assert raised.value.next_step(Doing(again="stage", anew="the whole run")) == "stage"
     changed = bench.spec(sink={"position_columns": True})
     with pytest.raises(TerminalError, match=rf"batch {batch.batch_id} .*abandon {batch.batch_id}"):
         stage(ledger, changed, batch.batch_id, LocalEngine(), quiet)
