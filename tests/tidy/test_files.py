@@ -1,6 +1,7 @@
 """What is tracked: nothing of this machine, nothing that only one place can reach."""
 
 import re
+from pathlib import Path
 
 import tree
 
@@ -28,14 +29,25 @@ def test_nothing_of_this_machine_is_tracked() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    """A relative link in a document names a file of the project."""
+    """A relative link in a document names a file of the project, and a heading that it has."""
     for path in tree.project_files():
         if path.suffix != ".md":
             continue
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
-            if "://" not in target:
-                there = (path.parent / target).exists()
-                assert there, f"{tree.shown(path)}: the link {target} leads nowhere; correct it"
+        text = path.read_text(encoding="utf-8")
+        for target, place in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", text):
+            if "://" in target:
+                continue
+            there = (path.parent / target).resolve() if target else path
+            complaint = f"{tree.shown(path)}: the link {target}#{place} leads nowhere; correct it"
+            assert there.exists(), complaint
+            assert not place or there.suffix != ".md" or place in _headings(there), complaint
+
+
+def _headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as git hosts make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    found = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
 
 
 def test_each_decision_says_what_violates_it() -> None:
