@@ -247,6 +247,12 @@ CREATE TABLE semel.id_run (
     checksum          text NOT NULL,
     retired_at        timestamptz,
     retired_by        bigint REFERENCES semel.id_run,
+    -- How often earlier runs' filters were asked for ids that their runs do not have, as this run's
+    -- ids were looked up, and how often one said yes. Of a merged run: of its parts. Null: not known.
+    asked             bigint,
+    false_hits        bigint,
+    CONSTRAINT id_run_asked CHECK (
+        (asked IS NULL) = (false_hits IS NULL) AND false_hits BETWEEN 0 AND asked),
     CONSTRAINT id_run_bucket_whole CHECK (
         (bucket_start IS NULL) = (bucket_end IS NULL) AND bucket_start < bucket_end),
     CONSTRAINT id_run_seq_whole CHECK (

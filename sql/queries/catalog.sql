@@ -76,16 +76,21 @@ FOR SHARE;
 
 -- name: insert_run
 INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, bucket_start, bucket_end,
-                          seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum)
+                          seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum,
+                          asked, false_hits)
 VALUES (:pipeline_id, :attempt_id, :shard, :bucket_start, :bucket_end, :seq_min, :seq_max,
-        :expires_at, :segment_id, :ids, :filter_bytes, :checksum)
+        :expires_at, :segment_id, :ids, :filter_bytes, :checksum, :asked, :false_hits)
 ON CONFLICT (attempt_id, shard) DO NOTHING
 RETURNING id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;
 
 -- name: seal_run
 -- A merge knows its ids and checksum only when it has written them.
-UPDATE semel.id_run SET ids = :ids, checksum = :checksum
+UPDATE semel.id_run
+SET ids = :ids, checksum = :checksum, asked = p.asked, false_hits = p.false_hits
+FROM (SELECT CAST(sum(asked) AS bigint) AS asked, CAST(sum(false_hits) AS bigint) AS false_hits
+      FROM semel.id_run
+      WHERE id_run_id = ANY(CAST(:parts AS bigint[]))) AS p
 WHERE id_run_id = :id_run_id
 RETURNING id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;

@@ -122,7 +122,9 @@ LIMIT :count;
 
 -- name: shards
 SELECT r.shard, count(*) AS runs, CAST(sum(r.ids) AS bigint) AS ids,
-       CAST(sum(r.filter_bytes) AS bigint) AS filter_bytes
+       CAST(sum(r.filter_bytes) AS bigint) AS filter_bytes,
+       CAST(COALESCE(sum(r.asked), 0) AS bigint) AS asked,
+       CAST(COALESCE(sum(r.false_hits), 0) AS bigint) AS false_hits
 FROM semel.pipeline AS p
 JOIN semel.id_run AS r USING (pipeline_id)
 WHERE p.name = :name AND r.seq_min IS NOT NULL AND r.retired_at IS NULL

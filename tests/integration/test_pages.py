@@ -144,5 +144,5 @@ def test_pages_of_ten_thousand_batches(
         print(f"{path}: {took:.0f} ms, {len(answer.text):,} characters")
         assert answer.status == 200, answer.text
     text = pages.get("/semel/").text
-    assert "1 open batch gives no sign of life" in text
+    assert "1 open batch has given no sign of life" in text
     assert json.dumps(text).count("<rect") == 30

@@ -12,6 +12,9 @@ from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
 from semel.airflow import links
+from semel.catalog.merge import merge
+from semel.catalog.payload import FilterCache
+from semel.catalog.runs import snapshot
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -77,16 +80,26 @@ def test_records_by_position_have_no_id(pages: Pages, bench: Workbench, ledger: 
 def test_the_catalog_is_counted(
     pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
 ) -> None:
-    """Ids, runs, filters, segments and when they may go; the ratio of repeats by day. What nobody
-    measures is said to be not measured.
+    """Ids, runs, filters, segments and when they may go; the ratio of repeats by day; how often a
+    filter was asked for an id that its run does not have, also of runs that were merged.
     """
     spec = bench.spec(dedup={"horizon": "30 days"})
     for first in (0, 5):
         bench.write(f"in/{first}.jsonl", events(first, first + 10))
         run_batch(ledger, spec, f"r{first}", engine, log=quiet)
+        if not first:
+            asked = text_of(pages.get("/semel/dags/events/catalog").text)
+            assert "false positives not measured yet" in asked
+    with ledger.transaction() as connection:
+        runs = snapshot(connection, 1).runs
+    for shard in {run.shard for run in runs}:
+        parts = tuple(run for run in runs if run.shard == shard)
+        if len(parts) > 1:
+            merge(ledger, FilterCache(bench.folder / "cache"), parts)
     page = pages.get("/semel/dags/events/catalog").text
     text = text_of(page)
-    assert "ids 15 " in text and "false positives not measured" in text
+    assert "ids 15 " in text
+    assert re.search(r"false positives \d+\.\d{3} % of 5 look-ups", text), text
     assert re.search(r"next drop in (29|3\d) d,", text), text
     [row] = re.findall(r"<tr>\s*<th scope=\"row\" class=\"nowrap\">.*?</tr>", page, re.S)
     assert text_of(row).endswith("2 20 15 5 25.0 %")

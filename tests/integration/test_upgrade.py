@@ -28,6 +28,7 @@ def run(ledger: Ledger, spec: Spec, key: str):
 
 AS_REVISION_7 = """
     DROP INDEX semel.batch_interval;
+    ALTER TABLE semel.id_run DROP COLUMN asked, DROP COLUMN false_hits;
     ALTER TABLE semel.source_partition
         ADD COLUMN device bigint, ADD COLUMN inode bigint, ADD COLUMN head_length int,
         ADD COLUMN head_hash text, ADD COLUMN tail_hash text NOT NULL DEFAULT '',

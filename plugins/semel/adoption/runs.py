@@ -112,5 +112,6 @@ def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: Old
         bucket_start=run.bucket_start, bucket_end=run.bucket_end, ids=run.ids,
         filter_bytes=encoder.filter_bytes, checksum=checksum,
         seq_min=run.seq_min, seq_max=run.seq_max, expires_at=run.expires_at,
+        asked=None, false_hits=None,
     )  # fmt: skip
     write_pieces(connection, segment_id, header["id_run_id"], encoder.take())

@@ -103,7 +103,10 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
             write_pieces(connection, segment_id, id_run_id, encoder.take())
         checksum = encoder.finish()
         write_pieces(connection, segment_id, id_run_id, encoder.take())
-        sealed = {"id_run_id": id_run_id, "ids": encoder.ids, "checksum": checksum}
+        numbers = [run.id_run_id for run in parts]
+        sealed = {
+            "id_run_id": id_run_id, "ids": encoder.ids, "checksum": checksum, "parts": numbers
+        }  # fmt: skip
         merged = row(connection, "catalog", "seal_run", **sealed)
         _retire(connection, pipeline, id_run_id, parts)
         faults.point("collect.before_merged")
@@ -128,6 +131,8 @@ def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
         "ids": sum(run.ids for run in parts),
         "filter_bytes": encoder.filter_bytes,
         "checksum": "",
+        "asked": None,
+        "false_hits": None,
     }
 
 

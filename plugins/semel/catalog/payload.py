@@ -146,8 +146,11 @@ def store_run(
     bucket_end: int | None,
     h1: np.ndarray,
     h2: np.ndarray,
+    tally: "Tally | None" = None,
 ) -> Run:
     """Store the new ids of a running attempt's shard: at least one, sorted by h1, none twice.
+
+    `tally`: of their look-up, for people.
 
     A speculative twin that comes second finds the same run and returns it. AttemptLostError when
     the attempt is not running any more; CorruptionError when the twin's ids are not these.
@@ -169,6 +172,7 @@ def store_run(
             bucket_start=bucket_start, bucket_end=bucket_end, ids=len(h1),
             filter_bytes=encoder.filter_bytes, checksum=checksum,
             seq_min=None, seq_max=None, expires_at=None,
+            asked=tally and tally.asked, false_hits=tally and tally.false_hits,
         )  # fmt: skip
         if header is None:
             twin = row(connection, "catalog", "own_run", attempt_id=attempt_id, shard=shard)
@@ -279,12 +283,25 @@ def read_ids(
     return np.concatenate(h1), np.concatenate(h2)
 
 
+@dataclass(kw_only=True)
+class Tally:
+    """How filters did: `asked` for ids that their run does not have, and said yes to so many."""
+
+    asked: int = 0
+    false_hits: int = 0
+
+
 def contains(
-    ledger: Ledger, cache: FilterCache, runs: Iterable[Run], h1: np.ndarray, h2: np.ndarray
+    ledger: Ledger,
+    cache: FilterCache,
+    runs: Iterable[Run],
+    h1: np.ndarray,
+    h2: np.ndarray,
+    tally: Tally | None = None,
 ) -> np.ndarray:
     """Which of the ids (sorted by h1) are in any of the runs: a mask, exact.
 
-    The filters are asked first; only chunks that a hit points into are read.
+    The filters are asked first; only chunks that a hit points into are read. `tally` is added to.
     CorruptionError when a run, its index or a chunk is missing or damaged.
     """
     found = np.zeros(len(h1), dtype=bool)
@@ -292,8 +309,13 @@ def contains(
         index = cache.open(ledger, run)
         left = np.flatnonzero(~found)
         hits = left[index.filter.probe(h1[left])]
+        there = 0
         if len(hits):
             found[hits] = _look_up(ledger, run, index, h1[hits], h2[hits])
+            there = int(found[hits].sum())
+        if tally:
+            tally.asked += len(left) - there
+            tally.false_hits += len(hits) - there
     return found
 
 

@@ -132,7 +132,7 @@ def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]
         return None, None
     row(connection, "ledger", "settings", lock_timeout="0", idle_timeout="0")
     server = row(connection, "check", "server")
-    shown = f"{ledger!r}, PostgreSQL {server['version']}"
+    shown = f"{ledger}, PostgreSQL {server['version']}"
     if server["standby"]:
         found.add("ledger", f"{shown}: a standby", "name its primary, or promote it")
     elif server["version_num"] < limits.POSTGRES_VERSION_MIN * 10_000:

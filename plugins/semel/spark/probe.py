@@ -130,7 +130,7 @@ def _ledger(asked: Asked, found: dict[str, Any]) -> None:
         ahead = surely_ahead(before, float(seen["now_seconds"]), time.time())
         found["ahead_seconds"] = ahead
         if not seen["held"]:
-            raise LookupError(f"{ledger!r} is not the driver's ledger")
+            raise LookupError(f"{ledger} is not the driver's ledger")
 
 
 def surely_ahead(before: float, then: float, after: float) -> float:

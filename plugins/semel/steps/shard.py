@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from semel import settings
-from semel.catalog.payload import FilterCache, contains, store_run
+from semel.catalog.payload import FilterCache, Tally, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.manifest import SplitReport, StagedFile
@@ -36,7 +36,7 @@ def ledger_of(job: StageJob) -> Ledger:
     # Keeps S23.
     if [row["started_at"] for row in found] != [job.began_at]:
         raise TerminalError(
-            f"an executor on {socket.gethostname()} was pointed to {ledger!r}, which has no "
+            f"an executor on {socket.gethostname()} was pointed to {ledger}, which has no "
             f"attempt {job.attempt_id} that began at {job.began_at}: it is not the driver's "
             f"ledger. {LEDGER_REMEDY}"
         )
@@ -74,7 +74,8 @@ def classify_shard(
         and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
     ]
     ledger, filters = ledger_of(job), filters_in(settings.cache_dir())
-    verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2))
+    tally = Tally()
+    verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
     if len(verdict.h1):
         store_run(
             ledger,
@@ -86,6 +87,7 @@ def classify_shard(
             bucket_end=span[1],
             h1=verdict.h1,
             h2=verdict.h2,
+            tally=tally,
         )
     files: tuple[StagedFile, ...] = ()
     if job.spec.keeps_ids and len(verdict.h1):

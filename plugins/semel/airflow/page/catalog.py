@@ -41,6 +41,16 @@ class Catalog:
         return sum(one["filter_bytes"] for one in self.shards)
 
     @property
+    def asked(self) -> int:
+        """How often filters were asked for ids that their run does not have."""
+        return sum(one["asked"] for one in self.shards)
+
+    @property
+    def false_hits(self) -> int:
+        """How often they said yes."""
+        return sum(one["false_hits"] for one in self.shards)
+
+    @property
     def bytes(self) -> int:
         return sum(one["bytes"] for one in self.segments)
 
