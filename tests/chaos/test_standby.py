@@ -67,18 +67,18 @@ def test_each_verb_says_that_the_ledger_takes_no_writes(scene: Scene, standby: S
         lambda: stage(scene.ledger, scene.spec, planned.batch_id, engine, quiet),
         lambda: collect(scene.ledger, scene.spec, quiet),
     ):
-        with pytest.raises(UnavailableError, match="takes no writes .*standby.*run this again"):
+        with pytest.raises(UnavailableError, match="accepts no writes .*standby.*run this again"):
             verb()
     assert engine.jobs == []
     standby.end()
     stage(scene.ledger, scene.spec, planned.batch_id, engine, quiet)
     standby.begin()
-    with pytest.raises(UnavailableError, match="takes no writes"):
+    with pytest.raises(UnavailableError, match="accepts no writes"):
         commit(scene.ledger, scene.spec, planned.batch_id, lambda: None, quiet)
     standby.end()
     commit(scene.ledger, scene.spec, planned.batch_id, lambda: None, quiet)
     standby.begin()
-    with pytest.raises(UnavailableError, match="takes no writes"):
+    with pytest.raises(UnavailableError, match="accepts no writes"):
         finalize(scene.ledger, scene.spec, planned.batch_id)
     standby.end()
     scene.finish("r1", "r2")

@@ -126,7 +126,7 @@ def test_columns_that_do_not_go_together(tmp_path):
     content = made.marker(2)
     content["sink_schema"][1] = ["n", "string"]
     made.rewrite_marker(2, content)
-    with pytest.raises(TerminalError, match="do not go together"):
+    with pytest.raises(TerminalError, match="are not compatible"):
         dataset(made.path)
 
 

@@ -69,8 +69,8 @@ class Ledger:
 
     def __str__(self) -> str:
         """Its address, without the password."""
-        address = self.engine.url.set(drivername="postgresql", password=None)
-        return address.render_as_string()
+        address = self.engine.url.set(drivername="postgresql")
+        return address.render_as_string(hide_password=True)
 
     def __enter__(self) -> "Ledger":
         return self
@@ -113,7 +113,7 @@ class Ledger:
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
                 raise TerminalError(
-                    f"the database {self!r} does not have the schema of this version of semel "
+                    f"the database {self} does not have the schema of this version of semel "
                     f"({_first_line(error)}); migrate it, or install the version that made it",
                     next="semel migrate",
                 ) from error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from semel import limits
-from semel.errors import RetryableError
+from semel.errors import SemelError
 from semel.ledger import Ledger, change
 
 
@@ -27,7 +27,7 @@ def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
                 with ledger.transaction() as connection:
                     values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
                     change(connection, "commit", "renew_lease", **values)
-            except (RetryableError, sa.exc.DBAPIError):
+            except (SemelError, sa.exc.DBAPIError):
                 # The ledger is away, or refuses: sealing will say so if that lasts. A heart that
                 # stopped for good would let a later plan take over a batch that is at work.
                 continue
