@@ -128,7 +128,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     if now["status"] != BatchStatus.FINALIZED:
         raise StateError(
             f"batch {batch_id} is {now['status']}, expected committed or finalized",
-            next=f"semel show {batch_id}",
+            next=f"semel show {content['batch_id']}",
         )
     # Keeps F8.
     remove_folder(archive.attempt(root, batch_id, won["fence"]))
@@ -300,6 +300,6 @@ def _mark(marker: Path, content: dict[str, Any]) -> None:
             raise CorruptionError(
                 f"the marker {marker} does not match the ledger; nothing was touched. "
                 "Compare it with what the ledger has, and restore the right one",
-                next=f"semel show {batch_id}",
+                next=f"semel show {content['batch_id']}",
             ) from None
         sync_folder(marker.parent)

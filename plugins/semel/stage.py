@@ -45,7 +45,7 @@ from semel.errors import (
     StateError,
     TerminalError,
 )
-from semel.ledger import Ledger, Row, change, pipelines, row, rows
+from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.reader import arrow_type

@@ -19,6 +19,10 @@ POLL_SECONDS = 0.5
 ENDED = ("success", "failed")
 
 
+class RefusedError(AssertionError):
+    """Airflow answered with an error."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskState:
     """A task of a run: its state and how often it was begun."""
@@ -50,8 +54,18 @@ class Airflow:
             with self.opener.open(request, timeout=30) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
+            raise RefusedError(f"{method} {path}: {error.code} {error.read().decode()}") from None
         return json.loads(text) if text else None
+
+    def end_backfill(self, number: int) -> None:
+        """End a backfill whose runs have ended: Airflow itself notes that twice a minute, and until
+        then takes no other one of the DAG.
+        """
+        try:
+            self.call("PUT", f"/api/v2/backfills/{number}/cancel")
+        except RefusedError as error:
+            if "already completed" not in str(error):
+                raise
 
     def dags(self) -> set[str]:
         """The ids of all DAGs that Airflow has parsed."""

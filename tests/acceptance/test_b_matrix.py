@@ -59,12 +59,6 @@ def of_kind(stack: Stack, kind: str, when: datetime) -> str | None:
     return None
 
 
-def over(stack: Stack, backfill: int) -> None:
-    """End a backfill whose runs have ended: Airflow itself notes that twice a minute, and until
-    then takes no other one of the DAG."""
-    stack.airflow.call("PUT", f"/api/v2/backfills/{backfill}/cancel")
-
-
 def batches(stack: Stack) -> int:
     [(count,)] = stack.query(
         "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id) WHERE name = %s",
@@ -95,7 +89,7 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     scheduled = wait_for(lambda: of_kind(stack, "scheduled", YESTERDAY), "the scheduled run", 60)
     for run in [*runs, scheduled]:
         assert ended(stack, run) == TAKES, airflow.story(DAYS, run)
-    over(stack, backfill)
+    stack.airflow.end_backfill(backfill)
     assert output() == there((day(1), 5), (day(2), 5), (day(3), 5), (YESTERDAY, 5))
     body = {"logical_date": datetime.now(UTC).isoformat()}
     manual = airflow.call("POST", f"/api/v2/dags/{DAYS}/dagRuns", body)["dag_run_id"]
@@ -113,12 +107,12 @@ def test_an_interval_that_grew(stack: Stack) -> None:
     before, known = batches(stack), airflow.runs(DAYS)
     airflow.clear(DAYS, run)
     airflow.succeeded(DAYS, run)
-    over(stack, airflow.backfill(DAYS, day(1), day(1), reprocess_behavior="none"))
+    stack.airflow.end_backfill(airflow.backfill(DAYS, day(1), day(1), reprocess_behavior="none"))
     again = airflow.backfill(DAYS, day(3), day(3), reprocess_behavior="completed")
     mine = of_kind(stack, "backfill", day(3))
     wait_for(lambda: airflow.tasks(DAYS, mine)["finalize"].tries == 2, "the run again", 60)
     airflow.succeeded(DAYS, mine)
-    over(stack, again)
+    stack.airflow.end_backfill(again)
     for name in (run, mine):
         states = {task.state for task in airflow.tasks(DAYS, name).values()}
         assert states == {"success"}
@@ -131,7 +125,7 @@ def test_a_backfill_is_cancelled(stack: Stack) -> None:
     airflow.pause(DAYS)
     land(stack, day(5), 5)
     land(stack, day(6), 5)
-    over(stack, airflow.backfill(DAYS, day(5), day(6), run_backwards=True))
+    stack.airflow.end_backfill(airflow.backfill(DAYS, day(5), day(6), run_backwards=True))
     airflow.pause(DAYS, paused=False)
     for when in (day(5), day(6)):
         run = of_kind(stack, "backfill", when)

@@ -99,11 +99,6 @@ def _of(stack: Stack, kind: str, day: date) -> str | None:
     return None
 
 
-def over(stack: Stack, backfill: int) -> None:
-    """End a backfill whose runs have ended: Airflow itself notes that only twice a minute."""
-    stack.airflow.call("PUT", f"/api/v2/backfills/{backfill}/cancel")
-
-
 def read(ui: Ui, run: str, task: str) -> list[str]:
     """The lines of a task's log. They are short, no warning, and no trace of a stack."""
     lines = ui.log(NAME, run, task)
@@ -161,7 +156,7 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
     for one in runs:
         stack.airflow.succeeded(NAME, one)
     assert ui.tasks(NAME, runs[0]) == GREEN
-    over(stack, backfill)
+    stack.airflow.end_backfill(backfill)
     frame = ui.days(NAME)
     for days in range(1, 8):  # The first of them is the schedule's own: the trigger unpaused it.
         row = frame.locator(f"#d{ago(days):%Y%m%d}")
@@ -237,7 +232,7 @@ def test_a_day_that_is_done(stack: Stack, ui: Ui) -> None:
     [again] = of_backfills(stack, ago(6))
     wait_for(lambda: stack.airflow.tasks(NAME, again)["finalize"].tries == 2, "it again", 60)
     assert ended(stack, again) == GREEN
-    over(stack, backfill)
+    stack.airflow.end_backfill(backfill)
     assert (batches(stack), stack.airflow.runs(NAME)) == (before, known | {run})
 
 
@@ -338,7 +333,7 @@ def test_a_pause_and_a_backfill_that_is_cancelled(stack: Stack, ui: Ui) -> None:
     ui.pause(NAME)
     for run in runs:
         stack.airflow.succeeded(NAME, run)
-    over(stack, backfill)
+    stack.airflow.end_backfill(backfill)
 
     ui.pause(NAME)
     ui.backfill(NAME, ago(13), ago(12), "Run Backwards", f"Unpause {NAME} on trigger")

@@ -14,7 +14,7 @@ from fix_pipelines import Workbench, events
 from semel import faults, limits
 from semel.audit import audit
 from semel.commit import commit
-from semel.errors import CorruptionError
+from semel.errors import CorruptionError, Doing
 from semel.faults import FaultError
 from semel.finalize import finalize
 from semel.find import find
@@ -145,6 +145,26 @@ def test_a_finalize_that_died_goes_on_with_the_claims_that_are_there(
     assert finalize(ledger, spec, 1).found
     run_batch(ledger, spec, "r2", engine, log=quiet)
     assert audit(spec).ok
+
+
+# Attacks F6.
+def test_a_foreign_marker_is_loud(bench: Workbench, ledger: Ledger) -> None:
+    """A marker of the batch that lists another attempt's files stops finalize, and stays."""
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+
+    def die() -> None:
+        raise FaultError("died")
+
+    with faults.armed("finalize.after_mark", die), pytest.raises(FaultError):
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    marker = marker_path(spec)
+    other = json.dumps(json.loads(marker.read_bytes()) | {"fence": 2})
+    marker.write_text(other)
+    with pytest.raises(CorruptionError, match="does not match the ledger") as raised:
+        finalize(ledger, spec, 1)
+    assert raised.value.next_step(Doing(again="", anew="")) == "semel show 1"
+    assert marker.read_text() == other
 
 
 # Attacks F6.

@@ -1,6 +1,5 @@
 """A table that does not fit is refused before any work, with what to do about it."""
 
-import psycopg
 import pyarrow as pa
 import pytest
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tree
+from pyflakes import messages
+from pyflakes.checker import Checker
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -206,6 +208,16 @@ def names_of(path: Path) -> set[str]:
                 found.add(node.id)
             todo.append(node)
     return found
+
+
+def test_each_name_is_defined() -> None:
+    """Also in a line that only a failure reaches: Python itself looks when it runs there."""
+    complaints = []
+    for path in [*CODE, *tree.python_files("tests")]:
+        found = Checker(tree.parsed(path), filename=tree.shown(path)).messages
+        undefined = (one for one in found if isinstance(one, messages.UndefinedName))
+        complaints += [str(one) for one in undefined]
+    assert not complaints, told(complaints)
 
 
 def test_what_is_imported_is_there() -> None:

@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 
 from semel import limits
-from semel.cells import cells_of
 from semel.batch import dag_run_of
+from semel.cells import cells_of
 from semel.days import Facts, State, judge
 from semel.errors import LimitError
 

@@ -11,6 +11,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from semel.airflow.links import PREFIX, above
 
+
 class _Page:
     """The page as an ASGI application."""
 
