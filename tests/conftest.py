@@ -5,7 +5,7 @@ from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # no
 
 from fix_engine import engine  # noqa: F401
 from fix_new import new, refused  # noqa: F401
-from fix_pages import pages  # noqa: F401
+from fix_pages import pages, pages_server  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
 from fix_postgres import executors_state, ledger, ledger_dsn, postgres, template  # noqa: F401
 from fix_receivers import mail, statsd, web  # noqa: F401

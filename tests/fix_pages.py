@@ -1,5 +1,6 @@
 """semel's pages as Airflow serves them: its own app, auth manager and plugin loader, in a process
-of their own, for Airflow reads its configuration once per process.
+of their own, for Airflow reads its configuration once per process. One for all tests of a worker,
+because it takes ten seconds to start; between two tests it forgets the first one's ledger.
 """
 
 import json
@@ -25,13 +26,14 @@ OWN_SITE = {"origin": "http://testserver", "sec-fetch-site": "same-origin"}
 """What a browser says of a form of the pages themselves."""
 
 SERVER = """
-import json, sys
+import json, os, sys
 from airflow.api_fastapi import app as api
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from airflow.models.log import Log
 from airflow.models.variable import Variable
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
@@ -49,10 +51,6 @@ initdb()
 with create_session() as session:
     session.add(DagBundleModel(name="b"))
     session.flush()
-    # As an administrator tells Airflow in its UI; nothing is in the environment.
-    session.add(Connection(conn_id="semel_ledger", uri=sys.argv[2]))
-    for key, value in json.loads(sys.argv[3]).items():
-        session.add(Variable(key=key, val=value))
     for name in json.loads(sys.argv[1]):
         session.add(DagModel(dag_id=name, bundle_name="b", fileloc="/f", is_stale=False))
 root = FastAPI()
@@ -63,9 +61,34 @@ for name, role in (("second", "USER"), ("admin", "ADMIN"), ("viewer", "VIEWER"))
     token = manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
     clients[name] = TestClient(root, cookies={"_token": token}, raise_server_exceptions=False)
 clients["forged"] = TestClient(root, cookies={"_token": token[:-4] + "AAAA"})
+
+def use(address, variables):
+    from semel import limits
+    from semel.airflow.page import common
+    if common.ledger.cache_info().currsize:
+        common.ledger().engine.dispose()
+        common.ledger.cache_clear()
+    common._looks = common.Looks(limits.PAGE_LOOK_SECONDS)
+    for name in [name for name in os.environ if name.startswith("SEMEL_")]:
+        del os.environ[name]
+    with create_session() as session:
+        for model in (Connection, Variable, Log):
+            session.query(model).delete()
+        if address is None:
+            return
+        # As an administrator tells Airflow in its UI; nothing is in the environment.
+        session.add(Connection(conn_id="semel_ledger", uri=address))
+        for key, value in variables.items():
+            session.add(Variable(key=key, val=value))
+
 print("ready", flush=True)
 for line in sys.stdin:
-    who, method, path, form, headers = json.loads(line)
+    given = json.loads(line)
+    if given[0] == "use":
+        use(*given[1:])
+        print("used", flush=True)
+        continue
+    who, method, path, form, headers = given
     answer = clients[who].request(
         method, path, data=form, headers=headers, follow_redirects=False)
     print("answer " + json.dumps(
@@ -84,9 +107,16 @@ class Pages:
     login, `forged`.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], home: Path) -> None:
+        self.home = home
         self._process = process
         self._told("ready")
+
+    def use(self, address: str | None, variables: dict[str, str]) -> None:
+        """Let Airflow know this ledger and these Variables, and forget all before; None: none."""
+        self._process.stdin.write(json.dumps(["use", address, variables]) + "\n")
+        self._process.stdin.flush()
+        self._told("used")
 
     def get(self, path: str, who: str | None = "admin", method: str = "GET") -> Answer:
         return self._ask(who, method, path, None, {})
@@ -114,10 +144,10 @@ class Pages:
         raise AssertionError("the server of the pages ended")
 
 
-@pytest.fixture
-def pages(bench: Workbench, ledger: Ledger, tmp_path: Path) -> Iterator[Pages]:
-    """Of the test's own ledger and workbench. It starts in some ten seconds."""
-    home = tmp_path / "airflow"
+@pytest.fixture(scope="session")
+def pages_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """A server without a ledger. It starts in some ten seconds."""
+    home = tmp_path_factory.mktemp("pages") / "airflow"
     variables = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "SEMEL"))}
     variables |= {
         "AIRFLOW_HOME": str(home),
@@ -128,14 +158,22 @@ def pages(bench: Workbench, ledger: Ledger, tmp_path: Path) -> Iterator[Pages]:
         # What is in the metadata database is found as by an API server.
         "_AIRFLOW_PROCESS_CONTEXT": "server",
     }
-    said = {"semel_data_roots": str(bench.data), "semel_pipelines_dir": str(bench.pipelines)}
-    address = ledger.dsn.replace("postgresql+psycopg", "postgres")
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, json.dumps(DAGS), address, json.dumps(said)],
+        [sys.executable, "-c", SERVER, json.dumps(DAGS)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
     )  # fmt: skip
     try:
-        yield Pages(process)
+        yield Pages(process, home)
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def pages(bench: Workbench, ledger: Ledger, pages_server: Pages) -> Iterator[Pages]:
+    """Of the test's own ledger and workbench."""
+    said = {"semel_data_roots": str(bench.data), "semel_pipelines_dir": str(bench.pipelines)}
+    address = ledger.dsn.replace("postgresql+psycopg", "postgres")
+    pages_server.use(address, said)
+    yield pages_server
+    pages_server.use(None, {})

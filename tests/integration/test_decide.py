@@ -53,7 +53,7 @@ def ask(pages: Pages, path: Path, how: str = "new", who: str = "admin") -> Answe
 
 
 def test_a_refused_file_is_accepted_in_two_steps(
-    pages: Pages, changed: tuple[Spec, Path], ledger: Ledger, tmp_path: Path
+    pages: Pages, changed: tuple[Spec, Path], ledger: Ledger
 ) -> None:
     """The list says why, the second page what would be done, and only the form does it; the next
     run reads the file. A viewer sees no button.
@@ -73,7 +73,7 @@ def test_a_refused_file_is_accepted_in_two_steps(
     assert done.status == 200 and "the file is accepted" in done.text
     assert "generation 2" in done.text and "clear the run" in done.text
     assert refusals(ledger) == {}
-    with sqlite3.connect(tmp_path / "airflow" / "airflow.db") as airflow:
+    with sqlite3.connect(pages.home / "airflow.db") as airflow:
         [row] = airflow.execute("SELECT owner, dag_id, extra FROM log WHERE event = 'semel_accept'")
     assert row[:2] == ("admin", "events")
     assert json.loads(row[2]) == {"file": str(path), "how": "new", "start": 0}
