@@ -18,7 +18,8 @@ from semel import settings
 from semel.errors import RetryableError, TerminalError
 
 _saving = threading.Lock()
-_reserved: dict[int, socket.socket] = {}
+_reserved: dict[int, int] = {}
+"""The file descriptors that keep ports, by port: open until this process ends."""
 
 Echo = Callable[[str], None]
 
@@ -171,7 +172,7 @@ def reserve_port(port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    _reserved[port] = holder
+    _reserved[port] = holder.detach()
     return True
 
 
