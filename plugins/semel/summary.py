@@ -102,10 +102,8 @@ def _next_of_idle(answer: "Plan") -> list[str]:
     days = answer.idle.elsewhere
     if not days:
         return ["next: nothing"]
-    count = sum(days.values())
-    are = "is" if count == 1 else "are"
     return [
-        f"{_count(count, 'file')} of other days, {_span(days)}, {are} new or changed",
+        _unread("other", days),
         *(takes(answer.pipeline.name, answer.idle.schedule, days) or [_SCHEDULED]),
     ]
 
@@ -161,12 +159,14 @@ def _span(days: Iterable[date]) -> str:
 
 def late(name: str, days: Mapping[date, int]) -> str:
     """What of earlier days came after their runs. `days`: how many files of each."""
+    return f"{LATE}{_unread('earlier', days)}; `semel gaps {name}` prints what takes them"
+
+
+def _unread(which: str, days: Mapping[date, int]) -> str:
+    """How many files of which days no plan has taken, or seen as they are now."""
     count = sum(days.values())
     are = "is" if count == 1 else "are"
-    return (
-        f"{LATE}{_count(count, 'file')} of earlier days, {_span(days)}, {are} new or changed; "
-        f"`semel gaps {name}` prints what takes them"
-    )
+    return f"{_count(count, 'file')} of {which} days, {_span(days)}, {are} new or changed"
 
 
 def _midnight(day: date) -> datetime:
