@@ -57,6 +57,14 @@ class Airflow:
             raise RefusedError(f"{method} {path}: {error.code} {error.read().decode()}") from None
         return json.loads(text) if text else None
 
+    def run_of(self, dag: str, kind: str, when: datetime) -> str | None:
+        """The run of a kind (scheduled, backfill) whose interval begins then."""
+        for run in self.call("GET", f"/api/v2/dags/{dag}/dagRuns?limit=100")["dag_runs"]:
+            start = run["data_interval_start"]
+            if run["run_type"] == kind and start and datetime.fromisoformat(start) == when:
+                return run["dag_run_id"]
+        return None
+
     def end_backfill(self, number: int) -> None:
         """End a backfill whose runs have ended: Airflow itself notes that twice a minute, and until
         then takes no other one of the DAG.

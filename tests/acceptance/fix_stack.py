@@ -118,6 +118,15 @@ class Stack(Workbench):
         with psycopg.connect(settings.ledger_dsn()) as connection:
             return connection.execute(statement, values).fetchall()
 
+    def batches(self, pipeline: str) -> int:
+        """How many a pipeline has."""
+        [(count,)] = self.query(
+            "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id)"
+            " WHERE name = %s",
+            pipeline,
+        )
+        return count
+
     def query_printed(self, answer: dict) -> list[dict[str, str]]:
         """Rows of the query that `semel demo` prints, by the command that it prints for a shell."""
         command = answer["by_day"]["psql"]

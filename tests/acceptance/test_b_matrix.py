@@ -50,23 +50,6 @@ def ended(stack: Stack, run: str) -> list[str | None]:
     return [tasks[name].state for name in ("plan", "stage", "commit", "finalize")]
 
 
-def of_kind(stack: Stack, kind: str, when: datetime) -> str | None:
-    """The run of a kind (scheduled, backfill) for the interval of a day."""
-    for run in stack.airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]:
-        start = run["data_interval_start"]
-        if run["run_type"] == kind and start and datetime.fromisoformat(start) == when:
-            return run["dag_run_id"]
-    return None
-
-
-def batches(stack: Stack) -> int:
-    [(count,)] = stack.query(
-        "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id) WHERE name = %s",
-        DAYS,
-    )
-    return count
-
-
 @pytest.fixture(scope="module", autouse=True)
 def begun(_running_stack: Stack) -> None:
     """Files of three days of January and of yesterday; the DAG is as it arrived."""
@@ -80,13 +63,15 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     airflow = stack.airflow
     assert airflow.call("GET", f"/api/v2/dags/{DAYS}")["is_paused"]
     backfill = airflow.backfill(DAYS, day(1), day(3))
-    runs = [wait_for(lambda when=when: of_kind(stack, "backfill", when), "its run", 30)
+    runs = [wait_for(lambda when=when: stack.airflow.run_of(DAYS, "backfill", when), "its run", 30)
             for when in (day(1), day(2), day(3))]  # fmt: skip
     states = {one["state"] for one in
               airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]}  # fmt: skip
     assert states == {"queued"}
     airflow.pause(DAYS, paused=False)
-    scheduled = wait_for(lambda: of_kind(stack, "scheduled", YESTERDAY), "the scheduled run", 60)
+    scheduled = wait_for(
+        lambda: stack.airflow.run_of(DAYS, "scheduled", YESTERDAY), "the scheduled run", 60
+    )
     for run in [*runs, scheduled]:
         assert ended(stack, run) == TAKES, airflow.story(DAYS, run)
     stack.airflow.end_backfill(backfill)
@@ -104,19 +89,19 @@ def test_an_interval_that_grew(stack: Stack) -> None:
     run = airflow.trigger_for(DAYS, day(2), day(3))
     assert ended(stack, run) == TAKES
     assert output()[day(2).toordinal()] == 8
-    before, known = batches(stack), airflow.runs(DAYS)
+    before, known = stack.batches(DAYS), airflow.runs(DAYS)
     airflow.clear(DAYS, run)
     airflow.succeeded(DAYS, run)
     stack.airflow.end_backfill(airflow.backfill(DAYS, day(1), day(1), reprocess_behavior="none"))
     again = airflow.backfill(DAYS, day(3), day(3), reprocess_behavior="completed")
-    mine = of_kind(stack, "backfill", day(3))
+    mine = stack.airflow.run_of(DAYS, "backfill", day(3))
     wait_for(lambda: airflow.tasks(DAYS, mine)["finalize"].tries == 2, "the run again", 60)
     airflow.succeeded(DAYS, mine)
     stack.airflow.end_backfill(again)
     for name in (run, mine):
         states = {task.state for task in airflow.tasks(DAYS, name).values()}
         assert states == {"success"}
-    assert (batches(stack), airflow.runs(DAYS)) == (before, known)
+    assert (stack.batches(DAYS), airflow.runs(DAYS)) == (before, known)
 
 
 def test_a_backfill_is_cancelled(stack: Stack) -> None:
@@ -128,7 +113,7 @@ def test_a_backfill_is_cancelled(stack: Stack) -> None:
     stack.airflow.end_backfill(airflow.backfill(DAYS, day(5), day(6), run_backwards=True))
     airflow.pause(DAYS, paused=False)
     for when in (day(5), day(6)):
-        run = of_kind(stack, "backfill", when)
+        run = stack.airflow.run_of(DAYS, "backfill", when)
         assert airflow.ended(DAYS, run) == "failed"
         assert {task.state for task in airflow.tasks(DAYS, run).values()} <= {None, "skipped"}
     assert ended(stack, airflow.trigger_for(DAYS, day(5), day(6))) == TAKES
@@ -151,8 +136,8 @@ def test_what_another_has_and_what_is_refused(stack: Stack) -> None:
     land(stack, day(8), 5)
     with Ledger(settings.ledger_dsn()) as ledger:
         plan(ledger, pipeline.find(DAYS), "elsewhere", (day(8), day(9)))
-    before = batches(stack)
+    before = stack.batches(DAYS)
     assert ended(stack, stack.airflow.trigger_for(DAYS, day(8), day(9))) == NOTHING
     land(stack, day(1), 3)
     assert ended(stack, stack.airflow.trigger_for(DAYS, day(1), day(2))) == FAILS
-    assert batches(stack) == before
+    assert stack.batches(DAYS) == before

@@ -71,14 +71,6 @@ def output() -> dict[date, int]:
     return {day: days.count(day) for day in days}
 
 
-def batches(stack: Stack) -> int:
-    [(count,)] = stack.query(
-        "SELECT count(*) FROM semel.batch JOIN semel.pipeline USING (pipeline_id) WHERE name = %s",
-        NAME,
-    )
-    return count
-
-
 def ended(stack: Stack, run: str) -> dict[str, str | None]:
     """The states of a run's tasks, once it has ended."""
     stack.airflow.ended(NAME, run)
@@ -87,16 +79,12 @@ def ended(stack: Stack, run: str) -> dict[str, str | None]:
 
 def of_backfills(stack: Stack, *days: date) -> list[str]:
     """The runs of backfills for these days, once all of them are there."""
-    return [wait_for(lambda day=day: _of(stack, "backfill", day), f"the run of {day}", 60)
-            for day in days]  # fmt: skip
 
+    def run_of(day: date) -> str | None:
+        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        return stack.airflow.run_of(NAME, "backfill", start)
 
-def _of(stack: Stack, kind: str, day: date) -> str | None:
-    for run in stack.airflow.call("GET", f"/api/v2/dags/{NAME}/dagRuns?limit=100")["dag_runs"]:
-        start = run["data_interval_start"]
-        if run["run_type"] == kind and start and datetime.fromisoformat(start).date() == day:
-            return run["dag_run_id"]
-    return None
+    return [wait_for(lambda day=day: run_of(day), f"the run of {day}", 60) for day in days]
 
 
 def read(ui: Ui, run: str, task: str) -> list[str]:
@@ -165,13 +153,13 @@ def test_the_whole_day(stack: Stack, ui: Ui, capsys: pytest.CaptureFixture) -> N
     picture(ui.page, "days")
     assert output() == dict.fromkeys((ago(days) for days in range(1, 8)), ROWS)
 
-    before = batches(stack)
+    before = stack.batches(NAME)
     ui.clear(NAME, run)
     stack.airflow.succeeded(NAME, run)
     assert ui.tasks(NAME, run) == GREEN
     assert all(task.tries == 2 for task in stack.airflow.tasks(NAME, run).values())
     assert [line for line in read(ui, run, "finalize") if line in summary] == summary
-    assert batches(stack) == before
+    assert stack.batches(NAME) == before
 
 
 def test_an_id_is_found(stack: Stack, ui: Ui) -> None:
@@ -222,7 +210,7 @@ def test_nobody_without_a_login_and_no_viewer_changes_anything(
 def test_a_day_that_is_done(stack: Stack, ui: Ui) -> None:
     """manual, done, succeeds: green and skipped, plan names the batch and its run.
     backfill reprocess, done, succeeds: the same run again, four times green. No further batch."""
-    before, known = batches(stack), stack.airflow.runs(NAME)
+    before, known = stack.batches(NAME), stack.airflow.runs(NAME)
     run = ui.trigger(NAME)
     stack.airflow.succeeded(NAME, run)
     assert ui.tasks(NAME, run) == NOTHING
@@ -233,7 +221,7 @@ def test_a_day_that_is_done(stack: Stack, ui: Ui) -> None:
     wait_for(lambda: stack.airflow.tasks(NAME, again)["finalize"].tries == 2, "it again", 60)
     assert ended(stack, again) == GREEN
     stack.airflow.end_backfill(backfill)
-    assert (batches(stack), stack.airflow.runs(NAME)) == (before, known | {run})
+    assert (stack.batches(NAME), stack.airflow.runs(NAME)) == (before, known | {run})
 
 
 def test_a_day_that_is_done_in_part(stack: Stack, ui: Ui) -> None:
@@ -253,11 +241,11 @@ def test_a_day_in_work_elsewhere(stack: Stack, ui: Ui) -> None:
     with Ledger(settings.ledger_dsn()) as ledger:
         plan(ledger, pipeline.find(NAME), "elsewhere", (start, end))
     assert ui.state_of(NAME, ago(8)) == "in work"
-    before = batches(stack)
+    before = stack.batches(NAME)
     run = ui.trigger(NAME, whole(ago(8)))
     assert ended(stack, run) == NOTHING
     assert "elsewhere" in "\n".join(read(ui, run, "plan"))
-    assert batches(stack) == before
+    assert stack.batches(NAME) == before
 
 
 def test_a_refused_file(stack: Stack, ui: Ui, browser: Browser) -> None:  # noqa: F811
