@@ -106,15 +106,27 @@ CREATE TABLE semel.batch (
     seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     committed_at      timestamptz,
     finalized_at      timestamptz,
+    -- A replay computes the output of another batch again, its root's. It reads the root's ranges by
+    -- the root's verdicts, so it has no claims, adds no ids, and takes no place in the order of
+    -- commits: it stands at its root's.
+    replays           bigint REFERENCES semel.batch,
+    generation        int NOT NULL DEFAULT 1 CHECK (generation >= 1),
+    -- The replay whose commit retired this output, and when its files were removed.
+    replaced_by       bigint REFERENCES semel.batch,
+    files_removed_at  timestamptz,
     -- This prevents a retried plan from cutting a second batch for the same request.
     -- Keeps P5.
     CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
-        (status IN ('committed', 'finalized')) = (commit_seq IS NOT NULL)
-        AND (commit_seq IS NULL) = (batch_time IS NULL)
-        AND (commit_seq IS NULL) = (committed_at IS NULL)),
+        (status IN ('committed', 'finalized')) = (committed_at IS NOT NULL)
+        AND (commit_seq IS NOT NULL) = (committed_at IS NOT NULL AND replays IS NULL)
+        AND (commit_seq IS NULL) = (batch_time IS NULL)),
+    CONSTRAINT batch_replay_whole CHECK ((replays IS NULL) = (generation = 1)),
+    CONSTRAINT batch_replaced_finalized CHECK (
+        (replaced_by IS NULL OR status = 'finalized')
+        AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
     CONSTRAINT batch_finalized_whole CHECK ((status = 'finalized') = (finalized_at IS NOT NULL)),
     CONSTRAINT batch_interval_whole CHECK (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
@@ -123,6 +135,13 @@ CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned',
 CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
 CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_start)
     WHERE interval_start IS NOT NULL;
+-- This prevents a batch from having two outputs that both count.
+-- Keeps RP2.
+CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)
+    WHERE status <> 'abandoned';
+CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE replaced_by IS NOT NULL;
+CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
+    WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;
 
 -- A claim: one offset range of one source partition, owned by one batch.
 CREATE TABLE semel.claim (

@@ -27,10 +27,9 @@ class LocalEngine:
     def run(self, job: StageJob) -> Outcome:
         assert not job.spec.transforms, "the local engine runs no transforms"
         self.jobs.append(job)
-        by_position = job.spec.by_position
-        done = read_all(job, write=by_position)
+        done = read_all(job, write=not job.judges)
         reports = [d.report for d in done]
-        if not by_position:
+        if job.judges:
             dropped, files = [[] for _ in done], ()
             for shard in range(job.shards):
                 parts = [unpack_ids(pack_ids(d.ids[shard])) for d in done]

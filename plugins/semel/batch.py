@@ -72,7 +72,11 @@ class Pipeline(_FromRow):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(_FromRow):
-    """A batch: what was planned and how far it got. `spec` is the spec of that moment."""
+    """A batch: what was planned and how far it got. `spec` is the spec of that moment.
+
+    A replay stands in the interval and, once it has committed, at the place in the order of commits
+    of the batch that it `replays`; `generation` counts the outputs of that one, from 1.
+    """
 
     batch_id: int
     pipeline_id: int
@@ -86,6 +90,13 @@ class Batch(_FromRow):
     interval_end: datetime | None
     commit_seq: int | None
     batch_time: datetime | None
+    replays: int | None
+    generation: int
+
+    @property
+    def root(self) -> int:
+        """The batch whose claims it reads: itself, or the one that it replays."""
+        return self.replays or self.batch_id
 
     @property
     def interval(self) -> tuple[datetime, datetime] | None:

@@ -5,9 +5,11 @@ How it works, each in a transaction of its own:
 2. merge small id runs, so that a classification asks few filters;
 3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
 4. remove staged files of attempts that are proven lost, or whose batch is finalized;
-5. finalize committed batches whose runs are gone.
+5. finalize committed batches whose runs are gone;
+6. remove the files of outputs that replays replaced some time ago.
 """
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,10 +30,12 @@ from semel.catalog.runs import (
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines, rows
+from semel.manifest import Kind
+from semel.reader import Marker, read_marker
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import Log
-from semel.storage import remove_folder
+from semel.storage import remove_folder, sync_folder
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
 
@@ -43,13 +47,14 @@ class Collected:
     pipeline: str
     batches_finalized: int
     damaged: tuple[str, ...]
-    """Why committed batches cannot be finalized: each needs a person."""
+    """Why committed batches cannot be finalized, or replaced ones removed: each needs a person."""
     runs_retired: int
     runs_merged: int
     payloads_deleted: int
     segments_dropped: int
     folders_removed: int
     bytes_freed: int
+    replaced_removed: int
 
 
 def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
@@ -75,16 +80,18 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
             "again"
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
+    replaced, left, more = _remove_replaced(ledger, spec, pipeline)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
-        damaged=damaged,
+        damaged=(*damaged, *left),
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
         segments_dropped=dropped,
         folders_removed=folders,
-        bytes_freed=freed,
+        bytes_freed=freed + more,
+        replaced_removed=replaced,
     )
 
 
@@ -201,3 +208,59 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
         with suppress(OSError):  # Not empty, or gone: another attempt or collect was faster.
             folder.parent.rmdir()
     return removed, freed
+
+
+# Keeps RP7.
+def _remove_replaced(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline
+) -> tuple[int, tuple[str, ...], int]:
+    """Remove the files of outputs that were replaced some time ago, but not their markers.
+
+    Returns of how many batches they were removed, why others were left, and the bytes freed.
+    """
+    kept = Path(pipeline.archive_path)
+    sink = Path(pipeline.sink_address) if spec.sink_path() else None
+    values = {
+        "pipeline_id": pipeline.pipeline_id,
+        "keep_seconds": spec.limits.keep_replaced.total_seconds(),
+    }
+    removed, freed, left = 0, 0, []
+    for found in ledger.rows("collect", "replaced", **values):
+        old = archive.replaced(kept, found["root"], found["generation"])
+        try:
+            marker = read_marker(archive.marker(kept, found["root"]), sink)
+            freed += _remove_output(read_marker(old, sink), marker)
+        except CorruptionError as error:
+            left.append(f"the replaced files of batch {found['batch_id']} were left: {error}")
+            continue
+        faults.point("collect.before_removed")
+        ledger.rows("collect", "files_removed", batch_id=found["batch_id"])
+        faults.point("collect.after_removed")
+        removed += 1
+    return removed, tuple(left), freed
+
+
+def _remove_output(old: Marker, marker: Marker) -> int:
+    """Remove the files of a replaced output. Returns the bytes freed.
+
+    CorruptionError: it counts.
+    """
+    counts = {file.path for file in marker.of_kind(Kind.DATA)}
+    files = old.of_kind(Kind.DATA) if old.sink else ()
+    if marker.generation <= old.generation or counts & {file.path for file in files}:
+        raise CorruptionError(
+            f"{marker.path} is of generation {marker.generation}, and lists what {old.path} lists, "
+            "which was replaced; restore it from a backup"
+        )
+    freed = 0
+    folders = set()
+    for file in files:
+        path = old.path_of(file)
+        folders.add(path.parent)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+            freed += file.bytes
+    for folder in folders:
+        with suppress(FileNotFoundError):
+            sync_folder(folder)
+    return freed

@@ -122,6 +122,10 @@ def commit(
 
 def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, log: Log) -> str | None:
     """Commit one attempt. Returns None, or why it can never commit."""
+    if batch.replays is not None:  # It adds no ids, so there is nothing to compare.
+        with ledger.transaction() as connection:
+            pipeline = pipelines.get(connection, batch.pipeline_id)
+            return _decide(connection, spec, pipeline, batch, attempt, [], attempt.snapshot_seq)
     compared = attempt.snapshot_seq
     for _ in range(limits.COMPARE_ROUNDS_MAX):
         _wait_for_lease(ledger, batch, log)
@@ -194,7 +198,8 @@ def _decide(
     # A statement of its own, after the locks: it sees what was committed while we waited.
     now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
     # Keeps C4, C9.
-    if now["commit_seq"] != compared or (now["leased"] and now["lease_batch_id"] != batch.batch_id):
+    leased = now["leased"] and now["lease_batch_id"] != batch.batch_id
+    if batch.replays is None and (now["commit_seq"] != compared or leased):
         raise _Behind
     # Keeps C5.
     if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
@@ -205,15 +210,6 @@ def _decide(
     # Keeps C13.
     if now["sink_schema"] not in (None, attempt.sink_schema):
         return "the output's columns changed since it was staged"
-    place = transition(
-        connection,
-        "commit",
-        "take_place",
-        f"the commit sequence of {spec.name} moved under its lock; this is a defect of semel",
-        pipeline_id=batch.pipeline_id,
-        compared_seq=compared,
-        sink_schema=attempt.sink_schema,
-    )
     ids = {"batch_id": batch.batch_id, "attempt_id": attempt.attempt_id}
     transition(
         connection,
@@ -223,11 +219,38 @@ def _decide(
         attempt_id=attempt.attempt_id,
     )
     change(connection, "commit", "lose_siblings", reason=f"attempt {attempt.fence} won", **ids)
+    if batch.replays is None:
+        _take_place(connection, spec, pipeline, batch, attempt, mine, compared)
+    else:
+        _replace(connection, batch, attempt)
+    faults.point("commit.before_win")
+    return None
+
+
+def _take_place(
+    connection: sa.Connection,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    attempt: Attempt,
+    mine: list[Run],
+    compared: int,
+) -> None:
+    """Give the batch the next place in the order of commits, and make its ids visible."""
+    place = transition(
+        connection,
+        "commit",
+        "take_place",
+        f"the commit sequence of {spec.name} moved under its lock; this is a defect of semel",
+        pipeline_id=batch.pipeline_id,
+        compared_seq=compared,
+        sink_schema=attempt.sink_schema,
+    )
     transition(
         connection,
         "commit",
         "commit_batch",
-        f"batch {batch.batch_id} is not planned any more; run commit again",
+        _not_planned(batch),
         batch_id=batch.batch_id,
         commit_seq=place["commit_seq"],
         batch_time=place["batch_time"],
@@ -239,8 +262,31 @@ def _decide(
         seq=place["commit_seq"],
         expires_at=_last_time(pipeline, mine, place["batch_time"]) + spec.dedup.horizon,
     )
-    faults.point("commit.before_win")
-    return None
+
+
+# Keeps RP4.
+def _replace(connection: sa.Connection, batch: Batch, attempt: Attempt) -> None:
+    """Let a replay replace the output before it: the two never count together."""
+    transition(
+        connection,
+        "commit",
+        "retire_generation",
+        f"batch {batch.batch_id} is generation {batch.generation} of batch {batch.root}, and "
+        f"generation {batch.generation - 1} is not its newest finalized output; this is a defect "
+        "of semel",
+        batch_id=batch.batch_id,
+        root=batch.root,
+        generation=batch.generation,
+    )
+    values = {"pipeline_id": batch.pipeline_id, "sink_schema": attempt.sink_schema}
+    change(connection, "commit", "keep_columns", **values)
+    transition(
+        connection, "commit", "commit_replay", _not_planned(batch), batch_id=batch.batch_id
+    )
+
+
+def _not_planned(batch: Batch) -> str:
+    return f"batch {batch.batch_id} is not planned any more; run commit again"
 
 
 def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> datetime:

@@ -176,6 +176,9 @@ IDLE_IN_TRANSACTION_MS = 60_000
 LEASE_SECONDS = 900
 """A commit lease ends by itself after this long: its holder may be dead."""
 
+KEEP_REPLACED_SECONDS = 3_600
+"""How long the files of an output stay that a replay replaced: somebody may be reading them."""
+
 ORPHAN_SECONDS = 3_600
 """A planned batch without a sign of life for this long may be taken over by a later plan."""
 

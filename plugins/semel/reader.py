@@ -41,13 +41,23 @@ class MarkedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The batch that computed the output of another one again, and when it committed."""
+
+    batch_id: int
+    fence: int
+    request_key: str
+    committed_at: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Marker:
     """The success marker of one finalized batch.
 
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
     `address` is the sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
-    `generation`, `code`, `code_digest` and `parser_rules` are as docs/protocol.md has them.
+    `generation`, `replay`, `code`, `code_digest` and `parser_rules` are as in docs/protocol.md.
     """
 
     path: Path
@@ -70,9 +80,15 @@ class Marker:
     claims_listed: tuple[Claim, ...]
     files: tuple[MarkedFile, ...]
     generation: int
+    replay: Replay | None
     code: Named | None
     code_digest: str | None
     parser_rules: int
+
+    @property
+    def made_by(self) -> int:
+        """The batch that wrote the output: its own, or the one that replayed it."""
+        return self.replay.batch_id if self.replay else self.batch_id
 
     @property
     def archive(self) -> Path:
@@ -195,15 +211,25 @@ def marker_paths(archive_path: Path) -> list[Path]:
 
 def read_marker(path: Path, sink: Path | None) -> Marker:
     """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
+    return parse_marker(None, path, sink)
+
+
+def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
+    """The same from its text, if that was read already."""
     try:
-        plain = json.loads(path.read_bytes())
+        plain = json.loads(path.read_bytes() if text is None else text)
         # Keeps R3.
         if plain["format"] not in range(1, MARKER_FORMAT + 1):
             known = f"those up to {MARKER_FORMAT} are known"
             raise ValueError(f"its format is {plain['format']!r}, and {known}")
-        unknown = ["replaces", *(["sink"] if plain["format"] < _FORMAT_OF_ROOTS else [])]
-        for key in unknown:
-            if key in plain:
+        before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+        known_keys = {
+            # What a replay replaces has its marker here no more.
+            "replaces": "replay" in plain and plain.get("replaces") == [before],
+            "sink": plain["format"] >= _FORMAT_OF_ROOTS,
+        }
+        for key, known in known_keys.items():
+            if key in plain and not known:
                 raise ValueError(f"its {key} is {plain[key]!r}, unknown to this version of semel")
         return _marker(path, sink, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
@@ -235,13 +261,18 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         claims_listed=tuple(map(to_claim, plain.get("claims", ()))),
         files=tuple(_file(f, plain["format"]) for f in plain["files"]),
         generation=int(plain.get("generation", 1)),
+        replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
         code=Named.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
     )
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")
-    if path.name != archive.marker(Path(), marker.batch_id).name:
+    names = [
+        archive.marker(Path(), marker.batch_id).name,
+        archive.replaced(Path(), marker.batch_id, marker.generation).name,
+    ]
+    if path.name not in names:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
     if plain["format"] >= _FORMAT_OF_ROOTS and plain["sink"]["type"] != marker.spec.sink.type:
         raise ValueError(f"its sink is {plain['sink']['type']!r}")

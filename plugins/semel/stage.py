@@ -21,7 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from semel import code, faults, lost
+from semel import code, faults, lost, replayed
 from semel.batch import (
     Attempt,
     AttemptStatus,
@@ -106,7 +106,8 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         batch = batch_of(connection, spec, batch_id)
         pipeline = pipelines.find(connection, spec.name)
         done = row(connection, "stage", "staged", batch_id=batch_id)
-        claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
+        found = rows(connection, "plan", "claims", batch_id=batch.root)
+        claims = [Claim.from_row(r) for r in found]
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
     if batch.status is BatchStatus.ABANDONED:
@@ -161,8 +162,11 @@ def _attempt(
             taken = code.take(spec, batch, texts, job.folder, log)
             job = replace(job, refuses=refuses, code=taken)
             faults.point("stage.after_folders")
-            check_sample(job)
-            outcome = engine.run(job)
+            if batch.replays is None:
+                check_sample(job)
+                outcome = engine.run(job)
+            else:
+                outcome = replayed.run_job(ledger, pipeline, batch, job, engine)
             faults.point("stage.after_job")
             source.check(claims, batch.batch_id)
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
@@ -235,7 +239,7 @@ def _begin(
             )
         change(connection, "stage", "sign_of_life", batch_id=batch.batch_id)
         segment = None
-        if not spec.by_position:
+        if not spec.by_position and batch.replays is None:
             # After the attempt: it began before its segment's span ends, so collect counts it.
             horizon = int(spec.dedup.horizon.total_seconds())
             segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
@@ -259,7 +263,7 @@ def _begin(
         gc_floor=pinned.gc_floor,
         now_seconds=begun["now_seconds"],
         segment_id=segment,
-        runs=pinned.runs,
+        runs=() if batch.replays else pinned.runs,
     )
 
 
@@ -283,7 +287,8 @@ def _seal(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
             f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
-    aside = account.set_aside(job, outcome.reports, counts)
+    # What a replay sets aside was set aside, and told, when its root was staged.
+    aside = account.set_aside(job, outcome.reports, counts) if batch.replays is None else None
     schema = json.dumps(outcome.sink_schema)
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take 
     from semel.commit import Committed
     from semel.finalize import Finalized
     from semel.plan import Plan
+    from semel.replay import Replayed, Root
     from semel.stage import Staged
 
 REFUSED, LATE = "refused: ", "late: "
@@ -236,6 +237,45 @@ def finalize(answer: "Finalized") -> str:
     return "\n".join(lines)
 
 
+def replay_plan(found: "list[Root]") -> str:
+    """Which batches would be replayed, and why others cannot be."""
+    lines = []
+    for one in found:
+        span = f" of {interval(*one.interval)}" if one.interval else ""
+        head = f"batch {one.batch_id}{span}: {one.counts.survivors:,} records"
+        if one.why:
+            lines.append(f"{head}, cannot be replayed: {one.why}")
+        elif one.done:
+            lines.append(f"{head}, generation {one.generation} by this code and declaration")
+        else:
+            lines.append(f"{head}, generation {one.generation} now")
+    return "\n".join(lines)
+
+
+def replay(found: "list[Root]", done: "list[Replayed]") -> str:
+    """What was computed again, and what readers see now."""
+    lines = [f"replayed: {_replayed(one)}" for one in done]
+    alone = [one.batch_id for one in found if one.done]
+    if alone:
+        shown = [str(number) for number in alone[: limits.FILES_NAMED_MAX]]
+        if len(alone) > len(shown):
+            shown.append(f"and {len(alone) - len(shown):,} more")
+        lines.append(
+            f"left alone: {_count(len(alone), 'batch', 'batches')} ({', '.join(shown)}), whose "
+            "output this code and this declaration have made already"
+        )
+    return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
+
+
+def _replayed(one: "Replayed") -> str:
+    batch, rows = one.batch, _count(one.finalized.counts.rows_written, "row")
+    span = f" of {interval(*batch.interval)}" if batch.interval else ""
+    return (
+        f"batch {batch.root}{span}: generation {batch.generation}, by batch {batch.batch_id}, "
+        f"{rows} of {one.finalized.counts.survivors:,} records"
+    )
+
+
 def collect(answer: "Collected | None") -> str:
     """What was forgotten and freed. None: the pipeline never planned a batch."""
     if answer is None:
@@ -251,10 +291,14 @@ def collect(answer: "Collected | None") -> str:
         f"{_count(answer.folders_removed, 'staging folder')} removed ({size(answer.bytes_freed)})"
         if answer.folders_removed
         else "",
+        f"the files of {_count(answer.replaced_removed, 'replaced batch', 'replaced batches')} "
+        "removed"
+        if answer.replaced_removed
+        else "",
     ]
     found = ", ".join(part for part in done if part)
     lines = [f"collected {answer.pipeline}: {found or 'nothing was due'}"]
-    return "\n".join([*lines, *(f"NOT FINALIZED: {why}" for why in answer.damaged)])
+    return "\n".join([*lines, *(f"NOT DONE: {why}" for why in answer.damaged)])
 
 
 def adopt(answer: "Adopted") -> str:

@@ -1,10 +1,15 @@
 -- A batch, for every verb after plan.
 
 -- name: batch
+-- A replay stands where the batch stands that it replays.
 SELECT b.batch_id, b.pipeline_id, p.name, b.request_key, b.ordinal, b.status, b.spec, b.spec_digest,
-       b.split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time
+       b.split_bytes, COALESCE(b.interval_start, r.interval_start) AS interval_start,
+       COALESCE(b.interval_end, r.interval_end) AS interval_end,
+       COALESCE(b.commit_seq, r.commit_seq) AS commit_seq,
+       COALESCE(b.batch_time, r.batch_time) AS batch_time, b.replays, b.generation
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
 WHERE b.batch_id = :batch_id;
 
 -- name: committed

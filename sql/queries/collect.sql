@@ -22,3 +22,17 @@ SELECT a.fence, a.status, b.status AS batch_status
 FROM semel.attempt AS a
 JOIN semel.batch AS b USING (batch_id)
 WHERE b.batch_id = :batch_id AND b.pipeline_id = :pipeline_id;
+
+-- name: replaced
+-- Outputs whose replay has been finalized for long, and whose files are there still.
+SELECT b.batch_id, b.generation, COALESCE(b.replays, b.batch_id) AS root
+FROM semel.batch AS b
+JOIN semel.batch AS r ON r.batch_id = b.replaced_by
+WHERE b.pipeline_id = :pipeline_id AND b.replaced_by IS NOT NULL AND b.files_removed_at IS NULL
+  AND r.finalized_at < clock_timestamp() - make_interval(secs => :keep_seconds)
+ORDER BY b.batch_id;
+
+-- name: files_removed
+UPDATE semel.batch SET files_removed_at = clock_timestamp()
+WHERE batch_id = :batch_id AND replaced_by IS NOT NULL
+RETURNING batch_id;

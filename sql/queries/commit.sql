@@ -53,6 +53,25 @@ SET status = 'committed', commit_seq = :commit_seq, batch_time = :batch_time,
 WHERE batch_id = :batch_id AND status = 'planned'
 RETURNING batch_id;
 
+-- name: keep_columns
+UPDATE semel.pipeline SET sink_schema = :sink_schema
+WHERE pipeline_id = :pipeline_id AND sink_schema IS NULL;
+
+-- name: commit_replay
+-- It stands at its root's place in the order of commits.
+UPDATE semel.batch SET status = 'committed', committed_at = clock_timestamp()
+WHERE batch_id = :batch_id AND status = 'planned' AND replays IS NOT NULL
+RETURNING batch_id;
+
+-- name: retire_generation
+-- Keeps RP4.
+-- The output that a replay replaces, which is whole and which nothing has replaced.
+UPDATE semel.batch
+SET replaced_by = :batch_id
+WHERE COALESCE(replays, batch_id) = :root AND generation = :generation - 1
+  AND status = 'finalized' AND replaced_by IS NULL
+RETURNING batch_id;
+
 -- name: renew_lease
 UPDATE semel.pipeline SET lease_until = clock_timestamp() + make_interval(secs => :seconds)
 WHERE lease_batch_id = :batch_id;

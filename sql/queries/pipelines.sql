@@ -53,6 +53,6 @@ RETURNING sink_address;
 
 -- name: last_finalized
 SELECT batch_id FROM semel.batch
-WHERE pipeline_id = :pipeline_id AND status = 'finalized'
+WHERE pipeline_id = :pipeline_id AND status = 'finalized' AND replays IS NULL
 ORDER BY commit_seq DESC
 LIMIT 1;

@@ -225,7 +225,7 @@ def test_a_damaged_batch_does_not_keep_collect_from_the_others(
     said = capsys.readouterr()
     assert status(scene.ledger, damaged) == "committed"
     assert status(scene.ledger, behind) == status(scene.ledger, theirs) == "finalized"
-    assert f"NOT FINALIZED: batch {damaged}: " in said.out and "staged file wrong" in said.out
+    assert f"NOT DONE: batch {damaged}: " in said.out and "staged file wrong" in said.out
     assert "collected visits: 1 open commit finalized" in said.out
     assert "broken.yaml:1: source: is missing" in said.err
 

@@ -267,5 +267,5 @@ def test_collect_fails_while_a_batch_cannot_be_finalized(monkeypatch: pytest.Mon
     done = collect.Collected(**{**none, "pipeline": "clicks", "runs_merged": 3, "damaged": ("b7",)})
     monkeypatch.setattr(collect, "collect", lambda *_: done)
     task = CollectOperator(task_id="collect", pipeline="clicks")
-    with pytest.raises(TerminalError, match="3 id runs merged\nNOT FINALIZED: b7"):
+    with pytest.raises(TerminalError, match="3 id runs merged\nNOT DONE: b7"):
         task.act(None, None, context())

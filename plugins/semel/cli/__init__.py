@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "semel.cli.check:check",
     "migrate": "semel.cli.run:migrate",
     "run": "semel.cli.run:run",
+    "replay": "semel.cli.replay:replay",
     "batches": "semel.cli.look:batches",
     "show": "semel.cli.look:show",
     "find": "semel.cli.look:find",

@@ -31,6 +31,11 @@ def shown(text: str, chars_max: int = limits.FOUND_CHARS_MAX) -> str:
     return cut + _CUT if len(text) > chars_max else cut
 
 
+def place(line: int | None, offset: int) -> str:
+    """Where a record is in its source: the number of its line, from 1 on, where that is known."""
+    return f"line {line:,} (byte {offset})" if line else f"byte {offset}"
+
+
 def record(raw: bytes) -> str:
     """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
     text = raw[: limits.RECORD_SHOWN_BYTES].decode(errors="backslashreplace")

@@ -54,7 +54,7 @@ class Won:
 
     `files` are the data files of the winner's manifest, in its order; `schema` are their columns,
     those of folders included. `digest` is of the whole manifest: two that differ in a file, a row
-    or a byte differ in it.
+    or a byte differ in it. A replay `replaces` what these batches published.
     """
 
     pipeline: str
@@ -64,6 +64,7 @@ class Won:
     files: tuple[ManifestFile, ...]
     schema: "pa.Schema"
     digest: str
+    replaces: tuple[int, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -107,6 +108,13 @@ class Sink(Protocol):
         `staged`: the folder of the attempt's data files, which is there. Returns what finds the
         rows that are to be set aside; None: the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
+        """
+        ...
+
+    def check_replace(self) -> None:
+        """Refuse to replace what a batch has published. By plan of a replay, before any work.
+
+        TerminalError: this sink cannot. The message says why, and what to do instead.
         """
         ...
 

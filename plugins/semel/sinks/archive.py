@@ -81,6 +81,11 @@ def marker(archive: Path, batch_id: int) -> Path:
     return markers(archive) / f"b{batch_id:08d}.json"
 
 
+def replaced(archive: Path, batch_id: int, generation: int) -> Path:
+    """Where the marker of an output is kept that a replay replaced."""
+    return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
+
+
 def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
     """The final name of a `decisions`, `dead_letters`, `ids` or `claims` file."""
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"

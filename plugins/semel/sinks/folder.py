@@ -70,6 +70,9 @@ class Folder:
         make_folder(self.root)
         check_links(staged, self.root)
 
+    def check_replace(self) -> None:
+        """Files of a replay have names of their own: the marker tells which ones count."""
+
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Any files can be there together."""
 

@@ -107,7 +107,7 @@ class SparkEngine:
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
-        if job.spec.by_position:
+        if not job.judges:
             done = tasks.mapInArrow(_read_only(job, write), _REPORTS)
         else:
             done = (

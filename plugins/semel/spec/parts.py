@@ -270,6 +270,8 @@ class Limits(Model):
     """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
     orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
     """A planned batch without a sign of life for so long may be taken over by a later plan."""
+    keep_replaced: Duration = timedelta(seconds=limits.KEEP_REPLACED_SECONDS)
+    """Files that a replay replaced stay for so long, for who is reading them."""
 
 
 def path_problem(path: str) -> str | None:

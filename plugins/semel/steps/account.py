@@ -10,6 +10,7 @@ import xxhash
 
 from semel.batch import Counts, Ignored
 from semel.errors import ANEW, LimitError
+from semel.formats import words
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Spec
 from semel.steps.job import StageJob
@@ -61,15 +62,10 @@ def samples_of(
         claim = job.splits[sample.split].claim
         (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
         first = "" if count == 1 else ", one of them"
-        yield f"{reason} {count:,}{first}: {claim.name!r} {place(line, sample.offset)}"
+        yield f"{reason} {count:,}{first}: {claim.name!r} {words.place(line, sample.offset)}"
         if sample.text:
             yield f"    {sample.detail}"
             yield f"    {sample.text}"
-
-
-def place(line: int | None, offset: int) -> str:
-    """Where a record is in its source: the number of its line, from 1 on, where that is known."""
-    return f"line {line:,} (byte {offset})" if line else f"byte {offset}"
 
 
 def ignored_of(spec: Spec, reports: list[SplitReport]) -> Ignored:

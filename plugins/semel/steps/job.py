@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from semel.formats.records import OFFSET
 from semel.sinks import Refuses
 from semel.sources import Source
 from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from semel.steps.verdicts import PassedOver
 
 SOURCE_COLUMN = "_semel_source"
 OFFSET_COLUMN = OFFSET
@@ -110,6 +114,13 @@ class StageJob:
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
     """The texts of the transforms' files, by name: what runs."""
     refuses: Refuses | None = None
+    passed_over: "PassedOver | None" = None
+    """Of a replay: the records that are not judged again. All others are survivors."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether ids are looked up. A replay has its verdicts, and positions need none."""
+        return not self.spec.by_position and self.passed_over is None
 
     @property
     def tasks(self) -> int:

@@ -16,6 +16,7 @@ import xxhash
 from semel import limits
 from semel.batch import Counts, Ignored
 from semel.catalog.ids import hash_ids, seconds_of
+from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
 from semel.formats.records import OFFSET, REJECTED, Block, printable
@@ -156,6 +157,21 @@ class Tally:
         return self.reasons.total() - self.late
 
 
+def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
+    """The error that a record which survived is no valid record now: where, and what is wrong."""
+    at = min(block.faults)
+    reason, detail = block.faults[at]
+    offset = int(block.lines.offsets[at])
+    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
+    return TerminalError(
+        f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
+        f"{split.claim.name!r} {words.place(line, offset)}: {reason}{shown}. Either the schema "
+        "changed so that it does not fit any more, or the file was edited in place; put the one or "
+        "the other back. The output stays what it was"
+    )
+
+
 class _Reader:
     """One pass over a split. `skip`: offsets of records that are not to be looked at."""
 
@@ -164,6 +180,9 @@ class _Reader:
     ) -> None:
         self._job, self._split, self._skip = job, split, skip
         self._digest = xxhash.xxh3_128()
+        over = job.passed_over
+        self._over = over.of(split, job.splits) if over is not None else None
+        self._passed_over = 0
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
@@ -179,7 +198,7 @@ class _Reader:
                 letters(block.rejected().add_column(0, DEAD_LETTERS.field(0), pa.array(source)))
             tally += self.tally_of(block)
         counts = Counts(
-            records_read=tally.records,
+            records_read=tally.records + self._passed_over,
             survivors=tally.kept,
             quarantined=tally.quarantined,
             late=tally.late,
@@ -205,7 +224,28 @@ class _Reader:
         """The blocks of the split, without records that have no id or come too late."""
         job = self._job
         found = job.source.read(self._split, job.batch_id, self._digest)
+        if self._over is not None:
+            return map(self._survivors, found)
         return map(self._identify, map(self._takeable, found))
+
+    # Keeps RP1, RP3.
+    def _survivors(self, block: Block) -> Block:
+        """Of a replay: the block without the records that have a verdict. The others are valid."""
+        records = block.table.num_rows + len(block.faults)
+        table = block.table
+        if len(self._over):
+            passed = np.isin(table.column(OFFSET).to_numpy(), self._over)
+            table = table.filter(pa.array(~passed)) if passed.any() else table
+        faults = block.faults
+        if faults:
+            places = np.array(sorted(faults))
+            known = np.isin(block.lines.offsets[places], self._over)
+            faults = {at: faults[at] for at in places[~known].tolist()}
+        left = self._takeable(replace(block, table=table, faults=faults))
+        if left.faults:
+            raise invalid(self._job, self._split, left)
+        self._passed_over += records - table.num_rows
+        return left
 
     def tally_of(self, block: Block) -> Tally:
         """What became of a block's records."""
@@ -307,7 +347,7 @@ class _Reader:
         return buckets
 
     def _by_shard(self) -> dict[int, SplitIds]:
-        if self._job.spec.by_position:
+        if not self._job.judges:
             return {}
         empty = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
         h1, h2, shard = (np.concatenate(a) for a in zip(empty, *self._ids, strict=True))

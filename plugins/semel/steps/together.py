@@ -77,18 +77,30 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     offsets = pa.array(at - begins[owner] + starts[owner], pa.int64())
     index = table.schema.get_field_index(OFFSET)
     table = table.set_column(index, table.schema.field(index), offsets)
+    ends = np.searchsorted(owner, np.arange(len(splits) + 1))
+    records = np.diff(ends)
+    if job.passed_over is not None:
+        # Keeps RP1.
+        over = [
+            job.passed_over.of(split, job.splits) - split.start + begin
+            for split, begin in zip(splits, begins, strict=True)
+        ]
+        left = ~np.isin(at, np.concatenate(over))
+        table, owner = table.filter(pa.array(left)), owner[left]
+        ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     asked = job.refuses is not None and not job.spec.transforms
     if asked and job.refuses(output_columns(job, splits[0], table)):
         return None
     hashed = None
-    if not job.spec.by_position and table.num_rows:
+    if job.judges and table.num_rows:
         hashed = hash_ids(table, job.spec.record_id, shards=job.shards)
         if not hashed.valid.all():
             return None
-    ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     parts = []
-    for split, text, start, end in zip(splits, texts, ends[:-1], ends[1:], strict=True):
-        report = _report(split, text, int(end - start))
+    for split, text, read, start, end in zip(
+        splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
+    ):
+        report = _report(split, text, read, int(end - start))
         report = replace(report, ignored=Ignored() if parts else ignored)
         parts.append((report, _ids(job, split, hashed, start, end)))
     return table, parts
@@ -111,13 +123,13 @@ def _parsed(job: StageJob, data: bytes) -> tuple[pa.Table, Ignored] | None:
     return pa.concat_tables(tables).combine_chunks(), ignored
 
 
-def _report(split: Split, text: bytes, records: int) -> SplitReport:
+def _report(split: Split, text: bytes, records: int, survivors: int) -> SplitReport:
     digest = xxhash.xxh3_128(text)
     digest.update(repr((split.start, split.end, records)).encode())
     return SplitReport(
         split=split.number,
         digest=digest.hexdigest(),
-        counts=Counts(records_read=records, survivors=records, bytes_read=len(text)),
+        counts=Counts(records_read=records, survivors=survivors, bytes_read=len(text)),
     )
 
 
@@ -125,7 +137,7 @@ def _ids(
     job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
 ) -> dict[int, SplitIds]:
     """The ids of the rows [start, end) by shard; every shard has its part, also an empty one."""
-    if job.spec.by_position:
+    if not job.judges:
         return {}
     h1, h2, shard = (
         (hashed.h1[start:end], hashed.h2[start:end], hashed.shard[start:end])

@@ -184,3 +184,13 @@ def read_back(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         else:
             found.append(values.cast(field.type))
     return pa.table(found, schema=schema)
+
+
+def check_count(won: Won, landed: int) -> None:
+    """CorruptionError when the staged files do not hold as many rows as the manifest says."""
+    wanted = sum(file.records for file in won.files)
+    if landed != wanted:
+        raise CorruptionError(
+            f"batch {won.batch_id}: its staged files hold {landed} rows, and its manifest says "
+            f"{wanted}; nothing was written. Restore them from a backup: the batch has committed"
+        )

@@ -172,8 +172,8 @@ def _no_longer(batch_id: int, claim: ClaimedFile, what: str) -> str:
     return (
         f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what batch "
         f"{batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
-        f"Put the file back, or `semel abandon {batch_id}`: the next run reads what is there "
-        "then"
+        "Put the file back. A batch that never committed can be given up instead "
+        f"(`semel abandon {batch_id}`): the next run reads what is there then"
     )
 
 

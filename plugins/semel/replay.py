@@ -1,0 +1,320 @@
+"""replay: compute the output of finalized batches again, with the transforms and the spec of today.
+
+A replay is a batch of its own, which goes through stage, commit and finalize like any other. It
+reads the ranges that its root, the batch that it replays, has claimed, and takes the root's
+verdicts: which records survived is never decided again. So it claims nothing, adds no id, and takes
+no place in the order of commits. Its commit retires the output before it, and its finalize puts the
+marker of the new one in the place of the old one.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from semel import code, faults, limits
+from semel.abandon import abandon
+from semel.batch import Batch, BatchStatus, Claim, Counts, Pipeline, batch_of, run_of
+from semel.commit import Committed, commit
+from semel.errors import SemelError, StateError
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.register import register
+from semel.replayed import newest_marker, verdicts_of
+from semel.sinks.declared import open_sink
+from semel.sources.declared import open_source
+from semel.spec.pipeline import Spec
+from semel.stage import Engine, Log, Staged, stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """A batch that can be replayed, or `why` it cannot.
+
+    `generation`: of its newest output, from 1; `newest`: the batch that made that one. `done`: it
+    was the request that asks. `counts`: what became of its records.
+    """
+
+    batch_id: int
+    request_key: str
+    interval: tuple[datetime, datetime] | None
+    generation: int
+    newest: int
+    counts: Counts
+    done: bool = False
+    why: SemelError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What one replay did. `found`: the request had replayed this batch before."""
+
+    batch: Batch
+    found: bool
+    staged: Staged | None = None
+    committed: Committed | None = None
+    finalized: Finalized | None = None
+
+
+def roots(
+    ledger: Ledger,
+    spec: Spec,
+    *,
+    batches: tuple[int, int] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> list[int]:
+    """The batches that a replay of these means, in the order of their commits.
+
+    `batches`: first and last number. `interval`: [start, end), which holds that of each batch; or
+    its commit, where the pipeline has no intervals. StateError: there are none.
+    """
+    pipeline = _pipeline(ledger, spec)
+    found = _roots(ledger, pipeline, batches=batches, interval=interval)
+    if not found:
+        what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
+        raise StateError(
+            f"{spec.name} has no batch that {what} could be: only batches that claimed records "
+            "themselves, and that are not abandoned, can be replayed",
+            next=f"semel batches {spec.name}",
+        )
+    return [r["batch_id"] for r in found]
+
+
+def look(ledger: Ledger, spec: Spec, root: int, request_key: str) -> Root:
+    """Whether a batch can be replayed now. It reads its decisions and dead letters."""
+    pipeline = _pipeline(ledger, spec)
+    found = _root(ledger, pipeline, spec, root)
+    mine = _of_request(ledger, spec, request_key, root)
+    why: SemelError | None = None
+    try:
+        _check(ledger, spec, pipeline, found)
+    except SemelError as error:
+        why = error
+    between = found["interval_start"], found["interval_end"]
+    return Root(
+        batch_id=root,
+        request_key=found["request_key"],
+        interval=between if between[0] else None,
+        generation=found["generation"],
+        newest=found["newest"],
+        counts=Counts.from_row(found),
+        done=mine is not None and _is_newest(mine, found),
+        why=why,
+    )
+
+
+def plan(
+    ledger: Ledger, spec: Spec, request_key: str, root: int, *, once: bool = False
+) -> tuple[Batch, bool]:
+    """Find the request's replay of a batch, or write one down. Returns whether it was there, too.
+
+    The same request gets the same replay until that one is finalized or abandoned, and the next one
+    after that, once another has replaced it; with `once` its own stays its answer also then.
+    StateError, CorruptionError, SourceError, TerminalError: it cannot be replayed, and nothing was
+    written.
+    """
+    pipeline = register(ledger, spec)
+    mine = _of_request(ledger, spec, request_key, root)
+    found = _root(ledger, pipeline, spec, root)
+    if mine is not None:
+        if mine.status is BatchStatus.FINALIZED and (once or _is_newest(mine, found)):
+            return mine, True
+        at_work = mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
+        if at_work and not _outdated(ledger, spec, mine):
+            return mine, True
+    _finish_or_refuse(ledger, spec, root, request_key)
+    found = _root(ledger, pipeline, spec, root)
+    _check(ledger, spec, pipeline, found)
+    stored = spec.to_json() | {"code": code.look(spec).to_json()}
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        # Keeps RP2.
+        now = _roots(connection, pipeline, batches=(root, root))
+        if not now or now[0]["newest"] != found["newest"] or _at_work(connection, root):
+            raise StateError(
+                f"batch {root} was replayed by somebody else meanwhile",
+                next=f"semel show {root}",
+            )
+        made = row(
+            connection,
+            "replay",
+            "insert",
+            request_key=request_key,
+            spec=json.dumps(stored),
+            spec_digest=spec.digest(),
+            root=root,
+            generation=found["generation"] + 1,
+        )
+        faults.point("replay.before_write")
+    faults.point("replay.after_write")
+    with ledger.transaction() as connection:
+        return batch_of(connection, spec, made["batch_id"]), False
+
+
+def request_of(spec: Spec) -> str:
+    """The name of all requests by hand that ask for the code and the declaration of now."""
+    return f"cli:replay:{code.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
+
+
+def planned(ledger: Ledger, spec: Spec, request_key: str) -> list[Batch]:
+    """The newest replay of each batch that a request has replayed, in the order of their roots."""
+    pipeline = _pipeline(ledger, spec)
+    with ledger.transaction() as connection:
+        found = rows(
+            connection, "replay", "of_request",
+            pipeline_id=pipeline.pipeline_id, request_key=request_key,
+        )  # fmt: skip
+        return [batch_of(connection, spec, r["batch_id"]) for r in found]
+
+
+def run(
+    ledger: Ledger,
+    spec: Spec,
+    request_key: str,
+    root: int,
+    engine: Engine,
+    log: Log = print,
+    *,
+    once: bool = False,
+) -> Replayed:
+    """Plan, stage, commit and finalize the replay of one batch. It goes on where it stopped."""
+    batch, found = plan(ledger, spec, request_key, root, once=once)
+    number = batch.batch_id
+
+    def staging() -> Staged:
+        return stage(ledger, spec, number, engine, log)
+
+    staged = staging()
+    committed = commit(ledger, spec, number, staging, log)
+    finalized = finalize(ledger, spec, number)
+    return Replayed(
+        batch=finalized.batch, found=found, staged=staged, committed=committed, finalized=finalized
+    )
+
+
+def run_all(
+    ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: Engine, log: Log
+) -> Iterator[Replayed]:
+    """Replay some batches, one after the other. An error ends it: those before it stay replayed."""
+    for at, root in enumerate(roots, 1):
+        log(f"batch {root} ({at} of {len(roots)})")
+        yield run(ledger, spec, request_key, root, engine, log)
+
+
+def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    if pipeline is None:
+        raise StateError(
+            f"pipeline {spec.name} has never planned a batch, so there is nothing to replay",
+            next=f"semel run {spec.name}",
+        )
+    return pipeline
+
+
+def _roots(
+    ledger: Ledger | sa.Connection,
+    pipeline: Pipeline,
+    *,
+    batches: tuple[int, int] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> list[Row]:
+    first, last = batches or (None, None)
+    since, until = interval or (None, None)
+    values = {
+        "pipeline_id": pipeline.pipeline_id,
+        "first": first, "last": last, "since": since, "until": until,
+    }  # fmt: skip
+    if isinstance(ledger, Ledger):
+        return ledger.rows("replay", "roots", **values)
+    return rows(ledger, "replay", "roots", **values)
+
+
+def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
+    """The batch that is to be replayed. StateError: it is none that claimed records itself."""
+    found = _roots(ledger, pipeline, batches=(root, root))
+    if found:
+        return found[0]
+    with ledger.transaction() as connection:
+        batch = batch_of(connection, spec, root)
+    if batch.replays is not None:
+        raise StateError(
+            f"batch {root} is itself a replay, of batch {batch.replays}",
+            next=f"semel replay {spec.name} --batches {batch.replays}",
+        )
+    raise StateError(
+        f"batch {root} was abandoned, and its records are free for a later plan",
+        next=f"semel batches {spec.name}",
+    )
+
+
+def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
+    found = (b for b in planned(ledger, spec, request_key) if b.root == root)
+    return next(found, None)
+
+
+def _is_newest(mine: Batch, found: Row) -> bool:
+    """Whether a replay is finalized, and its output the one that counts."""
+    return mine.status is BatchStatus.FINALIZED and found["newest"] == mine.batch_id
+
+
+def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
+    """Whether a replay of this request was given up, for its declaration is not what it was."""
+    if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():
+        return False
+    reason = "its declaration changed since it was planned"
+    return abandon(ledger, batch.batch_id, reason, silent_only=True) is not None
+
+
+def _at_work(connection: sa.Connection, root: int) -> Row | None:
+    silent = 2 * limits.HEARTBEAT_SECONDS
+    return row(connection, "replay", "at_work", root=root, silent_seconds=silent)
+
+
+# Keeps RP2.
+def _finish_or_refuse(ledger: Ledger, spec: Spec, root: int, request_key: str) -> None:
+    """Settle what another request has begun: finish what committed, give up what is silent.
+
+    StateError: it is at work.
+    """
+    with ledger.transaction() as connection:
+        other = _at_work(connection, root)
+    if other is None:
+        return
+    number = other["batch_id"]
+    if other["status"] == BatchStatus.COMMITTED:
+        finalize(ledger, spec, number)
+        return
+    reason = f"it gave no sign of life, and {request_key} replays batch {root} anew"
+    if not other["alive"] and abandon(ledger, number, reason, silent_only=True) is not None:
+        return
+    raise StateError(
+        f"batch {number} (run {run_of(other['request_key'])}) replays batch {root} just now; wait "
+        "for it, or abandon it",
+        next=f"semel show {number}",
+    )
+
+
+def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
+    """Refuse what can be known to fail. SemelError says why, and what to do."""
+    # Keeps RP8.
+    open_sink(spec, pipeline.sink_address).check_replace()
+    root = found["batch_id"]
+    if found["newest_status"] != BatchStatus.FINALIZED:
+        number = found["newest"]
+        raise StateError(
+            f"batch {number} (run {run_of(found['newest_key'])}) is {found['newest_status']}, and "
+            "only a finalized batch can be replayed; let its run finish",
+            next=f"semel show {number}",
+        )
+    # Keeps RP1.
+    verdicts_of(ledger, newest_marker(pipeline, root, found["generation"]))
+    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
+    source = open_source(spec)
+    source.check(source.find(claims, root), root)
+
+
+def _shown(interval: tuple[datetime, datetime] | None) -> str:
+    return " to ".join(t.isoformat() for t in interval) if interval else "all"

@@ -1,0 +1,175 @@
+"""The stored verdicts of a batch, for its replay: which of its records are no survivors, and why.
+
+The driver reads them from decisions and dead letters, which it proves first, and leaves each task a
+file with the positions that it is to pass over. Behind the job it adds their account to what the
+tasks counted, and holds that against what the batch's winner had counted.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.batch import Counts
+from semel.errors import CorruptionError
+from semel.manifest import Kind, SplitReport
+from semel.reader import MarkedFile, Marker
+from semel.steps.job import Split, Splits
+from semel.storage import checksum
+
+_COLUMNS = pa.schema(
+    [("source_partition_id", pa.int64()), ("offset", pa.int64()), ("reason", pa.string())]
+)
+_DUPLICATES = ("duplicate_in_batch", "duplicate_in_catalog")
+_LATE = "late"
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Verdicts:
+    """Positions (source partition and offset, int64, ascending) with the reason of each.
+
+    `reason` holds indices of `reasons`.
+    """
+
+    batch_id: int
+    partition: np.ndarray
+    offset: np.ndarray
+    reason: np.ndarray
+    reasons: tuple[str, ...]
+
+    def write(self, folder: Path, splits: Splits) -> "PassedOver":
+        """Leave each task that has any the offsets that it passes over."""
+        tasks = []
+        for task in splits.tasks:
+            parts = [self.offset[self._of(split)] for split in splits.of_task(task)]
+            if any(map(len, parts)):
+                ends = np.cumsum([len(part) for part in parts])
+                np.savez(_file(folder, task), ends=ends, offsets=np.concatenate(parts))
+                tasks.append(task)
+        return PassedOver(folder=folder, tasks=frozenset(tasks))
+
+    def settled(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
+        """The reports, with the account of what the tasks passed over."""
+        return [
+            self._settled(report, split) for report, split in zip(reports, splits, strict=True)
+        ]
+
+    def _settled(self, report: SplitReport, split: Split) -> SplitReport:
+        own = self.reason[self._of(split)]
+        if not len(own):
+            return report
+        found = np.bincount(own, minlength=len(self.reasons)).tolist()
+        counted = {why: n for why, n in zip(self.reasons, found, strict=True) if n}
+        within, earlier = (counted.pop(why, 0) for why in _DUPLICATES)
+        late = counted.get(_LATE, 0)
+        counts = replace(
+            report.counts,
+            duplicates_batch=within,
+            duplicates_catalog=earlier,
+            late=late,
+            quarantined=sum(counted.values()) - late,
+        )
+        return replace(report, counts=counts, reasons=counted)
+
+    def _of(self, split: Split) -> slice:
+        """Where the positions of a split are."""
+        part = split.claim.source_partition_id
+        first, behind = np.searchsorted(self.partition, [part, part + 1])
+        low, high = np.searchsorted(self.offset[first:behind], [split.start, split.end])
+        return slice(first + low, first + high)
+
+
+# Keeps RP1.
+def read(marker: Marker, counts: Counts) -> Verdicts:
+    """The verdicts of a finalized batch, whose winner counted `counts`.
+
+    CorruptionError: a file of them is gone or damaged, or they are not what was counted.
+    """
+    tables = [_COLUMNS.empty_table()]
+    for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS):
+        for file in marker.of_kind(kind):
+            tables.append(_table(marker, file))
+    table = pa.concat_tables(tables).sort_by(
+        [("source_partition_id", "ascending"), ("offset", "ascending")]
+    )
+    partition, offset = (table.column(name).to_numpy() for name in _COLUMNS.names[:2])
+    if np.any((partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1])):
+        raise CorruptionError(
+            f"batch {marker.batch_id}: its decisions and dead letters name a position twice; "
+            "restore them from a backup"
+        )
+    words = table.column("reason").combine_chunks().dictionary_encode()
+    verdicts = Verdicts(
+        batch_id=marker.batch_id,
+        partition=partition,
+        offset=offset,
+        reason=words.indices.to_numpy(),
+        reasons=tuple(words.dictionary.to_pylist()),
+    )
+    _check_counts(verdicts, counts)
+    return verdicts
+
+
+def _table(marker: Marker, file: MarkedFile) -> pa.Table:
+    path = marker.path_of(file)
+    try:
+        whole = path.lstat().st_size == file.bytes and checksum(path) == file.checksum
+        if not whole:
+            raise CorruptionError(
+                f"batch {marker.batch_id}: {path} is not what its marker says (size or checksum), "
+                "so nobody knows which of its records survived; restore it from a backup"
+            )
+        return pq.read_table(path, columns=_COLUMNS.names, partitioning=None).cast(_COLUMNS)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptionError(
+            f"batch {marker.batch_id}: its {file.kind} {path} cannot be read ({error}), so nobody "
+            "knows which of its records survived; restore it from a backup"
+        ) from error
+
+
+def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
+    found = np.bincount(verdicts.reason, minlength=len(verdicts.reasons)).tolist()
+    named = dict(zip(verdicts.reasons, found, strict=True))
+    within, earlier = (named.pop(why, 0) for why in _DUPLICATES)
+    late = named.pop(_LATE, 0)
+    there = within, earlier, sum(named.values()), late
+    wanted = (
+        counts.duplicates_batch, counts.duplicates_catalog, counts.quarantined, counts.late,
+    )  # fmt: skip
+    if there != wanted:
+        raise CorruptionError(
+            f"batch {verdicts.batch_id}: its decisions and dead letters name {there} repeats in "
+            "the batch, repeats of the catalog, quarantined and late records, and it counted "
+            f"{wanted}; restore them from a backup"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassedOver:
+    """What the driver left in a folder for the tasks that pass over something. It goes to tasks."""
+
+    folder: Path
+    tasks: frozenset[int]
+
+    def of(self, split: Split, splits: Splits) -> np.ndarray:
+        """The offsets (int64, ascending) in a split. FileNotFoundError: they are gone."""
+        if split.task not in self.tasks:
+            return _NONE
+        ends, offsets = _left(_file(self.folder, split.task))
+        place = split.number - splits.of_task(split.task)[0].number
+        return offsets[ends[place - 1] if place else 0 : ends[place]]
+
+
+@lru_cache(maxsize=1)
+def _left(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """What the driver left for one task: where each of its splits ends, and the offsets."""
+    with np.load(path) as left:
+        return left["ends"], left["offsets"]
+
+
+def _file(folder: Path, task: int) -> Path:
+    return folder / f"v{task:05d}.npz"

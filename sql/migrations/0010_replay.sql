@@ -1,0 +1,24 @@
+-- A replay: a batch that computes the output of another one again, its root's. It reads the root's
+-- ranges by the root's verdicts, so it has no claims, adds no ids, and takes no place in the order of
+-- commits: it stands at its root's.
+ALTER TABLE semel.batch
+    ADD COLUMN replays          bigint REFERENCES semel.batch,
+    ADD COLUMN generation       int NOT NULL DEFAULT 1 CHECK (generation >= 1),
+    ADD COLUMN replaced_by      bigint REFERENCES semel.batch,
+    ADD COLUMN files_removed_at timestamptz,
+    ADD CONSTRAINT batch_replay_whole CHECK ((replays IS NULL) = (generation = 1)),
+    ADD CONSTRAINT batch_replaced_finalized CHECK (
+        (replaced_by IS NULL OR status = 'finalized')
+        AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
+    DROP CONSTRAINT batch_committed_whole,
+    ADD CONSTRAINT batch_committed_whole CHECK (
+        (status IN ('committed', 'finalized')) = (committed_at IS NOT NULL)
+        AND (commit_seq IS NOT NULL) = (committed_at IS NOT NULL AND replays IS NULL)
+        AND (commit_seq IS NULL) = (batch_time IS NULL));
+-- This prevents a batch from having two outputs that both count.
+-- Keeps RP2.
+CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)
+    WHERE status <> 'abandoned';
+CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE replaced_by IS NOT NULL;
+CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
+    WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;
