@@ -114,6 +114,9 @@ CREATE TABLE semel.batch (
     -- The replay whose commit retired this output, and when its files were removed.
     replaced_by       bigint REFERENCES semel.batch,
     files_removed_at  timestamptz,
+    -- An admission judges dead letters of another batch again: those that its last admission left.
+    admits            bigint REFERENCES semel.batch,
+    admission         int CHECK (admission >= 1),
     -- This prevents a retried plan from cutting a second batch for the same request.
     -- Keeps P5.
     CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
@@ -127,6 +130,8 @@ CREATE TABLE semel.batch (
     CONSTRAINT batch_replaced_finalized CHECK (
         (replaced_by IS NULL OR status = 'finalized')
         AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
+    CONSTRAINT batch_admission_whole CHECK (
+        (admits IS NULL) = (admission IS NULL) AND (admits IS NULL OR replays IS NULL)),
     CONSTRAINT batch_finalized_whole CHECK ((status = 'finalized') = (finalized_at IS NOT NULL)),
     CONSTRAINT batch_interval_whole CHECK (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
@@ -140,6 +145,10 @@ CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_
 CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)
     WHERE status <> 'abandoned';
 CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE replaced_by IS NOT NULL;
+-- The dead letters of a batch are judged again by its first admission, what that one leaves by the
+-- second, and so on. This prevents a dead letter from being admitted twice.
+-- Keeps RP9.
+CREATE UNIQUE INDEX batch_admission ON semel.batch (admits, admission) WHERE status <> 'abandoned';
 CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
     WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;
 

@@ -75,7 +75,9 @@ class Batch(_FromRow):
     """A batch: what was planned and how far it got. `spec` is the spec of that moment.
 
     A replay stands in the interval and, once it has committed, at the place in the order of commits
-    of the batch that it `replays`; `generation` counts the outputs of that one, from 1.
+    of the batch that it `replays`; `generation` counts the outputs of that one, from 1. An
+    admission takes dead letters of the batch that it `admits`; `admission` counts these, from 1.
+    `claims_of`: the batch whose claims it reads.
     """
 
     batch_id: int
@@ -92,10 +94,13 @@ class Batch(_FromRow):
     batch_time: datetime | None
     replays: int | None
     generation: int
+    admits: int | None
+    admission: int | None
+    claims_of: int
 
     @property
     def root(self) -> int:
-        """The batch whose claims it reads: itself, or the one that it replays."""
+        """The batch whose output it makes: its own, or that of the one that it replays."""
         return self.replays or self.batch_id
 
     @property

@@ -23,6 +23,8 @@ POINTS = (
     "plan.after_write",
     "replay.before_write",
     "replay.after_write",
+    "requarantine.before_write",
+    "requarantine.after_write",
     "stage.before_begin",
     "stage.after_begin",
     "stage.after_folders",

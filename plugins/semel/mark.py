@@ -72,6 +72,7 @@ def content(
         "sink_schema": json.loads(attempt.sink_schema or "[]"),
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
+        **_admits(batch),
         "files": [
             {
                 "kind": file.kind,
@@ -84,6 +85,12 @@ def content(
             for file in files
         ],
     }
+
+
+def _admits(batch: Batch) -> dict[str, Any]:
+    if batch.admits is None:
+        return {}
+    return {"admits": {"batch_id": batch.admits, "admission": batch.admission}}
 
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
@@ -247,6 +254,7 @@ def _successor(
         **{key: output[key] for key in _OF_OUTPUT if key in output},
         "files": [*own, *beside],
         **({} if there.of_kind(Kind.CLAIMS) else {"claims": claims}),
+        **({"admits": asdict(there.admits)} if there.admits else {}),
         "generation": batch.generation,
         "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],
         "replay": {

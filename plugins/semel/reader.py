@@ -51,13 +51,22 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Admits:
+    """Whose dead letters were judged again: those that the admissions before this one had left."""
+
+    batch_id: int
+    admission: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Marker:
     """The success marker of one finalized batch.
 
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
     `address` is the sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
-    `generation`, `replay`, `code`, `code_digest` and `parser_rules` are as in docs/protocol.md.
+    `generation`, `replay`, `admits`, `code`, `code_digest` and `parser_rules` are as in
+    docs/protocol.md.
     """
 
     path: Path
@@ -81,6 +90,7 @@ class Marker:
     files: tuple[MarkedFile, ...]
     generation: int
     replay: Replay | None
+    admits: Admits | None
     code: Named | None
     code_digest: str | None
     parser_rules: int
@@ -262,6 +272,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         files=tuple(_file(f, plain["format"]) for f in plain["files"]),
         generation=int(plain.get("generation", 1)),
         replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
+        admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
         code=Named.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),

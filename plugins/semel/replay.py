@@ -22,11 +22,14 @@ from semel.errors import SemelError, StateError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
-from semel.replayed import newest_marker, verdicts_of
+from semel.replayed import letters_before, verdicts_of
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
+
+SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
+"""A batch without a sign of life for so long is at work no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +127,11 @@ def plan(
         at_work = mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
         if at_work and not _outdated(ledger, spec, mine):
             return mine, True
-    _finish_or_refuse(ledger, spec, root, request_key)
-    found = _root(ledger, pipeline, spec, root)
+    with ledger.transaction() as connection:
+        other = _at_work(connection, root)
+    if other is not None:
+        finish_or_refuse(ledger, spec, other, request_key, root)
+        found = _root(ledger, pipeline, spec, root)
     _check(ledger, spec, pipeline, found)
     stored = spec.to_json() | {"code": code.look(spec).to_json()}
     with ledger.transaction() as connection:
@@ -269,30 +275,25 @@ def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
 
 
 def _at_work(connection: sa.Connection, root: int) -> Row | None:
-    silent = 2 * limits.HEARTBEAT_SECONDS
-    return row(connection, "replay", "at_work", root=root, silent_seconds=silent)
+    return row(connection, "replay", "at_work", root=root, silent_seconds=SILENT_SECONDS)
 
 
-# Keeps RP2.
-def _finish_or_refuse(ledger: Ledger, spec: Spec, root: int, request_key: str) -> None:
+# Keeps RP2, RP9.
+def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
     """Settle what another request has begun: finish what committed, give up what is silent.
 
-    StateError: it is at work.
+    `root`: the batch that is taken again. StateError: the other one is at work.
     """
-    with ledger.transaction() as connection:
-        other = _at_work(connection, root)
-    if other is None:
-        return
     number = other["batch_id"]
     if other["status"] == BatchStatus.COMMITTED:
         finalize(ledger, spec, number)
         return
-    reason = f"it gave no sign of life, and {request_key} replays batch {root} anew"
+    reason = f"it gave no sign of life, and {request_key} takes batch {root} again"
     if not other["alive"] and abandon(ledger, number, reason, silent_only=True) is not None:
         return
     raise StateError(
-        f"batch {number} (run {run_of(other['request_key'])}) replays batch {root} just now; wait "
-        "for it, or abandon it",
+        f"batch {number} (run {run_of(other['request_key'])}) takes batch {root} again just now; "
+        "wait for it, or abandon it",
         next=f"semel show {number}",
     )
 
@@ -310,7 +311,14 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
             next=f"semel show {number}",
         )
     # Keeps RP1.
-    verdicts_of(ledger, newest_marker(pipeline, root, found["generation"]))
+    verdicts_of(ledger, pipeline, root)
+    if found["admits"]:
+        letters_before(ledger, pipeline, found["admits"], found["admission"])
+    check_source(ledger, spec, found["admits"] or root)
+
+
+def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
+    """SourceError where what a batch claimed is not in the source as it was."""
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
     source = open_source(spec)
     source.check(source.find(claims, root), root)

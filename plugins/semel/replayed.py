@@ -1,12 +1,14 @@
-"""What a replay reads: the marker, the verdicts and the input of the batch that it replays.
+"""What a replay or an admission reads: markers, verdicts and input of earlier batches, each proven.
 
-Each is proven before it is used. Plan asks here whether a batch can be replayed, and stage runs the
-job of one.
+Plan asks here whether a batch can be replayed, and stage runs the job of one.
+- A replay takes the ranges of its root but for what has a verdict, and judges nothing.
+- An admission takes of the ranges what the dead letters before it name, and judges it anew.
+- A replay of an admission takes of these what survived, and judges nothing.
 """
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from semel.batch import Batch, Counts, Pipeline
 from semel.errors import CorruptionError, TerminalError
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
     from semel.stage import Engine, Outcome
 
 
+class Read(NamedTuple):
+    """What the winner of a finalized batch counted, and its verdicts."""
+
+    won: Row
+    verdicts: Verdicts
+
+
 def newest_marker(pipeline: Pipeline, root: int, generation: int) -> Marker:
     """The marker of a batch, which lists its newest output. CorruptionError: it is not of that."""
     path = archive.marker(Path(pipeline.archive_path), root)
@@ -33,36 +42,67 @@ def newest_marker(pipeline: Pipeline, root: int, generation: int) -> Marker:
     return marker
 
 
-def verdicts_of(ledger: Ledger, marker: Marker) -> tuple[Row, Verdicts]:
-    """What the winner of a finalized batch counted, and its verdicts. CorruptionError as `read`."""
-    won = ledger.rows("replay", "won", root=marker.batch_id)[0]
-    return won, verdicts.read(marker, Counts.from_row(won))
+def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
+    """The verdicts of a finalized batch that is no replay.
+
+    CorruptionError: its marker, decisions or dead letters are gone or not what they were.
+    """
+    won = ledger.rows("replay", "won", root=batch_id)[0]
+    marker = newest_marker(pipeline, batch_id, won["generation"])
+    return Read(won, verdicts.read(marker, Counts.from_row(won)))
 
 
-# Keeps RP3.
+def letters_before(ledger: Ledger, pipeline: Pipeline, admits: int, admission: int) -> Verdicts:
+    """The dead letters of a batch that its admissions before this one have left."""
+    before = admits
+    if admission > 1:
+        values = {"root": admits, "admission": admission - 1}
+        before = ledger.rows("replay", "admission", **values)[0]["batch_id"]
+    return verdicts_of(ledger, pipeline, before).verdicts.letters()
+
+
 def run_job(
     ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: "Engine"
 ) -> "Outcome":
-    """Run the job of a replay; its reports hold the whole account, stored verdicts included.
+    """Run the job of a replay or an admission; the reports of a replay hold the whole account.
 
     TerminalError: a survivor is not valid now, or the source is not what was read then.
     """
-    marker = newest_marker(pipeline, batch.root, batch.generation - 1)
-    won, stored = verdicts_of(ledger, marker)
-    outcome = engine.run(replace(job, passed_over=stored.write(job.spill_dir, job.splits)))
-    reports = stored.settled(outcome.reports, job.splits)
-    digest = account.input_digest(job, reports)
+    root = verdicts_of(ledger, pipeline, batch.replays or batch.claims_of)
+    chosen = root.verdicts
+    if batch.admission is not None:
+        letters = letters_before(ledger, pipeline, batch.admits, batch.admission)
+        chosen = letters.without(chosen) if batch.replays else letters
+    only, judged = batch.admission is not None, batch.replays is None
+    selected = chosen.select(job.spill_dir, job.splits, only=only, judged=judged)
+    outcome = engine.run(replace(job, selected=selected))
+    if judged:
+        settled = root.verdicts.settled(outcome.reports, job.splits)
+        _check_input(batch, account.input_digest(job, settled), batch.claims_of, root.won)
+        taken = sum(report.counts.records_read for report in outcome.reports)
+        _check_records(batch, "dead letters", taken, len(chosen.offset))
+        return outcome
+    reports = root.verdicts.settled(outcome.reports, job.splits)
+    # Keeps RP3.
+    _check_input(batch, account.input_digest(job, reports), batch.replays, root.won)
+    survivors = sum(report.counts.survivors for report in reports)
+    _check_records(batch, "survivors", survivors, root.won["survivors"])
+    return replace(outcome, reports=reports)
+
+
+def _check_input(batch: Batch, digest: str, of: int, won: Row) -> None:
     if digest != won["input_digest"]:
         raise TerminalError(
-            f"batch {batch.batch_id} read other bytes (digest {digest[:12]}) than batch "
-            f"{batch.root} did ({won['input_digest'][:12]}), which it replays: a source file was "
-            "edited since. Put the file back as it was; the output stays what it is"
+            f"batch {batch.batch_id} read other bytes (digest {digest[:12]}) than batch {of} did "
+            f"({won['input_digest'][:12]}), whose records it takes again: a source file was edited "
+            "since. Put the file back as it was; the output stays what it is"
         )
-    survivors = sum(report.counts.survivors for report in reports)
-    if survivors != won["survivors"]:
+
+
+def _check_records(batch: Batch, what: str, found: int, wanted: int) -> None:
+    if found != wanted:
         raise CorruptionError(
-            f"batch {batch.batch_id} found {survivors:,} survivors, and batch {batch.root}, which "
-            f"it replays, had {won['survivors']:,} of the same bytes: its decisions and dead "
-            "letters name places where no record begins; restore them from a backup"
+            f"batch {batch.batch_id} found {found:,} {what} in the same bytes that had {wanted:,}: "
+            "decisions or dead letters name places where no record begins; restore them from a "
+            "backup"
         )
-    return replace(outcome, reports=reports)

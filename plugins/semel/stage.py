@@ -48,6 +48,7 @@ from semel.errors import (
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
+from semel.plural import count
 from semel.reader import arrow_type
 from semel.sinks import Sink, archive
 from semel.sinks.declared import open_sink
@@ -106,7 +107,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         batch = batch_of(connection, spec, batch_id)
         pipeline = pipelines.find(connection, spec.name)
         done = row(connection, "stage", "staged", batch_id=batch_id)
-        found = rows(connection, "plan", "claims", batch_id=batch.root)
+        found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
         claims = [Claim.from_row(r) for r in found]
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
@@ -144,11 +145,8 @@ def _attempt(
     source = open_source(spec)
     claims = source.find(claims, batch.batch_id)
     attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
-    parts = [
-        f"{count:,} {what}{'s' * (count != 1)}"
-        for count, what in ((len(job.splits), "split"), (job.tasks, "task"))
-    ]
-    log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {' in '.join(parts)}")
+    read = f"{count(len(job.splits), 'split')} in {count(job.tasks, 'task')}"
+    log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {read}")
     try:
         with heartbeat(ledger, batch.batch_id):
             # Keeps S5.
@@ -162,7 +160,7 @@ def _attempt(
             taken = code.take(spec, batch, texts, job.folder, log)
             job = replace(job, refuses=refuses, code=taken)
             faults.point("stage.after_folders")
-            if batch.replays is None:
+            if batch.claims_of == batch.batch_id:
                 check_sample(job)
                 outcome = engine.run(job)
             else:
@@ -287,8 +285,10 @@ def _seal(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
             f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
-    # What a replay sets aside was set aside, and told, when its root was staged.
-    aside = account.set_aside(job, outcome.reports, counts) if batch.replays is None else None
+    # What a replay or an admission sets aside was set aside, and told, before.
+    aside = None
+    if batch.claims_of == batch.batch_id:
+        aside = account.set_aside(job, outcome.reports, counts)
     schema = json.dumps(outcome.sink_schema)
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):

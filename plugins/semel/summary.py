@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 from semel import limits
 from semel.batch import Batch, BatchStatus, Counts, Ignored, run_of
 from semel.cells import moment
+from semel.plural import count as _count
+from semel.plural import named
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
-    from semel.adopt import Adopted
     from semel.collect import Collected
     from semel.commit import Committed
     from semel.finalize import Finalized
     from semel.plan import Plan
     from semel.replay import Replayed, Root
+    from semel.requarantine import Admitted
     from semel.stage import Staged
 
+_NO_LETTERS = "nothing to do: these batches have no dead letter that is left"
 REFUSED, LATE = "refused: ", "late: "
 """How the lines begin that somebody should see."""
 
@@ -94,7 +97,7 @@ def _idle(answer: "Plan") -> list[str]:
             new = f"{holder.survivors:,} new"
             lines.append(f"{whose} has {files}, {holder.status}, {new}")
     if idle.waiting:
-        shown = _shown(idle.waiting)
+        shown = named(idle.waiting)
         lines.append(f"waiting for the end of a last line, or of a file: {shown}")
     return lines
 
@@ -267,6 +270,23 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
     return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
 
 
+def letters_left(left: dict[int, int]) -> str:
+    """Which batches have dead letters that can be judged again."""
+    lines = [f"batch {root}: {_count(count, 'dead letter')} left" for root, count in left.items()]
+    return "\n".join(lines or [_NO_LETTERS])
+
+
+def requarantine(done: "list[Admitted]") -> str:
+    """What became of dead letters that were judged again."""
+    lines = [
+        f"judged again: {_count(one.finalized.counts.records_read, 'dead letter')} of batch "
+        f"{one.root} by batch {one.batch.batch_id}: {one.finalized.counts.short}"
+        for one in done
+        if one.batch and one.finalized
+    ]
+    return "\n".join([*(lines or [_NO_LETTERS]), "next: nothing; readers see these batches, whole"])
+
+
 def _replayed(one: "Replayed") -> str:
     batch, rows = one.batch, _count(one.finalized.counts.rows_written, "row")
     span = f" of {interval(*batch.interval)}" if batch.interval else ""
@@ -299,43 +319,6 @@ def collect(answer: "Collected | None") -> str:
     found = ", ".join(part for part in done if part)
     lines = [f"collected {answer.pipeline}: {found or 'nothing was due'}"]
     return "\n".join([*lines, *(f"NOT DONE: {why}" for why in answer.damaged)])
-
-
-def adopt(answer: "Adopted") -> str:
-    """What was taken over, what was lost, and what nobody needs any more."""
-    name, batches = answer.pipeline, _count(answer.batches, "batch", "batches")
-    if answer.found:
-        return f"nothing to do: this ledger has {name} with the {batches} that have a marker"
-    parts = _count(answer.source_partitions, "source partition")
-    lines = [
-        f"adopted {name}: {batches}, {parts} ({_count(answer.files_found, 'file')} found), "
-        f"{_count(answer.ids, 'id')} in {_count(answer.id_runs, 'id run')}"
-    ]
-    if answer.batches_expired:
-        expired = _count(answer.batches_expired, "batch", "batches")
-        lines.append(f"the ids of {expired} are past their horizon, and were left out")
-    if answer.batches_forgotten:
-        shown = ", ".join(map(str, answer.batches_forgotten))
-        lines.append(f"FORGOTTEN: the ids of batch {shown}: what comes again of them is new")
-    for first, last in answer.commits_lost:
-        lines.append(f"commits {first} to {last} never had a marker: their records are read again")
-    if answer.strays:
-        lines.append(
-            f"left over: {_count(len(answer.strays), 'file')} of batches that never had a marker "
-            f"({_shown(answer.strays)}): move them away, their records are written again"
-        )
-    if answer.staging:
-        lines.append(
-            f"left over: {_count(len(answer.staging), 'staging folder')} "
-            f"({_shown(answer.staging)}): once no old process runs, remove them"
-        )
-    return "\n".join([*lines, f"next: semel run {name}"])
-
-
-def _shown(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names[:limits.FILES_NAMED_MAX])) + (
-        ", ..." if len(names) > limits.FILES_NAMED_MAX else ""
-    )
 
 
 def counts(found: Counts) -> list[str]:
@@ -383,7 +366,3 @@ def _when(batch: Batch) -> str:
 
 def _batch(batch: Batch) -> str:
     return f"batch {batch.batch_id} of {batch.spec['name']}"
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

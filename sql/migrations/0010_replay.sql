@@ -6,10 +6,14 @@ ALTER TABLE semel.batch
     ADD COLUMN generation       int NOT NULL DEFAULT 1 CHECK (generation >= 1),
     ADD COLUMN replaced_by      bigint REFERENCES semel.batch,
     ADD COLUMN files_removed_at timestamptz,
+    ADD COLUMN admits           bigint REFERENCES semel.batch,
+    ADD COLUMN admission        int CHECK (admission >= 1),
     ADD CONSTRAINT batch_replay_whole CHECK ((replays IS NULL) = (generation = 1)),
     ADD CONSTRAINT batch_replaced_finalized CHECK (
         (replaced_by IS NULL OR status = 'finalized')
         AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
+    ADD CONSTRAINT batch_admission_whole CHECK (
+        (admits IS NULL) = (admission IS NULL) AND (admits IS NULL OR replays IS NULL)),
     DROP CONSTRAINT batch_committed_whole,
     ADD CONSTRAINT batch_committed_whole CHECK (
         (status IN ('committed', 'finalized')) = (committed_at IS NOT NULL)
@@ -20,5 +24,9 @@ ALTER TABLE semel.batch
 CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)
     WHERE status <> 'abandoned';
 CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE replaced_by IS NOT NULL;
+-- The dead letters of a batch are judged again by its first admission, what that one leaves by the
+-- second, and so on. This prevents a dead letter from being admitted twice.
+-- Keeps RP9.
+CREATE UNIQUE INDEX batch_admission ON semel.batch (admits, admission) WHERE status <> 'abandoned';
 CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
     WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;

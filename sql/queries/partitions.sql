@@ -42,7 +42,7 @@ ORDER BY p.source_partition_id;
 SELECT b.batch_id
 FROM semel.batch AS b
 WHERE b.pipeline_id = :pipeline_id
-  AND b.status = 'planned' AND b.replays IS NULL
+  AND b.status = 'planned' AND b.replays IS NULL AND b.admits IS NULL
   AND b.request_key <> :request_key
   AND b.seen_at < clock_timestamp() - make_interval(secs => :orphan_seconds)
 ORDER BY b.batch_id;

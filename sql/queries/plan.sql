@@ -2,9 +2,11 @@
 
 -- name: latest_batch
 SELECT batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
-       interval_start, interval_end, commit_seq, batch_time, replays, generation
+       interval_start, interval_end, commit_seq, batch_time, replays, generation, admits, admission,
+       batch_id AS claims_of
 FROM semel.batch
-WHERE pipeline_id = :pipeline_id AND request_key = :request_key AND replays IS NULL
+WHERE pipeline_id = :pipeline_id AND request_key = :request_key
+  AND replays IS NULL AND admits IS NULL
 ORDER BY ordinal DESC
 LIMIT 1;
 
@@ -14,7 +16,8 @@ INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, s
 VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
         :interval_start, :interval_end)
 RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
-          interval_start, interval_end, commit_seq, batch_time, replays, generation;
+          interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
+          admission, batch_id AS claims_of;
 
 -- name: insert_claims
 INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)

@@ -2,8 +2,9 @@
 
 -- name: roots
 -- The batches that a replay of some numbers, or of an interval, means, and their newest output.
-SELECT b.batch_id, b.request_key, b.status, b.interval_start, b.interval_end, b.commit_seq,
-       n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
+SELECT b.batch_id, b.request_key, b.status, COALESCE(b.interval_start, o.interval_start)
+           AS interval_start, COALESCE(b.interval_end, o.interval_end) AS interval_end,
+       b.commit_seq, b.admits, b.admission, n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
        a.rows_written, a.bytes_read
 FROM semel.batch AS b
@@ -11,11 +12,13 @@ CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
                     ORDER BY n.generation DESC LIMIT 1) AS n
 LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+LEFT JOIN semel.batch AS o ON o.batch_id = b.admits
 WHERE b.pipeline_id = :pipeline_id AND b.replays IS NULL AND b.status <> 'abandoned'
   AND b.batch_id BETWEEN COALESCE(:first, b.batch_id) AND COALESCE(:last, b.batch_id)
   AND (CAST(:since AS timestamptz) IS NULL
-       OR COALESCE(b.interval_start, b.batch_time) >= CAST(:since AS timestamptz)
-          AND COALESCE(b.interval_end, b.batch_time + interval '1 microsecond')
+       OR COALESCE(b.interval_start, o.interval_start, b.batch_time)
+              >= CAST(:since AS timestamptz)
+          AND COALESCE(b.interval_end, o.interval_end, b.batch_time + interval '1 microsecond')
               <= CAST(:until AS timestamptz))
 ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 
@@ -45,11 +48,41 @@ WHERE pipeline_id = :pipeline_id AND request_key = :request_key AND replays IS N
 ORDER BY replays, ordinal DESC;
 
 -- name: won
--- What the winner of the batch that is replayed read, and what became of it.
-SELECT input_digest, records_read, survivors, duplicates_batch, duplicates_catalog, quarantined,
-       late, rows_written, bytes_read
-FROM semel.attempt
-WHERE batch_id = :root AND status = 'won';
+-- What the winner of a batch that is no replay read, and what became of it; and which generation of
+-- its output is the newest that is finalized.
+SELECT a.input_digest, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
+       a.quarantined, a.late, a.rows_written, a.bytes_read,
+       (SELECT max(b.generation) FROM semel.batch AS b
+        WHERE COALESCE(b.replays, b.batch_id) = :root AND b.status = 'finalized') AS generation
+FROM semel.attempt AS a
+WHERE a.batch_id = :root AND a.status = 'won';
+
+-- name: admission
+SELECT batch_id FROM semel.batch
+WHERE admits = :root AND admission = :admission AND status = 'finalized';
+
+-- name: last_admission
+-- The newest admission of a batch, at work or not.
+SELECT b.batch_id, b.admission, b.status, b.request_key, b.spec_digest,
+       b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive,
+       a.quarantined + a.late AS letters
+FROM semel.batch AS b
+LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+WHERE b.admits = :root AND b.status <> 'abandoned'
+ORDER BY b.admission DESC
+LIMIT 1;
+
+-- name: insert_admission
+-- Keeps RP9.
+INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
+                         admits, admission)
+SELECT r.pipeline_id, :request_key,
+       1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
+                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key), 0),
+       CAST(:spec AS jsonb), :spec_digest, r.split_bytes, r.batch_id, :admission
+FROM semel.batch AS r
+WHERE r.batch_id = :root
+RETURNING batch_id;
 
 -- name: generations
 -- The outputs of a batch before one, with the attempt that won each.

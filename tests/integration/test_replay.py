@@ -155,7 +155,7 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
-    with pytest.raises(StateError, match=f"batch {first.batch_id} .* replays batch 1 just now"):
+    with pytest.raises(StateError, match=f"batch {first.batch_id} .* takes batch 1 again just now"):
         replay.plan(ledger, spec, "b", 1)
     sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
     second, _ = replay.plan(ledger, spec, "b", 1)

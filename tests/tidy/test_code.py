@@ -22,7 +22,7 @@ BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.spec.d
 VERBS = {
     f"semel.{verb}"
     for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "adopt",
-                 "run", "replay")
+                 "run", "replay", "requarantine")
 }
 OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit")
 OUTER += ("semel.__main__", "semel.demo", "semel.summary", "semel.look", "semel.gaps", "semel.days")

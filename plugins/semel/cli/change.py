@@ -114,8 +114,8 @@ def adopt(
 
     Example: semel adopt flights
     """
-    from semel import summary
     from semel.adopt import adopt as take_over
+    from semel.adoption.told import told
     from semel.cli.connect import open_ledger
     from semel.spec import pipeline as pipelines
 
@@ -125,7 +125,7 @@ def adopt(
         done = take_over(
             ledger, spec, others, forget_ids=forget_ids, log=output.progress.print
         )
-    output.emit({"adopted": done}, as_json=as_json, render=lambda: print(summary.adopt(done)))
+    output.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
 def collect(

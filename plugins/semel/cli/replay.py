@@ -1,7 +1,6 @@
 """`semel replay`: compute the output of finalized batches again, without Airflow."""
 
 import re
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,9 @@ import typer
 from semel.cli import output
 
 if TYPE_CHECKING:
+    from semel.ledger import Ledger
     from semel.replay import Replayed, Root
+    from semel.spec.pipeline import Spec
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 _RANGE = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
@@ -36,6 +37,12 @@ def replay(
         bool,
         typer.Option("--dry-run", help="Tell what would be replayed, or why it cannot be."),
     ] = False,
+    requarantine: Annotated[
+        bool,
+        typer.Option(
+            "--requarantine", help="Judge their dead letters again instead: what is good is new."
+        ),
+    ] = False,
     request: Annotated[
         str | None,
         typer.Option(help="The request's name, if not that of the code and declaration of now."),
@@ -55,37 +62,61 @@ def replay(
     bad is not decided again. Readers see the old output of a batch, or the new one. A batch whose
     newest output this code and this declaration have made already is left alone.
 
+    With --requarantine the output stays, and the dead letters of the batches are read again: those
+    that are good by today's declaration become new records, unless the catalog has their ids.
+
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
     if (batches is None) == (interval is None):
         raise typer.BadParameter("give either --batches A..B or --interval START END")
     from semel import replay as verb
-    from semel import settings, summary
+    from semel import settings
     from semel.cli.connect import open_ledger
-    from semel.spark.session import open_engine
+    from semel.cli.requarantine import judge_again
     from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     request = request or verb.request_of(spec)
-    window = interval and tuple(t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
-    log = partial(output.progress.print, markup=False)
-
+    act = judge_again if requarantine else _compute_again
     with open_ledger() as ledger:
-        roots = verb.roots(ledger, spec, batches=_numbers(batches), interval=window)
-        found = [verb.look(ledger, spec, root, request) for root in roots]
-        if dry_run:
-            _emit_plan(pipeline, found, as_json=as_json)
-            return
-        _refuse(found)
-        todo = [one.batch_id for one in found if not one.done]
-        with ExitStack() as stack:
-            where = spark or settings.spark_remote()
-            engine = stack.enter_context(open_engine(where, log)) if todo else None
-            done = list(verb.run_all(ledger, spec, request, todo, engine, log))
-    alone = [one.batch_id for one in found if one.done]
-    plain = {"pipeline": pipeline, "request": request, "left_alone": alone}
-    plain["replayed"] = [_plain(one) for one in done]
+        roots = verb.roots(ledger, spec, batches=_numbers(batches), interval=_window(interval))
+        where = spark or settings.spark_remote()
+        act(ledger, spec, request, roots, where, dry_run=dry_run, as_json=as_json)
+
+
+def _compute_again(
+    ledger: "Ledger",
+    spec: "Spec",
+    request: str,
+    roots: list[int],
+    spark: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from semel import replay as verb
+    from semel import summary
+    from semel.spark.session import open_engine
+
+    log = partial(output.progress.print, markup=False)
+    found = [verb.look(ledger, spec, root, request) for root in roots]
+    if dry_run:
+        _emit_plan(spec.name, found, as_json=as_json)
+        return
+    _refuse(found)
+    done: list[Replayed] = []
+    if todo := [one.batch_id for one in found if not one.done]:
+        with open_engine(spark, log) as engine:
+            done += verb.run_all(ledger, spec, request, todo, engine, log)
+    plain = _plain(spec.name, request, found, done)
     output.emit(plain, as_json=as_json, render=lambda: print(summary.replay(found, done)))
+
+
+def _window(interval: tuple[datetime, datetime] | None) -> tuple[datetime, datetime] | None:
+    if interval is None:
+        return None
+    start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
+    return start, end
 
 
 def _numbers(batches: str | None) -> tuple[int, int] | None:
@@ -125,11 +156,18 @@ def _refuse(found: "list[Root]") -> None:
         )
 
 
-def _plain(one: "Replayed") -> dict[str, Any]:
-    return {
-        "batch_id": one.batch.root,
-        "generation": one.batch.generation,
-        "by": one.batch.batch_id,
-        "counts": one.finalized.counts,
-        "marker": one.finalized.marker,
-    }
+def _plain(
+    pipeline: str, request: str, found: "list[Root]", done: "list[Replayed]"
+) -> dict[str, Any]:
+    replayed = [
+        {
+            "batch_id": one.batch.root,
+            "generation": one.batch.generation,
+            "by": one.batch.batch_id,
+            "counts": one.finalized.counts,
+            "marker": one.finalized.marker,
+        }
+        for one in done
+    ]
+    alone = [one.batch_id for one in found if one.done]
+    return {"pipeline": pipeline, "request": request, "replayed": replayed, "left_alone": alone}

@@ -22,7 +22,7 @@ from semel.sources import Source
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
-    from semel.steps.verdicts import PassedOver
+    from semel.steps.verdicts import Selected
 
 SOURCE_COLUMN = "_semel_source"
 OFFSET_COLUMN = OFFSET
@@ -114,13 +114,19 @@ class StageJob:
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
     """The texts of the transforms' files, by name: what runs."""
     refuses: Refuses | None = None
-    passed_over: "PassedOver | None" = None
-    """Of a replay: the records that are not judged again. All others are survivors."""
+    selected: "Selected | None" = None
+    """Of a replay or an admission: which records of the ranges it takes."""
 
     @property
     def judges(self) -> bool:
         """Whether ids are looked up. A replay has its verdicts, and positions need none."""
-        return not self.spec.by_position and self.passed_over is None
+        judged = self.selected is None or self.selected.judged
+        return judged and not self.spec.by_position
+
+    def bytes_of(self, split: Split) -> int:
+        """The bytes of a split that count as read: once, by the batch that claims them."""
+        admits = self.selected is not None and self.selected.only
+        return 0 if admits else split.end - split.start
 
     @property
     def tasks(self) -> int:

@@ -180,9 +180,9 @@ class _Reader:
     ) -> None:
         self._job, self._split, self._skip = job, split, skip
         self._digest = xxhash.xxh3_128()
-        over = job.passed_over
-        self._over = over.of(split, job.splits) if over is not None else None
-        self._passed_over = 0
+        chosen = job.selected
+        self._chosen = chosen.of(split, job.splits) if chosen is not None else None
+        self._left_out = 0
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
@@ -198,14 +198,14 @@ class _Reader:
                 letters(block.rejected().add_column(0, DEAD_LETTERS.field(0), pa.array(source)))
             tally += self.tally_of(block)
         counts = Counts(
-            records_read=tally.records + self._passed_over,
+            records_read=tally.records,
             survivors=tally.kept,
             quarantined=tally.quarantined,
             late=tally.late,
-            bytes_read=self._split.end - self._split.start,
+            bytes_read=self._job.bytes_of(self._split),
         )
         self._digest.update(
-            repr((self._split.start, self._split.end, counts.records_read)).encode()
+            repr((self._split.start, self._split.end, tally.records + self._left_out)).encode()
         )
         report = SplitReport(
             split=self._split.number,
@@ -224,28 +224,34 @@ class _Reader:
         """The blocks of the split, without records that have no id or come too late."""
         job = self._job
         found = job.source.read(self._split, job.batch_id, self._digest)
-        if self._over is not None:
-            return map(self._survivors, found)
+        if job.selected is not None:
+            found = map(self._select, found)
+            if not job.selected.judged:
+                return map(self._survivors, found)
         return map(self._identify, map(self._takeable, found))
 
-    # Keeps RP1, RP3.
-    def _survivors(self, block: Block) -> Block:
-        """Of a replay: the block without the records that have a verdict. The others are valid."""
-        records = block.table.num_rows + len(block.faults)
-        table = block.table
-        if len(self._over):
-            passed = np.isin(table.column(OFFSET).to_numpy(), self._over)
-            table = table.filter(pa.array(~passed)) if passed.any() else table
-        faults = block.faults
+    # Keeps RP1, RP9.
+    def _select(self, block: Block) -> Block:
+        """The block with the records alone that the job takes."""
+        only, table, faults = self._job.selected.only, block.table, block.faults
+        records = table.num_rows + len(faults)
+        taken = np.isin(table.column(OFFSET).to_numpy(), self._chosen, invert=not only)
+        if not taken.all():
+            table = table.filter(pa.array(taken))
         if faults:
             places = np.array(sorted(faults))
-            known = np.isin(block.lines.offsets[places], self._over)
-            faults = {at: faults[at] for at in places[~known].tolist()}
-        left = self._takeable(replace(block, table=table, faults=faults))
-        if left.faults:
-            raise invalid(self._job, self._split, left)
-        self._passed_over += records - table.num_rows
-        return left
+            own = np.isin(block.lines.offsets[places], self._chosen, invert=not only)
+            faults = {at: faults[at] for at in places[own].tolist()}
+        self._left_out += records - table.num_rows - len(faults)
+        return replace(block, table=table, faults=faults)
+
+    # Keeps RP3.
+    def _survivors(self, block: Block) -> Block:
+        """A block of records that survived. TerminalError: one of them is not valid now."""
+        block = self._takeable(block)
+        if block.faults:
+            raise invalid(self._job, self._split, block)
+        return block
 
     def tally_of(self, block: Block) -> Tally:
         """What became of a block's records."""

@@ -79,14 +79,14 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     table = table.set_column(index, table.schema.field(index), offsets)
     ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     records = np.diff(ends)
-    if job.passed_over is not None:
-        # Keeps RP1.
-        over = [
-            job.passed_over.of(split, job.splits) - split.start + begin
+    if job.selected is not None:
+        # Keeps RP1, RP9.
+        chosen = [
+            job.selected.of(split, job.splits) - split.start + begin
             for split, begin in zip(splits, begins, strict=True)
         ]
-        left = ~np.isin(at, np.concatenate(over))
-        table, owner = table.filter(pa.array(left)), owner[left]
+        taken = np.isin(at, np.concatenate(chosen), invert=not job.selected.only)
+        table, owner = table.filter(pa.array(taken)), owner[taken]
         ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     asked = job.refuses is not None and not job.spec.transforms
     if asked and job.refuses(output_columns(job, splits[0], table)):
@@ -100,7 +100,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     for split, text, read, start, end in zip(
         splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
     ):
-        report = _report(split, text, read, int(end - start))
+        report = _report(job, split, text, read, int(end - start))
         report = replace(report, ignored=Ignored() if parts else ignored)
         parts.append((report, _ids(job, split, hashed, start, end)))
     return table, parts
@@ -123,13 +123,18 @@ def _parsed(job: StageJob, data: bytes) -> tuple[pa.Table, Ignored] | None:
     return pa.concat_tables(tables).combine_chunks(), ignored
 
 
-def _report(split: Split, text: bytes, records: int, survivors: int) -> SplitReport:
+def _report(
+    job: StageJob, split: Split, text: bytes, records: int, survivors: int
+) -> SplitReport:
+    """The report of a split that has `records`, of which the job took the `survivors`."""
     digest = xxhash.xxh3_128(text)
     digest.update(repr((split.start, split.end, records)).encode())
     return SplitReport(
         split=split.number,
         digest=digest.hexdigest(),
-        counts=Counts(records_read=records, survivors=survivors, bytes_read=len(text)),
+        counts=Counts(
+            records_read=survivors, survivors=survivors, bytes_read=job.bytes_of(split)
+        ),
     )
 
 

@@ -1,8 +1,8 @@
-"""The stored verdicts of a batch, for its replay: which of its records are no survivors, and why.
+"""The stored verdicts of a batch: which of its records are no survivors, and why.
 
-The driver reads them from decisions and dead letters, which it proves first, and leaves each task a
-file with the positions that it is to pass over. Behind the job it adds their account to what the
-tasks counted, and holds that against what the batch's winner had counted.
+The driver reads them from decisions and dead letters, which it proves first. It leaves each task a
+file with positions: those that a replay passes over, or those that an admission judges again.
+Behind the job of a replay it adds their account to what the tasks counted.
 """
 
 from dataclasses import dataclass, replace
@@ -41,8 +41,29 @@ class Verdicts:
     reason: np.ndarray
     reasons: tuple[str, ...]
 
-    def write(self, folder: Path, splits: Splits) -> "PassedOver":
-        """Leave each task that has any the offsets that it passes over."""
+    def letters(self) -> "Verdicts":
+        """Those of dead letters alone."""
+        own = [why not in _DUPLICATES for why in self.reasons]
+        return self._where(np.array([*own, False])[self.reason])
+
+    def without(self, others: "Verdicts") -> "Verdicts":
+        """Those at positions where `others` has none."""
+        left = np.ones(len(self.offset), bool)
+        for part in np.unique(others.partition):
+            own = self.partition == part
+            left[own] = ~np.isin(self.offset[own], others.offset[others.partition == part])
+        return self._where(left)
+
+    def _where(self, left: np.ndarray) -> "Verdicts":
+        return replace(
+            self,
+            partition=self.partition[left],
+            offset=self.offset[left],
+            reason=self.reason[left],
+        )
+
+    def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
+        """Leave each task that has any of the positions its own. See `Selected`."""
         tasks = []
         for task in splits.tasks:
             parts = [self.offset[self._of(split)] for split in splits.of_task(task)]
@@ -50,7 +71,7 @@ class Verdicts:
                 ends = np.cumsum([len(part) for part in parts])
                 np.savez(_file(folder, task), ends=ends, offsets=np.concatenate(parts))
                 tasks.append(task)
-        return PassedOver(folder=folder, tasks=frozenset(tasks))
+        return Selected(folder=folder, tasks=frozenset(tasks), only=only, judged=judged)
 
     def settled(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
         """The reports, with the account of what the tasks passed over."""
@@ -60,14 +81,13 @@ class Verdicts:
 
     def _settled(self, report: SplitReport, split: Split) -> SplitReport:
         own = self.reason[self._of(split)]
-        if not len(own):
-            return report
         found = np.bincount(own, minlength=len(self.reasons)).tolist()
         counted = {why: n for why, n in zip(self.reasons, found, strict=True) if n}
         within, earlier = (counted.pop(why, 0) for why in _DUPLICATES)
         late = counted.get(_LATE, 0)
         counts = replace(
             report.counts,
+            records_read=report.counts.survivors + len(own),
             duplicates_batch=within,
             duplicates_catalog=earlier,
             late=late,
@@ -149,14 +169,20 @@ def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassedOver:
-    """What the driver left in a folder for the tasks that pass over something. It goes to tasks."""
+class Selected:
+    """Which records of its ranges a job takes, as the driver left it in a folder. It goes to tasks.
+
+    `only`: those at the positions that are left, else all the others. `judged`: what they are is
+    decided by the job; else they are survivors. `tasks`: those that have any such position.
+    """
 
     folder: Path
     tasks: frozenset[int]
+    only: bool
+    judged: bool
 
     def of(self, split: Split, splits: Splits) -> np.ndarray:
-        """The offsets (int64, ascending) in a split. FileNotFoundError: they are gone."""
+        """The offsets (int64, ascending) left in a split. FileNotFoundError: they are gone."""
         if split.task not in self.tasks:
             return _NONE
         ends, offsets = _left(_file(self.folder, split.task))

@@ -1,0 +1,51 @@
+"""`semel replay --requarantine`: judge the dead letters of finalized batches again."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from semel.cli import output
+
+if TYPE_CHECKING:
+    from semel.ledger import Ledger
+    from semel.spec.pipeline import Spec
+
+
+def judge_again(
+    ledger: "Ledger",
+    spec: "Spec",
+    request: str,
+    roots: list[int],
+    spark: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Admit what is good now of the dead letters of some batches, one batch after the other."""
+    from semel import requarantine, summary
+    from semel.spark.session import open_engine
+
+    log = partial(output.progress.print, markup=False)
+    left = requarantine.left(ledger, spec, roots)
+    if dry_run:
+        payload = {"pipeline": spec.name, "letters": left}
+        output.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
+        return
+    done = []
+    if left:
+        with open_engine(spark, log) as engine:
+            for at, (root, letters) in enumerate(left.items(), 1):
+                log(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
+                done.append(requarantine.run(ledger, spec, request, root, engine, log))
+    admitted = [
+        {
+            "batch_id": one.root,
+            "by": one.batch.batch_id,
+            "admission": one.batch.admission,
+            "counts": one.finalized.counts,
+            "marker": one.finalized.marker,
+        }
+        for one in done
+        if one.batch
+    ]
+    payload = {"pipeline": spec.name, "request": request, "admitted": admitted}
+    output.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(done)))

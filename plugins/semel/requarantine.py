@@ -1,0 +1,157 @@
+"""requarantine: judge the dead letters of a finalized batch again, by the declaration of now.
+
+An admission is a batch of its own. It takes the records that its root's dead letters name: those
+that earlier admissions of that root have left. They are read at their places in the source. What is
+good now gets its id like any new record, against the catalog of now; what is still bad becomes a
+dead letter of the admission, where the next one finds it. So a dead letter is admitted once.
+"""
+
+import json
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from semel import code, faults
+from semel.abandon import abandon
+from semel.batch import Batch, BatchStatus, Pipeline, batch_of
+from semel.commit import commit
+from semel.errors import StateError
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger, Row, pipelines, row
+from semel.register import register
+from semel.replay import SILENT_SECONDS, check_source, finish_or_refuse
+from semel.replayed import letters_before
+from semel.spec.pipeline import Spec
+from semel.stage import Engine, Log, Staged, stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """What became of the dead letters of a batch. `finalized` None: it has none that are left."""
+
+    root: int
+    batch: Batch | None
+    finalized: Finalized | None
+
+
+def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
+    """Of some batches those that have dead letters left, each with how many."""
+    with ledger.transaction() as connection:
+        found = [batch_of(connection, spec, number) for number in batches]
+    own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
+    counted = {number: letters_left(ledger, spec, number) for number in own}
+    return {number: count for number, count in counted.items() if count}
+
+
+def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
+    """How many dead letters of a finalized batch no admission has admitted.
+
+    StateError: it is none whose dead letters can be judged again.
+    """
+    with ledger.transaction() as connection:
+        batch = batch_of(connection, spec, root)
+        last = _last(connection, root)
+    if batch.replays or batch.admits:
+        raise StateError(
+            f"batch {root} has read no file of its own: it takes records of batch "
+            f"{batch.claims_of} again; the dead letters are that one's",
+            next=f"semel replay {spec.name} --batches {batch.claims_of} --requarantine",
+        )
+    if batch.status is not BatchStatus.FINALIZED:
+        raise StateError(
+            f"batch {root} is {batch.status}, and only dead letters of a finalized batch can be "
+            "judged again; let its run finish",
+            next=f"semel show {root}",
+        )
+    if last is not None and last["letters"] is not None:
+        return last["letters"]
+    won = ledger.rows("replay", "won", root=root)[0]
+    return won["quarantined"] + won["late"]
+
+
+def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
+    """Find the request's admission of a batch, or write one down. None: no dead letter is left.
+
+    StateError, CorruptionError, SourceError: they cannot be judged again; nothing was written.
+    """
+    pipeline = register(ledger, spec)
+    letters_left(ledger, spec, root)
+    with ledger.transaction() as connection:
+        last = _last(connection, root)
+    if last is not None and last["status"] != BatchStatus.FINALIZED:
+        mine = last["request_key"] == request_key
+        if mine and (found := _mine(ledger, spec, last)) is not None:
+            return found
+        if not mine:
+            finish_or_refuse(ledger, spec, last, request_key, root)
+    if not letters_left(ledger, spec, root):
+        return None
+    return _write(ledger, spec, pipeline, request_key, root)
+
+
+def run(
+    ledger: Ledger, spec: Spec, request_key: str, root: int, engine: Engine, log: Log = print
+) -> Admitted:
+    """Plan, stage, commit and finalize an admission. The same request goes on where it stopped."""
+    batch = plan(ledger, spec, request_key, root)
+    if batch is None:
+        return Admitted(root=root, batch=None, finalized=None)
+    number = batch.batch_id
+
+    def staging() -> Staged:
+        return stage(ledger, spec, number, engine, log)
+
+    staging()
+    commit(ledger, spec, number, staging, log)
+    done = finalize(ledger, spec, number)
+    return Admitted(root=root, batch=done.batch, finalized=done)
+
+
+def _mine(ledger: Ledger, spec: Spec, last: Row) -> Batch | None:
+    """The request's own admission; None: it was given up, for its declaration changed since."""
+    number = last["batch_id"]
+    if last["status"] == BatchStatus.PLANNED and last["spec_digest"] != spec.digest():
+        reason = "its declaration changed since it was planned"
+        if abandon(ledger, number, reason, silent_only=True) is not None:
+            return None
+    with ledger.transaction() as connection:
+        return batch_of(connection, spec, number)
+
+
+def _write(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, request_key: str, root: int
+) -> Batch:
+    with ledger.transaction() as connection:
+        last = _last(connection, root)
+    admission = last["admission"] + 1 if last else 1
+    letters_before(ledger, pipeline, root, admission)
+    check_source(ledger, spec, root)
+    stored = spec.to_json() | {"code": code.look(spec).to_json()}
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        # Keeps RP9.
+        now = _last(connection, root)
+        if (now and now["batch_id"]) != (last and last["batch_id"]):
+            raise StateError(
+                f"the dead letters of batch {root} were judged by somebody else meanwhile",
+                next=f"semel show {root}",
+            )
+        made = row(
+            connection,
+            "replay",
+            "insert_admission",
+            request_key=request_key,
+            spec=json.dumps(stored),
+            spec_digest=spec.digest(),
+            root=root,
+            admission=admission,
+        )
+        faults.point("requarantine.before_write")
+    faults.point("requarantine.after_write")
+    with ledger.transaction() as connection:
+        return batch_of(connection, spec, made["batch_id"])
+
+
+def _last(connection: sa.Connection, root: int) -> Row | None:
+    values = {"root": root, "silent_seconds": SILENT_SECONDS}
+    return row(connection, "replay", "last_admission", **values)
