@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def _successor(
             "batch_id": batch.batch_id,
             "fence": won["fence"],
             "request_key": batch.request_key,
-            "committed_at": won["ended_at"].isoformat(),
+            "committed_at": won["ended_at"].astimezone(UTC).isoformat(),
         },
     }
 
