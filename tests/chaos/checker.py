@@ -33,6 +33,8 @@ class Found:
     order: dict[str, list[tuple[int, int, tuple[int, int]]]] = field(default_factory=dict)
     """By path: start and end of a claim, and the place of its records in the order of commits."""
     files: set[Path] = field(default_factory=set)
+    generations: dict[int, int] = field(default_factory=dict)
+    """By batch: which output of it the marker lists."""
 
 
 def assert_exact(spec: Spec, sources: list[Path]) -> Found:
@@ -83,6 +85,7 @@ def _read(spec: Spec) -> Found:
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
+        found.generations[marker["batch_id"]] = marker.get("generation", 1)
         claims = _claims(roots["archive"], marker)
         names = {claim["source_partition_id"]: claim["name"] for claim in claims}
         for claim in claims:
@@ -193,5 +196,27 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
         if path.is_file()
         and not path.is_relative_to(own / "staging")
         and path.parent != own / "markers"
+        and not (path.parent == own / "replaced" and path.name.startswith("."))
     }
-    assert there == found.files, "a file that no marker lists, or a listed one that is not there"
+    markers = {
+        own / "replaced" / f"b{batch:08d}-g{generation:04d}.json": (batch, generation)
+        for batch, newest in found.generations.items()
+        for generation in range(1, newest)
+    }
+    there -= _replaced(spec, markers, there)
+    listed = {*found.files, *markers}
+    assert there == listed, "a file that no marker lists, or a listed one that is not there"
+
+
+def _replaced(spec: Spec, markers: dict[Path, tuple[int, int]], there: set[Path]) -> set[Path]:
+    """The output files that are there of replaced generations: of each one all, or none."""
+    old: set[Path] = set()
+    for path, of in markers.items():
+        marker = json.loads(path.read_text())
+        assert (marker["batch_id"], marker.get("generation", 1)) == of, path
+        if spec.sink_path():
+            data = (file["path"] for file in marker["files"] if file["kind"] == "data")
+            files = {spec.sink_path() / name for name in data}
+            assert files & there in (files, set()), f"files of {path} are there by half"
+            old |= files & there
+    return old

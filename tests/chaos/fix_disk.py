@@ -20,10 +20,13 @@ class Disk:
         self.root = root
         self._kept: dict[str, str] = {}
         self._volatile: set[str] = set()
+        self._going: set[str] = set()
         for module, name, watched in (
             (builtins, "open", self._open),
             (os, "mkdir", self._mkdir),
             (os, "link", self._link),
+            (os, "rename", self._rename),
+            (os, "unlink", self._unlink),
             (os, "fsync", self._fsync),
         ):
             patch.setattr(module, name, _around(getattr(module, name), watched))
@@ -37,6 +40,10 @@ class Disk:
     def holds(self, path: str | Path) -> bool:
         """Whether the bytes that the file has would be there, if its name is."""
         return self._kept.get(str(path)) == checksum(path)
+
+    def forgot(self, path: str | Path) -> bool:
+        """Whether the file is gone, and would be."""
+        return not os.path.lexists(path) and str(path) not in self._going
 
     def is_open(self, path: str | Path) -> bool:
         """Whether this process has the file open."""
@@ -53,10 +60,18 @@ class Disk:
         self._made(target)
         self._kept[os.fspath(target)] = self._kept.get(os.fspath(source), "")
 
+    def _rename(self, source: object, target: object, **_: object) -> None:
+        self._link(source, target)
+
+    def _unlink(self, path: object, *_: object, dir_fd: int | None = None) -> None:
+        if dir_fd is None:  # shutil.rmtree's are of no interest.
+            self._going.add(os.fspath(path))
+
     def _fsync(self, handle: int) -> None:
         path = _path_of(str(handle))
         if os.path.isdir(path):
-            self._volatile -= {name for name in self._volatile if os.path.dirname(name) == path}
+            for names in (self._volatile, self._going):
+                names -= {name for name in names if os.path.dirname(name) == path}
         else:
             self._kept[path] = checksum(path)
 

@@ -1,0 +1,378 @@
+"""Replay beside all else: twins, finalizers that slept, loss of power, collect, live runs."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fix_disk import Disk
+from fix_faults import collecting
+from fix_scene import Scene, attempts, sql
+from replays import (
+    ROOT,
+    dies_at,
+    hours_pass,
+    kept,
+    marker,
+    outputs,
+    replayed,
+    shown,
+    tree,
+    waiting,
+)
+from schedule import Played, every_order
+from semel import faults, limits, replay
+from semel.errors import AttemptLostError, CorruptionError, StateError
+from semel.faults import FaultError
+from semel.sinks import archive
+from steps import committed, finalized, staged
+
+FINALIZE = [
+    ("finalize.before_publish", 1),
+    ("finalize.after_look", 1),
+    ("finalize.after_look", 2),
+    ("storage.before_link", 1),
+    ("storage.after_link", 1),
+    ("finalize.after_publish", 1),
+    ("finalize.after_mark", 1),
+]
+ENDED = ("finalize.after_finalized", 1)
+OF_THE_FIRST = [("storage.before_publish", 1), ("storage.after_publish", 1)]
+OF_A_REPLAY = [
+    ("storage.before_rmtree", 1),
+    ("storage.after_rmtree", 1),
+    ("finalize.before_replace", 1),
+    *OF_THE_FIRST,
+    ("storage.before_create", 2),
+    ("finalize.before_rename", 1),
+    ("finalize.after_rename", 1),
+]
+"""What finalize of a replay passes: it keeps a marker, then writes one and renames it."""
+
+BESIDE = [
+    "replay.after_write",
+    "stage.after_begin",
+    "stage.after_folders",
+    "stage.after_job",
+    "stage.after_sync",
+    "stage.after_seal",
+    "commit.after_win",
+    "finalize.before_publish",
+    "finalize.before_replace",
+    "finalize.before_rename",
+    "finalize.after_rename",
+    "finalize.after_finalized",
+]
+BESIDE_LIVE = [
+    "plan.after_write",
+    "stage.after_begin",
+    "stage.after_folders",
+    "stage.after_job",
+    "stage.after_sync",
+    "commit.before_compare",
+    "commit.after_compare",
+    "commit.after_win",
+    "finalize.before_publish",
+    "finalize.after_mark",
+    "finalize.after_finalized",
+]
+
+
+# Attacks RP2.
+def test_two_requests_plan_at_once(scene: Scene) -> None:
+    """One of them replays the batch, the other is told so, and the database is never asked."""
+
+    def planning(request: str) -> Callable[[Scene], object]:
+        return lambda there: replay.plan(there.ledger, there.spec, request, ROOT)
+
+    def after(there: Scene, played: Played) -> None:
+        failed = [a.error for a in played.actors.values() if a.error is not None]
+        assert len(failed) == 1 and isinstance(failed[0], StateError), failed
+        found = "SELECT generation FROM semel.batch WHERE replays = 1 AND status = 'planned'"
+        assert [row["generation"] for row in sql(there.ledger, found)] == [2]
+        sql(there.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+        assert replayed(there, "z").generation == 2
+        there.finish("r1", "r2")
+
+    acts = {"A": planning("x"), "B": planning("y")}
+    found = every_order(scene, ("replay.before_write",), after, **acts)
+    assert any(turn.blocked for played in found for turn in played.turns), "nobody waited"
+
+
+# Attacks RP2, C7, A2.
+@pytest.mark.parametrize(
+    "point",
+    [
+        "replay.after_write",
+        "stage.after_begin",
+        "stage.after_job",
+        "stage.after_sync",
+        "stage.after_seal",
+    ],
+)
+def test_a_silent_replay_is_given_up_while_its_driver_goes_on(scene: Scene, point: str) -> None:
+    """Another request took its place: it is told so wherever it stood, and nothing forks."""
+
+    def meanwhile() -> None:
+        sql(scene.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+        assert replayed(scene, "y").generation == 2
+
+    with (
+        faults.armed(point, meanwhile) as fault,
+        pytest.raises((AttemptLostError, StateError)),
+    ):
+        replayed(scene, "x")
+    assert fault.hit and shown(scene)["replay"]["request_key"] == "y"
+    assert replayed(scene, "x").generation == 3
+    scene.finish("r1", "r2")
+
+
+# Attacks RP4, C11.
+def test_a_commit_that_does_not_land_retires_nothing(scene: Scene) -> None:
+    """The generation before is retired with the win, or not at all."""
+    text = "SELECT batch_id, replaced_by FROM semel.batch ORDER BY batch_id"
+    with dies_at("commit.before_win"):
+        waiting(scene, "x")
+    assert [row["replaced_by"] for row in sql(scene.ledger, text)] == [None, None]
+    number = waiting(scene, "x")
+    assert [row["replaced_by"] for row in sql(scene.ledger, text)] == [number, None]
+    finalized(scene, number)
+    scene.finish("r1", "r2")
+
+
+# Attacks RP5, F9.
+@pytest.mark.parametrize(("point", "nth"), [*FINALIZE, *OF_A_REPLAY, ENDED])
+def test_finalize_of_a_replay_twice_at_once(scene: Scene, point: str, nth: int) -> None:
+    """A second finalize runs whole while the first stands at a point: both succeed, exact."""
+    number = waiting(scene, "x")
+    with faults.armed(point, lambda: finalized(scene, number), nth) as fault:
+        finalized(scene, number)
+    assert fault.hit and shown(scene)["generation"] == 2
+    scene.finish("r1", "r2")
+
+
+# Attacks RP5, RP6, RP7, F9.
+@pytest.mark.parametrize("cleaned", [True, False], ids=["cleaned", "left"])
+@pytest.mark.parametrize(
+    ("generation", "point", "nth"),
+    [(1, *at) for at in (*FINALIZE, *OF_THE_FIRST)]
+    + [(2, *at) for at in (*FINALIZE, *OF_A_REPLAY)],
+)
+def test_a_late_finalizer_changes_nothing(
+    scene: Scene, generation: int, point: str, nth: int, cleaned: bool
+) -> None:
+    """Its twin finished, a later generation replaced what it had, and collect took that away:
+    whoever stood still all the while is told that it is done. `left`: the twin died before it
+    removed the folder, and collect has yet to come.
+    """
+    if generation == 1:
+        root = number = staged(scene, "r1")
+        committed(scene, number)
+    else:
+        root, number = ROOT, waiting(scene, "x")
+    seen = []
+
+    def meanwhile() -> None:
+        if cleaned:
+            finalized(scene, number)
+        else:
+            with dies_at("finalize.after_finalized"):
+                finalized(scene, number)
+        assert replayed(scene, "y", root).generation == generation + 1
+        if cleaned:
+            hours_pass(scene)
+            collecting(scene.ledger, scene.spec)
+            assert not any(path.exists() for path in outputs(scene, generation, root))
+        seen.append(tree(scene))
+
+    with faults.armed(point, meanwhile, nth) as fault:
+        assert finalized(scene, number).found
+    assert fault.hit and tree(scene) == seen[0]
+    scene.finish("r1", "r2")
+
+
+# Attacks RP5.
+def test_an_older_marker_is_not_replaced(scene: Scene) -> None:
+    """Somebody restored the marker of generation 1 while generation 3 was to be finalized: it
+    stays, with all else, until a person has put the right one back.
+    """
+    replayed(scene, "x")
+    number, right = waiting(scene, "y"), marker(scene).read_bytes()
+    marker(scene).write_bytes(kept(scene, 1).read_bytes())
+    with pytest.raises(CorruptionError, match="is of generation 1 .* replaces generation 2"):
+        finalized(scene, number)
+    assert shown(scene).get("generation", 1) == 1 and not kept(scene, 2).exists()
+    marker(scene).write_bytes(right)
+    finalized(scene, number)
+    assert shown(scene)["generation"] == 3
+    scene.finish("r1", "r2")
+
+
+# Attacks RP5.
+def test_what_ran_is_told_before_the_folder_goes(scene: Scene) -> None:
+    """A finalizer that looks for the code when its twin has cleaned up does not take it away."""
+    number = waiting(scene, "x")
+    with faults.armed("finalize.after_publish", lambda: finalized(scene, number)) as fault:
+        finalized(scene, number)
+    assert fault.hit and {"code", "code_digest"} <= shown(scene).keys()
+
+
+# Attacks RP6.
+def test_a_folder_that_is_written_to_is_removed_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer of generation 2 that writes its marker into the folder which generation 3 is
+    removing finds nothing that it could rename.
+    """
+    number = waiting(scene, "x")
+    folder = archive.attempt(archive.of(scene.spec), number, 1)
+    late = folder / "marker-late.json"
+    rmdir, written = os.rmdir, []
+
+    def while_it_is_removed(path: object, *rest: object, **options: object) -> None:
+        if str(path) == str(folder) and len(written) < 2:
+            late.write_bytes(marker(scene).read_bytes())
+            written.append(path)
+        rmdir(path, *rest, **options)
+
+    with dies_at("finalize.after_finalized"):
+        finalized(scene, number)
+    monkeypatch.setattr(os, "rmdir", while_it_is_removed)
+    assert replayed(scene, "y").generation == 3
+    assert len(written) == 2
+    with pytest.raises(FileNotFoundError):
+        os.rename(late, marker(scene))
+    assert shown(scene)["generation"] == 3
+
+
+# Attacks RP5, RP7, F5, F6.
+def test_what_a_replay_replaces_outlasts_a_loss_of_power(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New files and the old marker last before the rename, the new marker before `finalized`, and
+    that files went before it is written down; also where another process began, and was killed.
+    """
+    disk = Disk(scene.bench.folder, monkeypatch)
+    seen: list[str] = []
+
+    def renaming() -> None:
+        (new,) = archive.staging(archive.of(scene.spec)).glob("b*/f*/marker-*.json")
+        files = [f for f in json.loads(new.read_bytes())["files"] if f["kind"] == "data"]
+        assert files and all(disk.keeps(scene.spec.sink_path() / f["path"]) for f in files)
+        assert disk.holds(new) and disk.keeps(kept(scene, 1))
+        assert kept(scene, 1).read_bytes() == marker(scene).read_bytes()
+        seen.append("renamed")
+
+    def finishing() -> None:
+        assert disk.keeps(marker(scene)) and shown(scene)["generation"] == 2
+        seen.append("finished")
+
+    def removed() -> None:
+        assert all(disk.forgot(path) for path in outputs(scene, 1))
+        seen.append("removed")
+
+    number = waiting(scene, "x")
+    with dies_at("storage.after_publish"):  # It is kept, and its folder not yet fsynced.
+        finalized(scene, number)
+    assert kept(scene, 1).exists() and not disk.keeps(kept(scene, 1))
+    with faults.armed("finalize.before_rename", renaming), dies_at("finalize.after_rename"):
+        finalized(scene, number)
+    assert shown(scene)["generation"] == 2 and not disk.keeps(marker(scene))
+    with faults.armed("finalize.before_finalized", finishing):
+        finalized(scene, number)
+    hours_pass(scene)
+    gone = outputs(scene, 1)
+    unlink = os.unlink
+
+    def killed(path: object, *rest: object, **options: object) -> None:
+        unlink(path, *rest, **options)
+        if Path(str(path)) in gone:
+            raise FaultError("killed behind the unlink")
+
+    with monkeypatch.context() as patch, pytest.raises(FaultError):
+        patch.setattr(os, "unlink", killed)
+        collecting(scene.ledger, scene.spec)
+    assert not any(disk.forgot(path) for path in gone)
+    with faults.armed("collect.before_removed", removed):
+        collecting(scene.ledger, scene.spec)
+    assert seen == ["renamed", "finished", "removed"]
+    scene.finish("r1", "r2")
+
+
+# Attacks RP7.
+def test_files_go_when_nobody_can_be_reading_them(scene: Scene) -> None:
+    """They stay while the marker lists them, while the replay is not finalized, and for
+    keep_replaced behind that; then they go, and the marker that listed them stays.
+    """
+    old = [scene.spec.sink_path() / f["path"] for f in shown(scene)["files"] if f["kind"] == "data"]
+
+    def stay() -> None:
+        hours_pass(scene)
+        collecting(scene.ledger, scene.spec)
+        assert all(path.exists() for path in old)
+
+    number = waiting(scene, "x")
+    for point in ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename"):
+        with faults.armed(point, stay) as fault, dies_at(point):
+            finalized(scene, number)
+        assert fault.hit
+    finalized(scene, number)
+    collecting(scene.ledger, scene.spec)
+    assert old and all(path.exists() for path in old)
+    hours_pass(scene)
+    collecting(scene.ledger, scene.spec)
+    assert not any(path.exists() for path in old) and kept(scene, 1).exists()
+    scene.finish("r1", "r2")
+
+
+# Attacks RP2, RP4.
+@pytest.mark.parametrize("point", BESIDE)
+def test_a_replay_beside_live_runs(scene: Scene, point: str) -> None:
+    """Others plan, commit, merge and are collected while a replay stands still: neither is made to
+    begin again, and all is exact.
+    """
+
+    def meanwhile() -> None:
+        scene.run("r1", "r2")
+        collecting(scene.ledger, scene.spec)
+
+    with faults.armed(point, meanwhile) as fault:
+        number = replayed(scene, "x").batch_id
+    assert fault.hit
+    found = sql(scene.ledger, "SELECT batch_id FROM semel.batch ORDER BY batch_id")
+    states = {row["batch_id"]: attempts(scene.ledger, row["batch_id"]) for row in found}
+    assert set(map(tuple, states.values())) == {("won",)}, states
+    places = "SELECT batch_id FROM semel.batch WHERE commit_seq IS NULL"
+    assert [row["batch_id"] for row in sql(scene.ledger, places)] == [number]
+    scene.finish("r1", "r2")
+
+
+# Attacks RP2, RP4.
+@pytest.mark.parametrize("point", BESIDE_LIVE)
+def test_a_live_run_beside_a_replay(scene: Scene, point: str) -> None:
+    """A batch is replayed while a live run stands still: that one goes on as if nothing was."""
+    with faults.armed(point, lambda: replayed(scene, "x")) as fault:
+        scene.run("r1")
+    assert fault.hit and shown(scene)["generation"] == 2
+    found = sql(scene.ledger, "SELECT batch_id FROM semel.batch ORDER BY batch_id")
+    assert all(attempts(scene.ledger, row["batch_id"]) == ["won"] for row in found)
+    scene.finish("r1", "r2")
+
+
+# Attacks C9.
+def test_a_replay_waits_for_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no place in the order of commits, so it makes nobody begin again."""
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+    other = staged(scene, "r1")
+    sql(
+        scene.ledger,
+        "UPDATE semel.pipeline SET lease_batch_id = :batch, "
+        "lease_until = now() + interval '1 hour'",
+        batch=other,
+    )
+    assert replayed(scene, "x").generation == 2
+    committed(scene, other)
+    finalized(scene, other)
+    scene.finish("r1", "r2")
