@@ -17,7 +17,7 @@ import pytest
 
 from fix_account import quiet
 from fix_engine import LocalEngine
-from semel import faults, limits
+from semel import faults, limits, replay
 from semel.abandon import abandon
 from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
 from semel.adopt import adopt
@@ -79,6 +79,11 @@ def accepting(ledger: Ledger, spec: pipeline.Spec) -> None:
     accept_columns(ledger, spec)
 
 
+def replaying(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Compute the output of the first batch again."""
+    replay.run(ledger, spec, "again", 1, LocalEngine(), quiet)
+
+
 def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
     """Let the rows of r1 land that the table takes."""
     accept_refused(ledger, spec, find_batch(ledger, spec, "r1").batch_id)
@@ -97,7 +102,9 @@ def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 SCRIPTS = {
     f.__name__: f
-    for f in (contested, leased, r1, r2, abandoning, accepting, adopting, refusing, collecting)
+    for f in (
+        contested, leased, r1, r2, abandoning, accepting, adopting, refusing, collecting, replaying,
+    )  # fmt: skip
 }
 
 

@@ -5,6 +5,7 @@ first is being repaired. `make test` runs each point with each kind and each com
 output is files, and where it is a table those that come behind the commit; `make soak` the rest.
 """
 
+import json
 import os
 import re
 import signal
@@ -16,17 +17,18 @@ import sqlalchemy as sa
 
 from fix_account import committed, quiet
 from fix_engine import LocalEngine
-from fix_faults import Child, Children
+from fix_faults import Child, Children, replaying
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_proxy import Proxy
-from fix_scene import SINKS, Scene, live_runs, payload_tables, staged_folders, time_passes
+from fix_scene import SINKS, Scene, live_runs, payload_tables, sql, staged_folders, time_passes
 from fix_sink_postgres import Warehouse
 from semel import faults
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sinks import archive
 
 KINDS = ("raise", "exit", "kill")
 """An exception that nobody foresaw; `os._exit`; SIGKILL from outside."""
@@ -43,12 +45,29 @@ IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
 TWIN_STANDS = "stage.after_sync"
 SCRIPT_OF = {
     "collect": "collecting", "abandon": "abandoning", "accept": "accepting", "adopt": "adopting",
+    "replay": "replaying",
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
 ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)
 """What only a sink in a database passes."""
+
+REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
+OF_REPLAYS = (
+    "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
+    "collect.after_removed",
+)  # fmt: skip
+"""What only a replay passes, or collect behind one. A table's rows are not replayed here."""
+
+NOT_IN_REPLAYS = (
+    "stage.before_store", "stage.after_store", "stage.before_lose", "stage.after_lose",
+    "commit.before_compare", "commit.after_compare", "commit.before_restage",
+)  # fmt: skip
+"""What a replay does not pass of stage and commit: it has no ids, and loses to nobody."""
+
+IN_REPLAYS = ("stage", "commit", "finalize", "sink", "storage")
+"""The verbs that a replay passes like any batch."""
 
 BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
 """The verbs that ask a sink: their points are tried with each sink in `make test`."""
@@ -57,22 +76,29 @@ OF_UPSERT = ("finalize", "sink")
 """All else is the same in both modes of a table."""
 
 
-def scripts(point: str) -> list[str]:
+def scripts(sink: str, point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
     if point == ACCEPTED:
         return ["refusing"]
     if script := SCRIPT_OF.get(verb):
         return [script]
-    first = "leased" if point in LEASE else "contested"
-    return [first, "collecting"] if point in IN_COLLECT else [first]
+    if point in REPLACES:
+        return ["replaying"]
+    found = ["leased" if point in LEASE else "contested"]
+    if point in IN_COLLECT:
+        found.append("collecting")
+    if sink == "files" and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
+        found.append("replaying")
+    return found
 
 
 def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of upsert only what append does not pass alike."""
     if sink == "files":
         return [point for point in faults.POINTS if point not in OF_TABLES]
-    return [p for p in faults.POINTS if sink == "append" or p.partition(".")[0] in OF_UPSERT]
+    passed = [point for point in faults.POINTS if point not in OF_REPLAYS]
+    return [p for p in passed if sink == "append" or p.partition(".")[0] in OF_UPSERT]
 
 
 def is_long(sink: str, point: str) -> bool:
@@ -84,10 +110,17 @@ def is_long(sink: str, point: str) -> bool:
 def cases() -> list:
     """All of them; those that `make test` leaves to `make soak` are marked."""
     found = []
-    places = [(s, point, script) for s in SINKS for point in points(s) for script in scripts(point)]
+    places = [
+        (sink, point, script)
+        for sink in SINKS
+        for point in points(sink)
+        for script in scripts(sink, point)
+    ]
     for row, (sink, point, script) in enumerate(places):
         for (column, kind), (turn, companion) in product(enumerate(KINDS), enumerate(COMPANIONS)):
             short = (row + column) % 3 == turn and not is_long(sink, point)
+            if script == "replaying" and point not in OF_REPLAYS:
+                short &= column == row % 3  # A batch that is no replay dies there in each way.
             marks = () if short else pytest.mark.soak
             name = f"{sink}-{script}-{point}-{kind}-{companion}"
             found.append(pytest.param(sink, script, point, kind, companion, id=name, marks=marks))
@@ -188,9 +221,13 @@ class Scenes:
         scene.run("e5")  # Both are refused; with the others all read, nothing is left.
 
     def _garbage(self, scene: Scene) -> None:
-        """Runs to merge and to drop, and the folder of an attempt that failed."""
+        """Runs to merge and to drop, the folder of an attempt that failed, replaced files."""
         time_passes(self.ledger, segments=True)
         scene.run("r1", "r2")
+        if scene.sink == "files":
+            replaying(self.ledger, scene.spec)
+            hours = "UPDATE semel.batch SET finalized_at = finalized_at - interval '2 hours'"
+            sql(self.ledger, hours)
         scene.add("d.jsonl", events(110, 130))
         with pytest.raises(RetryableError):
             run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), log=quiet)
@@ -198,7 +235,7 @@ class Scenes:
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4, PG1, PG2, PG7.
+# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, PG1, PG2, PG7.
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
     scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion
@@ -215,16 +252,20 @@ def test_killed_and_killed_again(
         assert deaths.dies(kind), f"{script} does not pass {point}"
     twin = stands = None
     if companion == "twin":
-        twin = children.start("r1", f"{TWIN_STANDS}:pause")
+        other = "replaying" if script == "replaying" else "r1"
+        twin = children.start(other, f"{TWIN_STANDS}:pause")
         stands = twin.reached(TWIN_STANDS)
     deaths.dies(kind)
     if script == "collecting":
         assert children.start(script).ended() == (0, None)
         _only_garbage_went(scene, point, pinned=bool(stands))
         scene.add("e.jsonl", events(60, 140))
-    elif script in ("abandoning", "accepting", "adopting", "refusing"):
+        assert sink != "files" or not _replaced(scene), "replaced files are there"
+    elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
+    replays = sink == "files" and script in ("replaying", "collecting")
+    assert found.generations[1] == (2 if replays else 1)
     if twin:
         if stands or script not in ("adopting", "refusing"):
             _goes_on(twin, stands=bool(stands))
@@ -245,6 +286,14 @@ def _only_garbage_went(scene: Scene, point: str, *, pinned: bool) -> None:
     elif not pinned:
         assert len(tables) == 1 and max(live_runs(scene.ledger).values()) == 1
     assert len(folders) == (1 if pinned else 0)
+
+
+def _replaced(scene: Scene) -> list[Path]:
+    """Output files of the first batch that its replay replaced."""
+    own = archive.of(scene.spec)
+    listed = json.loads(archive.replaced(own, 1, 1).read_bytes())["files"]
+    files = [scene.spec.sink_path() / file["path"] for file in listed if file["kind"] == "data"]
+    return [path for path in files if path.exists()]
 
 
 def _goes_on(twin: Child, *, stands: bool) -> None:
