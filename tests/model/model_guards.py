@@ -10,14 +10,17 @@ import model_batch as batch
 import model_catalog as catalog
 import model_claims as claims
 import model_finalize as final
+import model_replaced as replaced
+import model_replay as replay
 from model_collect import CatalogModel
-from model_search import Model
+from model_search import STUCK, Model
 
 TWINS = "chaos/test_twins.py::"
 ORDERS = "chaos/test_interleavings.py::"
 RULES = "chaos/test_rules.py::"
 FILES = "chaos/test_rules_of_files.py::"
 PLAYED = "chaos/test_counterexamples.py::"
+REPLAYS = "chaos/test_replay_races.py::"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,21 @@ SCOPES = {
     "drop": _scope(CatalogModel, 5_000, scope="drop", attempts_max=2),
     "new segment": _scope(CatalogModel, 5_000, scope="new", attempts_max=2),
     "finalize": _scope(final.FinalizeModel, 2_000),
+    "replay": _scope(replay.ReplayModel, 1_000),
+    "replaced marker": _scope(replaced.ReplacedModel, 10_000),
+    "late finalizer": _scope(
+        replaced.ReplacedModel, 30_000, scope="late", newest=3, outages_max=0
+    ),
+    "larger replay": _scope(replay.ReplayModel, 5_000, soak=True, replays_max=5),
+    "larger replaced marker": _scope(replaced.ReplacedModel, 300_000, soak=True, newest=3),
+    "three finalizers": _scope(replaced.ReplacedModel, 200_000, soak=True, finalizers=3),
+    "larger late finalizer": _scope(
+        replaced.ReplacedModel, 150_000, soak=True, scope="late", newest=3
+    ),
+    "three late finalizers": _scope(
+        replaced.ReplacedModel, 500_000, soak=True, scope="late", newest=3, finalizers=3,
+        outages_max=0,
+    ),
     "larger batch": _scope(batch.BatchModel, 200_000, soak=True, attempts_max=3),
     "larger catalog": _scope(CatalogModel, 80_000, soak=True, scope="merge", attempts_max=4),
     "larger drop": _scope(CatalogModel, 70_000, soak=True, scope="drop"),
@@ -78,6 +96,12 @@ _WRITING = PLAYED + "test_a_planner_waits_for_one_that_writes"
 _BESIDE = TWINS + "test_collect_beside_an_open_attempt"
 _COPY = PLAYED + "test_a_copy_of_a_task_sees_what_the_first_saw"
 _POWER = FILES + "test_what_is_said_to_be_there_outlasts_a_loss_of_power"
+_AT_ONCE = REPLAYS + "test_two_requests_plan_at_once"
+_SILENT = REPLAYS + "test_a_silent_replay_is_given_up_while_its_driver_goes_on"
+_LATE = REPLAYS + "test_a_late_finalizer_changes_nothing"
+_LASTS = REPLAYS + "test_what_a_replay_replaces_outlasts_a_loss_of_power"
+_READ = "chaos/test_replay_readers.py::test_a_reader_at_each_point"
+_KEPT = REPLAYS + "test_files_go_when_nobody_can_be_reading_them"
 
 GUARDS = (
     # plan
@@ -153,5 +177,45 @@ GUARDS = (
            FILES + "test_a_crash_may_forget_the_final_names"),
     _guard("folder goes last", "finalize", final.NOWHERE, "G6",
            ORDERS + "test_replay_of_a_committed_run_and_collect"),
+    # replay: generations
+    _guard("pipeline lock", "replay", replay.REFUSED, "RP2", _AT_ONCE),
+    _guard("pipeline lock + one of a generation", "replay", replay.AT_WORK, "RP2", _AT_ONCE,
+           "integration/test_replay.py::test_generations_never_fork"),
+    _guard("pipeline lock + one of a generation + the one before is finalized", "replay",
+           replay.FORK, "RP2, RP4", _AT_ONCE),
+    _guard("states are expected", "replay", replay.REFUSED, "C7", _SILENT),
+    _guard("states are expected + one of a generation", "replay", replay.AT_WORK, "C7, RP2",
+           _SILENT),
+    _guard("the one before is finalized", "replay", replay.UNFINISHED, "RP4",
+           "integration/test_replay.py::test_two_replays_of_one_batch"),
+    _guard("retired by the winner", "replay", replay.BY_NONE, "RP4",
+           REPLAYS + "test_a_commit_that_does_not_land_retires_nothing"),
+    # replay: markers
+    _guard("files before the marker", "replaced marker", replaced.MISSING, "F5", _LASTS),
+    _guard("fence", "late finalizer", replaced.OLDER, "RP6", _LATE),
+    _guard("fence of the root", "replaced marker", replaced.STRAY, "RP6, RP7", _LATE),
+    _guard("gone is proven", "late finalizer", replaced.OLDER, "RP6",
+           REPLAYS + "test_a_folder_that_is_written_to_is_removed_again"),
+    _guard("told before the look", "late finalizer", replaced.UNTOLD, "RP5", _LATE),
+    _guard("fence before the look + told before the look", "late finalizer", STUCK, "RP5, RP6",
+           _LATE),
+    _guard("look at the generation", "replaced marker", replaced.FOREIGN_GONE, "RP5",
+           REPLAYS + "test_an_older_marker_is_not_replaced"),
+    _guard("look at the generation", "replaced marker", replaced.WRONG_KEPT, "RP5",
+           REPLAYS + "test_an_older_marker_is_not_replaced"),
+    _guard("kept before", "replaced marker", replaced.LOST_KEPT, "RP5", _LASTS),
+    _guard("kept before + kept as seen", "replaced marker", replaced.WRONG_KEPT, "RP5", _LASTS),
+    _guard("kept durably", "replaced marker", replaced.LOST_KEPT, "RP5", _LASTS),
+    _guard("marker is whole", "replaced marker", replaced.HALF, "F6", _LASTS),
+    _guard("one rename", "replaced marker", replaced.NEITHER, "RP5", _READ),
+    _guard("the root's name", "replaced marker", replaced.BOTH, "RP5", _READ),
+    _guard("marker before finalized", "replaced marker", replaced.OLDER, "F5, F6", _LASTS),
+    _guard("found is durable", "replaced marker", replaced.OLDER, "F5, F6", _LASTS),
+    _guard("collect asks the ledger", "replaced marker", replaced.MISSING, "RP7", _KEPT),
+    _guard("collect asks the ledger + marker lists none", "replaced marker", replaced.MISSING,
+           "RP7", _KEPT,
+           "integration/test_replay.py::test_files_that_count_are_never_removed"),
+    _guard("keep_replaced", "replaced marker", replaced.BENEATH, "RP7", _KEPT),
+    _guard("unlinks are durable", "replaced marker", replaced.STRAY, "RP7", _LASTS),
 )  # fmt: skip
 """Every guard of every model, with each damage that it prevents."""
