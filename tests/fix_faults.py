@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from semel.adopt import adopt
 from semel.batch import BatchStatus
 from semel.catalog import merge
 from semel.collect import collect
+from semel.compare import Range, compare
 from semel.ledger import Ledger
 from semel.plan import find_batch
 from semel.run import run_batch
@@ -100,10 +102,17 @@ def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:
     adopt(ledger, spec, log=quiet)
 
 
+def comparing(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Compare all batches with the batch path."""
+    wanted, engine = Range(first=1, last=1_000), nullcontext(LocalEngine())
+    compare(ledger, spec, wanted, open_job=lambda: engine, shown=1, log=quiet)
+
+
 SCRIPTS = {
     f.__name__: f
     for f in (
         contested, leased, r1, r2, abandoning, accepting, adopting, refusing, collecting, replaying,
+        comparing,
     )  # fmt: skip
 }
 

@@ -4,7 +4,8 @@ How it works, each in a transaction of its own:
 1. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
 2. merge small id runs, so that a classification asks few filters;
 3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
-4. remove staged files of attempts that are proven lost, or whose batch is finalized;
+4. remove staged files of attempts that are proven lost, or whose batch is finalized, and what
+   compares left that were killed;
 5. finalize committed batches whose runs are gone;
 6. remove the files of outputs that replays replaced some time ago.
 """
@@ -29,7 +30,7 @@ from semel.catalog.runs import (
 )
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
-from semel.ledger import Ledger, pipelines, rows
+from semel.ledger import Ledger, pipelines, rows, scratch
 from semel.manifest import Kind
 from semel.reader import Marker, read_marker
 from semel.sinks import archive
@@ -73,6 +74,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
     faults.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, log)
     try:
+        scratch.remove_left(ledger, archive.staging(kept))
         folders, freed = _remove_staged(ledger, pipeline_id, kept)
     except OSError as error:
         raise RetryableError(

@@ -262,6 +262,12 @@ AUDIT_OFFENDERS_SHOWN = 5
 AUDIT_ROWS_AT_ONCE = 1 << 20
 """Output rows that the audit hands to its engine at once, so that small files do not slow it."""
 
+DIFFERENCES_SHOWN = 20
+"""Differences that `semel compare` shows unless told otherwise; all are counted."""
+
+DIFFERENCES_SHOWN_MAX = 1_000
+"""Differences that it shows at most: for each a file may be read once more."""
+
 FIND_PLACES_MAX = 1_000
 """Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""
 

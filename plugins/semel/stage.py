@@ -262,6 +262,7 @@ def _begin(
         now_seconds=begun["now_seconds"],
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
+        scratch=ledger.scratch,
     )
 
 

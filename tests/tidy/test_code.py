@@ -24,7 +24,7 @@ VERBS = {
     for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "adopt",
                  "run", "replay", "requarantine")
 }
-OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit")
+OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit", "semel.compare")
 OUTER += ("semel.__main__", "semel.demo", "semel.summary", "semel.look", "semel.gaps", "semel.days")
 """What calls verbs. What is in none of the three lies between: ledger, catalog, sources, steps."""
 

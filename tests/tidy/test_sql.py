@@ -8,7 +8,8 @@ import tree
 
 _NAMERS = ("row", "rows", "change", "transition", "query")
 _OF_CATALOG = ("payload_query", "_runs")  # These take the name alone.
-_THERE = tree.statements()  # The audit hands its names on as values.
+_THERE = tree.statements()
+_OF_DUCKDB = {"audit": "audit", "compare": "differences"}  # These hand names on as values.
 
 
 @cache
@@ -16,10 +17,10 @@ def used() -> dict[tuple[str, str], str]:
     """Every (file, name) that the package asks for, and where."""
     found = {}
     for path in tree.python_files("plugins/semel"):
-        audit = path.is_relative_to(tree.PACKAGE / "audit")
+        verb = _OF_DUCKDB.get(path.relative_to(tree.PACKAGE).parts[0])
         for node in ast.walk(tree.parsed(path)):
-            if audit and isinstance(node, ast.Constant) and ("audit", node.value) in _THERE:
-                found["audit", node.value] = f"{tree.shown(path)}:{node.lineno}"
+            if verb and isinstance(node, ast.Constant) and (verb, node.value) in _THERE:
+                found[verb, node.value] = f"{tree.shown(path)}:{node.lineno}"
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func).rsplit(".", 1)[-1]

@@ -51,8 +51,10 @@ class GoneError(Exception):
 
 _POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
 
-_Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 """h1, h2, shard and bucket of some ids."""
+
+_NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
 
 
 def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
@@ -62,7 +64,7 @@ def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
     ways = {
         "ids files": lambda: _kept(marker),
         "output": lambda: _proven(marker, _in_output(marker)),
-        "source": lambda: _proven(marker, _in_source(marker, tuple(claims))),
+        "source": lambda: _proven(marker, in_source(marker, tuple(claims))),
     }
     if not marker.of_kind(Kind.IDS):
         del ways["ids files"]
@@ -100,7 +102,7 @@ def _whole(marker: Marker, file: MarkedFile) -> Path:
     return path
 
 
-def _proven(marker: Marker, parts: Iterable[_Part]) -> list[ShardIds]:
+def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     """Ids by shard, sorted. ValueError when they are not as many as there were survivors."""
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
     held = [none, *parts]
@@ -136,7 +138,7 @@ def _check_count(marker: Marker, found: int) -> None:
         raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
 
 
-def _in_output(marker: Marker) -> Iterator[_Part]:
+def _in_output(marker: Marker) -> Iterator[Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is Scope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
@@ -159,11 +161,17 @@ def _in_output(marker: Marker) -> Iterator[_Part]:
         yield ids.h1, ids.h2, ids.shard, buckets
 
 
-def _in_source(marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
-    skip = _dropped(marker)
+def in_source(
+    marker: Marker, claims: tuple[Claim, ...], but: tuple[Kind, ...] = _NO_SURVIVORS
+) -> Iterator[Part]:
+    """The ids of a batch's records, read again, but for those that files of the kinds `but` name.
+
+    SourceError: the source is not what it was. ValueError: such a file is not.
+    """
+    skip = _dropped(marker, but)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
-    job = _job(marker, claims, source)
+    job = job_of(marker, claims, source)
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         done = read_again(job, split, offsets)
@@ -173,11 +181,11 @@ def _in_source(marker: Marker, claims: tuple[Claim, ...]) -> Iterator[_Part]:
             yield ids.h1, ids.h2, np.full(len(ids.h1), shard, np.uint16), buckets
 
 
-def _dropped(marker: Marker) -> dict[int, np.ndarray]:
-    """The offsets of a batch's duplicates and rejected records, by source partition."""
+def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
+    """The offsets of a batch's duplicates or rejected records, by source partition."""
     tables = [
         pq.read_table(_whole(marker, file), columns=list(_POSITION.names), partitioning=None)
-        for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS)
+        for kind in kinds
         for file in marker.of_kind(kind)
     ]
     table = pa.concat_tables([_POSITION.empty_table(), *(t.cast(_POSITION) for t in tables)])
@@ -185,7 +193,12 @@ def _dropped(marker: Marker) -> dict[int, np.ndarray]:
     return {int(number): offset[part == number] for number in np.unique(part)}
 
 
-def _job(marker: Marker, claims: tuple[Claim, ...], source: Source) -> StageJob:
+def job_of(
+    marker: Marker,
+    claims: tuple[Claim, ...],
+    source: Source,
+    split_bytes: int = limits.SPLIT_BYTES,
+) -> StageJob:
     """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return StageJob(
@@ -197,7 +210,7 @@ def _job(marker: Marker, claims: tuple[Claim, ...], source: Source) -> StageJob:
         fence=marker.fence,
         folder=Path(),
         source=source,
-        splits=splits_of(list(claims), limits.SPLIT_BYTES, whole=whole),
+        splits=splits_of(list(claims), split_bytes, whole=whole),
         shards=marker.spec.dedup.shards,
         bucket_seconds=marker.bucket_seconds,
         gc_floor=-_EVER,

@@ -38,6 +38,7 @@ COMMANDS = {
     "gaps": "semel.cli.look:gaps",
     "days": "semel.cli.days:days",
     "audit": "semel.cli.look:audit",
+    "compare": "semel.cli.compare:compare",
     "accept": "semel.cli.change:accept",
     "abandon": "semel.cli.change:abandon",
     "adopt": "semel.cli.change:adopt",

@@ -7,7 +7,8 @@ import typer
 
 from semel.cli import output
 
-_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+"""How times are given on the command line."""
 
 
 def run(
@@ -15,7 +16,7 @@ def run(
     interval: Annotated[
         tuple[datetime, datetime] | None,
         typer.Option(
-            metavar="START END", formats=_FORMATS, help="The data interval [START, END), in UTC."
+            metavar="START END", formats=DATES, help="The data interval [START, END), in UTC."
         ),
     ] = None,
     request: Annotated[

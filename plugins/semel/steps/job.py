@@ -116,6 +116,8 @@ class StageJob:
     refuses: Refuses | None = None
     selected: "Selected | None" = None
     """Of a replay or an admission: which records of the ranges it takes."""
+    scratch: str | None = None
+    """The database, on the ledger's server, that a compare made for itself."""
 
     @property
     def judges(self) -> bool:

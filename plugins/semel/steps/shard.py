@@ -2,8 +2,12 @@
 
 import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+import sqlalchemy as sa
 
 from semel import settings
 from semel.catalog.payload import FilterCache, Tally, contains, store_run
@@ -26,7 +30,7 @@ def ledger_of(job: StageJob) -> Ledger:
     TerminalError: it names none, or another one than the driver's.
     """
     try:
-        ledger = _ledger(settings.ledger_dsn())
+        ledger = _scratch(job.scratch) if job.scratch else _ledger(settings.ledger_dsn())
     except UnavailableError as error:
         raise TerminalError(
             f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
@@ -47,6 +51,23 @@ def ledger_of(job: StageJob) -> Ledger:
 def _ledger(dsn: str) -> Ledger:
     """Tasks of this process that follow each other keep the ledger's connection."""
     return Ledger(dsn)
+
+
+def _scratch(database: str) -> Ledger:
+    """A compare's own database, on the ledger's server."""
+    url = sa.make_url(settings.ledger_dsn()).set(database=database)
+    return Ledger(url.render_as_string(hide_password=False), scratch=database)
+
+
+@contextmanager
+def _connected(job: StageJob) -> Iterator[Ledger]:
+    """The job's ledger. Connections to a scratch one are let go of: it is dropped soon."""
+    ledger = ledger_of(job)
+    try:
+        yield ledger
+    finally:
+        if job.scratch:
+            ledger.engine.dispose()
 
 
 @cache
@@ -73,22 +94,22 @@ def classify_shard(
         if run.shard == shard
         and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
     ]
-    ledger, filters = ledger_of(job), filters_in(settings.cache_dir())
-    tally = Tally()
-    verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
-    if len(verdict.h1):
-        store_run(
-            ledger,
-            pipeline_id=job.pipeline_id,
-            attempt_id=job.attempt_id,
-            shard=shard,
-            segment_id=job.segment_id,
-            bucket_start=span[0],
-            bucket_end=span[1],
-            h1=verdict.h1,
-            h2=verdict.h2,
-            tally=tally,
-        )
+    filters, tally = filters_in(settings.cache_dir()), Tally()
+    with _connected(job) as ledger:
+        verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
+        if len(verdict.h1):
+            store_run(
+                ledger,
+                pipeline_id=job.pipeline_id,
+                attempt_id=job.attempt_id,
+                shard=shard,
+                segment_id=job.segment_id,
+                bucket_start=span[0],
+                bucket_end=span[1],
+                h1=verdict.h1,
+                h2=verdict.h2,
+                tally=tally,
+            )
     files: tuple[StagedFile, ...] = ()
     if job.spec.keeps_ids and len(verdict.h1):
         path = job.data_dir / f"c{shard:05d}-ids-{uuid.uuid4().hex}"

@@ -1,0 +1,166 @@
+"""`semel compare`: does the live path give what the batch path gives?"""
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel import limits
+from semel.cli import output
+from semel.cli.run import DATES
+
+if TYPE_CHECKING:
+    from semel.compare import Comparison, Difference, Range, Side
+
+_NUMBERS = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+_KINDS = {
+    "only_live": "only in {live}",
+    "only_other": "only in {other}",
+    "more_live": "more rows in {live}",
+    "more_other": "more rows in {other}",
+    "values": "other values",
+}
+
+
+def compare(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    interval: Annotated[
+        tuple[datetime, datetime] | None,
+        typer.Option(
+            metavar="START END",
+            formats=DATES,
+            help="Batches whose interval lies in [START, END), in UTC; with select: arrival those "
+            "that committed then.",
+        ),
+    ] = None,
+    batches: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Batches by number, in place of that.")
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--with", metavar="PIPELINE2", help="Compare with its output of the same interval."
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=0, max=limits.DIFFERENCES_SHOWN_MAX, help="Differences to show; all are counted."
+        ),
+    ] = limits.DIFFERENCES_SHOWN,
+    spark: Annotated[
+        str | None,
+        typer.Option(help="As of `semel run`: sc://host:port, or a master such as local[2]."),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Check that many small batches gave what one batch gives that reads all of it at once.
+
+    What the finalized batches of a range read is read again, as one batch, by the same stage,
+    commit and finalize, into a scratch folder with a scratch database, which are removed again. The
+    two outputs are compared as sets, by record id, by position or by whole rows. Each difference is
+    told with its cause. Nothing of the pipeline changes. Exit code 0: equal; 1: different.
+
+    Example: semel compare flights --interval 2026-01-01 2026-01-08
+    """
+    from semel import settings
+    from semel.cli.connect import open_ledger
+    from semel.compare import compare as look
+    from semel.spark.session import open_engine
+    from semel.spec import pipeline as pipelines
+
+    wanted = _range(interval, batches, other)
+    spec = pipelines.find(pipeline)
+    second = pipelines.find(other) if other is not None else None
+
+    def log(line: str) -> None:
+        output.progress.print(line, markup=False)
+
+    with open_ledger() as ledger:
+        found = look(
+            ledger,
+            spec,
+            wanted,
+            open_job=lambda: open_engine(spark or settings.spark_remote(), log),
+            other=second,
+            shown=limit,
+            log=log,
+        )
+
+    lines = _lines(found, told=spec.limits.log_samples)
+    payload = {"equal": found.equal, "answer": found}
+    output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+def _range(
+    interval: tuple[datetime, datetime] | None, batches: str | None, other: str | None
+) -> "Range":
+    from semel.compare import Range
+
+    if (interval is None) == (batches is None):
+        raise typer.BadParameter("give either --interval START END or --batches A..B")
+    if interval is not None:
+        start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
+        if start >= end:
+            raise typer.BadParameter("--interval: END must be after START")
+        return Range(start=start, end=end)
+    if other is not None:
+        raise typer.BadParameter("--with needs --interval: each pipeline has its own numbers")
+    found = _NUMBERS.fullmatch(batches)
+    if not found or int(found[1]) > int(found[2] or found[1]):
+        raise typer.BadParameter(f"--batches: {batches!r} is not a range such as 3..7")
+    return Range(first=int(found[1]), last=int(found[2] or found[1]))
+
+
+def _lines(found: "Comparison", *, told: bool) -> list[str]:
+    live = "the live path" if found.counts else found.pipeline
+    other = "the batch path" if found.counts else found.other
+    names = {"live": live, "other": other}
+    numbers = f"{found.batches[0]}"
+    if len(found.batches) > 1:
+        numbers = f"{numbers} to {found.batches[-1]}, {len(found.batches):,} batches"
+    by = {"id": "record id", "position": "position", "row": "whole rows"}[found.by]
+    rows = f"{found.rows_live:,} rows of {live}, {found.rows_other:,} of {other}"
+    lines = []
+    for one in found.differences:
+        lines += _difference(one, names)
+    if lines and not told:
+        lines.append("what rows hold is not shown: limits.log_samples is false")
+    if found.total > len(found.differences):
+        lines.append(f"and {found.total - len(found.differences):,} more differences")
+    lines.append(f"{found.pipeline}, batch {numbers}: {rows}, matched by {by}")
+    for side, counted in found.apart.items():
+        name = names[side.removeprefix("only_")]
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in counted.items())
+        lines.append(f"records that only {name} kept out: {counts}")
+    if found.equal:
+        return [*lines, "equal"]
+    causes = ", ".join(f"{cause} {count:,}" for cause, count in found.causes.items())
+    return [*lines, f"different: {found.total:,} ({causes})"]
+
+
+def _difference(one: "Difference", names: dict[str, str]) -> list[str]:
+    what = f"id {one.id}: " if one.id is not None else ""
+    kind = _KINDS[one.kind].format_map(names)
+    lines = [f"{what}{kind}: {one.cause}: {one.why}"]
+    for side, name in ((one.live, names["live"]), (one.other, names["other"])):
+        lines += [f"    {name}: {part}" for part in _side(side)]
+    return lines
+
+
+def _side(side: "Side") -> list[str]:
+    count = "no row" if not side.rows else "1 row" if side.rows == 1 else f"{side.rows:,} rows"
+    parts = [count]
+    if side.batch_id is not None:
+        parts.append(f"of batch {side.batch_id}")
+    if side.position:
+        at = side.position
+        line = f" line {at.line:,}" if at.line else ""
+        parts.append(f"from {at.source!r}{line} (byte {at.offset})")
+    lines = [" ".join(parts)]
+    if side.row is not None:
+        lines.append(", ".join(f"{name}={value!r}" for name, value in side.row.items()))
+    return lines

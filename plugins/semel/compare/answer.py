@@ -1,0 +1,124 @@
+"""What a compare answers: the differences between a live path's output and another's."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from semel.batch import Counts
+
+
+class Cause(StrEnum):
+    """Why two outputs differ, as far as it can be told. In this order they are asked."""
+
+    LATE = "late"
+    QUARANTINED = "quarantined"
+    QUARANTINED_BY_OTHER = "quarantined_in_batch_path"
+    COPY = "copy_won"
+    FORGOTTEN = "forgotten"
+    FILE = "output_changed"
+    SOURCE = "source_changed"
+    RANDOM = "not_deterministic"
+    CODE = "code_changed"
+    SPEC = "declaration_changed"
+    TRANSFORM = "transform"
+    UNKNOWN = "unknown"
+
+
+ABOUT = {
+    Cause.LATE: "the live path set the record aside as late",
+    Cause.QUARANTINED: "the live path quarantined the record",
+    Cause.QUARANTINED_BY_OTHER: "the batch path quarantines records of this batch",
+    Cause.COPY: "another copy of the repeated id won",
+    Cause.FORGOTTEN: "the live path took the id again: its horizon was over",
+    Cause.FILE: "an output file is not what its marker lists",
+    Cause.SOURCE: "the source was edited after it was read",
+    Cause.RANDOM: "two runs of the batch path differ here: the transforms are not deterministic",
+    Cause.CODE: "other code made the batch",
+    Cause.SPEC: "the pipeline was declared otherwise when the batch was made",
+    Cause.TRANSFORM: "the transforms make other rows when a batch holds other records",
+    Cause.UNKNOWN: "the cause cannot be told",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a record begins in the source; `line` where it can be told."""
+
+    source: str
+    line: int | None
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one of the two outputs has: rows, an example of them, and the record that it came from.
+
+    `row` is None where no values may be shown.
+    """
+
+    rows: int
+    batch_id: int | None = None
+    file: str | None = None
+    row: dict[str, str | None] | None = None
+    position: Position | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One id, position or row that is not the same in both. `kind`: only_live, only_other,
+    more_live, more_other (as many rows of it more), or values. `id` is None where none is known or
+    may be shown.
+    """
+
+    kind: str
+    cause: Cause
+    why: str
+    id: str | None
+    live: Side
+    other: Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The answer. `other`: "batch path", or the other pipeline's name.
+
+    `by`: what rows are matched by: id, position or row. `differences` are some of `total`;
+    `causes` counts all. `apart` counts, by reason, records that one side alone kept out:
+    decisions and dead letters, also where the rows are equal all the same. `known`: ids that
+    batches outside of the range hold.
+    """
+
+    pipeline: str
+    other: str
+    batches: tuple[int, ...]
+    other_batches: tuple[int, ...] = ()
+    by: str
+    rows_live: int
+    rows_other: int
+    total: int
+    causes: dict[str, int]
+    differences: tuple[Difference, ...]
+    apart: dict[str, dict[str, int]] = field(default_factory=dict)
+    known: int = 0
+    counts: Counts | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two outputs hold the same."""
+        return not self.total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Which batches: those of [start, end), or those numbered `first` to `last`."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def __str__(self) -> str:
+        if self.first is not None:
+            return f"{self.first} to {self.last}"
+        return f"{self.start.isoformat()} to {self.end.isoformat()}"

@@ -1,0 +1,110 @@
+"""Ids that batches outside of the range hold: the batch path must know them, as the live path did.
+
+The catalog cannot say it any more: runs are merged, and expire. But each record that it made the
+live path drop is in the stored decisions. Its id is one of a batch outside, where no batch of the
+range that committed before took a record with it.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from semel.adoption.ids import ShardIds, in_source
+from semel.adoption.runs import OldRuns, write
+from semel.batch import Pipeline
+from semel.catalog.ids import hash_ids
+from semel.catalog.runs import ensure_segment
+from semel.compare.engine import Engine
+from semel.compare.which import Chosen
+from semel.ledger import Ledger, pipelines
+from semel.manifest import Kind
+from semel.reader import Marker
+from semel.spec.pipeline import Scope
+
+_IN_CATALOG = "duplicate_in_catalog"
+
+
+def find_known(engine: Engine, chosen: Chosen) -> list[ShardIds]:
+    """The ids that were known from outside of the range, by shard.
+
+    SourceError, ValueError: what the batches read, or their decisions, are not what they were.
+    """
+    dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
+    if not dropping:
+        return []
+    low, high = [], []
+    for marker in dropping:
+        for part, buckets in _repeated(chosen, marker):
+            engine.insert("insert_repeated", _table(marker, part, ("h1", "h2", "shard")))
+            if buckets is not None:
+                low.append(int(buckets.min()))
+                high.append(int(buckets.max()) + 1)
+    last = dropping[-1].commit_seq
+    for marker in chosen.markers:
+        before = last + (marker.spec.dedup.scope is Scope.BUCKET)
+        if marker.commit_seq < before and marker.counts.survivors:
+            for part in in_source(marker, tuple(chosen.claims[marker.batch_id])):
+                engine.insert("insert_first_seen", _table(marker, part, ("h1", "h2")))
+    found = engine.columns("known")
+    shards, h1, h2 = found["shard"], found["h1"], found["h2"]
+    return [
+        ShardIds(
+            shard=int(shard),
+            h1=h1[shards == shard],
+            h2=h2[shards == shard],
+            bucket_start=min(low, default=None),
+            bucket_end=max(high, default=None),
+        )
+        for shard in np.unique(shards)
+    ]
+
+
+def _repeated(
+    chosen: Chosen, marker: Marker
+) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray | None]]:
+    """Ids that the catalog made a batch drop, and in scope `bucket` their buckets.
+
+    Decisions do not tell these, so all records of the batch are read again: its survivors are no
+    ids of another one, for they are among the first seen.
+    """
+    if marker.spec.dedup.scope is Scope.BUCKET:
+        for part in in_source(
+            marker, tuple(chosen.claims[marker.batch_id]), (Kind.DEAD_LETTERS,)
+        ):
+            yield part, part[3]
+        return
+    for file in marker.of_kind(Kind.DECISIONS):
+        path = marker.path_of(file)
+        for some in pq.ParquetFile(path).iter_batches(columns=["reason", "record_id"]):
+            table = pa.Table.from_batches([some])
+            wanted = pc.equal(table.column("reason"), _IN_CATALOG)
+            ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
+            hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
+            yield (hashed.h1, hashed.h2, hashed.shard), None
+
+
+def _table(marker: Marker, part: tuple, names: tuple[str, ...]) -> pa.Table:
+    columns = dict(zip(("h1", "h2", "shard"), part, strict=False))
+    seq = np.full(len(part[0]), marker.commit_seq, np.int64)
+    return pa.table({"seq": seq, **{name: columns[name] for name in names}})
+
+
+def teach(
+    scratch: Ledger, pipeline: Pipeline, horizon_seconds: int, known: list[ShardIds], folder: Path
+) -> None:
+    """Let a scratch catalog know ids, as of a commit before its first one."""
+    runs = OldRuns(folder, horizon_seconds)
+    with scratch.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        segment = ensure_segment(connection, pipeline.pipeline_id, horizon_seconds)
+    expires = datetime.now(UTC) + timedelta(seconds=horizon_seconds)
+    for part in known:
+        runs.add(0, expires, [part])
+    for run in runs.finish():
+        with scratch.transaction() as connection:
+            write(connection, pipeline.pipeline_id, segment, run)

@@ -1,0 +1,189 @@
+"""The batch path: what a range of batches read, read again as one batch, by stage, commit and
+finalize as they are, into a scratch sink with a scratch ledger. Nothing of it stays.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from semel import limits, settings
+from semel.adoption.ids import ShardIds
+from semel.batch import Claim, Pipeline
+from semel.commit import commit
+from semel.compare.known import teach
+from semel.compare.which import Chosen
+from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
+from semel.finalize import finalize
+from semel.ledger import Ledger, change, pipelines
+from semel.ledger import scratch as scratch_ledgers
+from semel.reader import Marker, read_marker
+from semel.sinks import archive
+from semel.sources.declared import open_source
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import FilesSink
+from semel.stage import Engine, Log, Staged, stage
+from semel.storage import make_folder, remove_folder
+
+_BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What the batch path made. `seconds` of each of its steps."""
+
+    marker: Marker
+    seconds: dict[str, float]
+
+
+@contextmanager
+def batch_path(
+    ledger: Ledger, chosen: Chosen, engine: Engine, known: list[ShardIds], log: Log
+) -> Iterator[Made]:
+    """Run the batch path; what it made is there for the length of a block.
+
+    SemelError: as of stage, commit and finalize.
+    """
+    with scratch_ledgers.scratch_ledger(ledger) as scratch:
+        staging = archive.staging(Path(chosen.pipeline.archive_path))
+        folder = scratch_ledgers.folder_of(scratch, staging)
+        make_folder(folder)
+        try:
+            yield _run(scratch, chosen, folder, engine, known, log)
+        finally:
+            remove_folder(folder)
+
+
+def _run(
+    scratch: Ledger,
+    chosen: Chosen,
+    folder: Path,
+    engine: Engine,
+    known: list[ShardIds],
+    log: Log,
+) -> Made:
+    spec = _spec(chosen.spec, folder)
+    seconds: dict[str, float] = {}
+
+    def said(line: str) -> None:
+        log(f"batch path: {line.replace(f'batch {_BATCH}, ', '')}")
+
+    def staging() -> Staged:
+        return stage(scratch, spec, _BATCH, engine, said)
+
+    steps = {
+        "stage": staging,
+        "commit": lambda: commit(scratch, spec, _BATCH, staging, said),
+        "finalize": lambda: finalize(scratch, spec, _BATCH),
+    }
+    pipeline = _plan(scratch, chosen, spec)
+    if known:
+        teach(scratch, pipeline, int(spec.dedup.horizon.total_seconds()), known, folder)
+    for name, step in steps.items():
+        began = time.monotonic()
+        try:
+            step()
+        except SemelError as error:
+            kind = RetryableError if isinstance(error, RetryableError) else TerminalError
+            raise kind(
+                f"the batch path of {spec.name} failed at {name}, and was removed; the live "
+                f"output was not touched: {error}",
+                next=AGAIN,
+            ) from error
+        seconds[name] = round(time.monotonic() - began, 3)
+    marker = read_marker(archive.marker(folder / "archive", _BATCH), spec.sink_path())
+    return Made(marker=marker, seconds=seconds)
+
+
+def _spec(spec: Spec, folder: Path) -> Spec:
+    """The pipeline with its rows going to a folder; without transforms, with their positions."""
+    root = settings.data_roots()[0]
+    out, kept = (os.path.relpath(folder / name, root) for name in ("sink", "archive"))
+    if not folder.is_relative_to(root):
+        out, kept = str(folder / "sink"), str(folder / "archive")
+    sink = spec.sink if isinstance(spec.sink, FilesSink) else FilesSink(
+        type="files", path="scratch", format="parquet",
+        position_columns=spec.sink.position_columns,
+    )  # fmt: skip
+    changes = {"path": out, "archive": kept}
+    if not spec.transforms:
+        changes["position_columns"] = True
+    dedup = spec.dedup if spec.by_position else spec.dedup.model_copy(update={"keep_ids": False})
+    # What the live path quarantined is compared, not refused.
+    loose = spec.limits.model_copy(update={"quarantine_ratio_max": 1.0})
+    return spec.model_copy(
+        update={"sink": sink.model_copy(update=changes), "dedup": dedup, "limits": loose}
+    )
+
+
+def _plan(scratch: Ledger, chosen: Chosen, spec: Spec) -> Pipeline:
+    """Write pipeline, source partitions and the one batch into the scratch ledger."""
+    live = chosen.pipeline
+    claims = in_one(chosen)
+    partitions = {
+        c.source_partition_id: {
+            "source_partition_id": c.source_partition_id,
+            "name": c.name,
+            "identity": c.identity,
+        }
+        for c in claims
+    }
+    with scratch.transaction() as connection:
+        change(
+            connection,
+            "pipelines",
+            "insert",
+            name=spec.name,
+            sink_address=str(spec.sink_path()),
+            archive_path=str(spec.declared_archive()),
+            identity=live.identity,
+            shards=live.shards,
+            bucket_seconds=live.bucket_seconds,
+        )
+        pipeline = pipelines.find(connection, spec.name)
+        change(
+            connection,
+            "compare",
+            "insert_partitions",
+            pipeline_id=pipeline.pipeline_id,
+            partitions=json.dumps(list(partitions.values())),
+        )
+        change(
+            connection,
+            "compare",
+            "insert_batch",
+            pipeline_id=pipeline.pipeline_id,
+            spec=json.dumps(spec.to_json()),
+            spec_digest=spec.digest(),
+            split_bytes=limits.SPLIT_BYTES,
+        )
+        change(
+            connection,
+            "plan",
+            "insert_claims",
+            batch_id=_BATCH,
+            claims=json.dumps([vars(claim) for claim in claims]),
+        )
+    return pipeline
+
+
+def in_one(chosen: Chosen) -> list[Claim]:
+    """All claims of the batches as those of one: in the order in which a plan would take them,
+    and those of one partition that follow each other as one.
+    """
+    shown = [found.name for found in open_source(chosen.spec).discover().found]
+    place = {name: at for at, name in enumerate(shown)}
+    claims = [claim for own in chosen.claims.values() for claim in own]
+    # What is not listed under its name was rotated away: it is older than what is.
+    claims.sort(key=lambda c: (place.get(c.name, -1), c.source_partition_id, c.start))
+    joined: list[Claim] = []
+    for claim in claims:
+        last, part = joined[-1] if joined else None, claim.source_partition_id
+        if last and (last.source_partition_id, last.end) == (part, claim.start):
+            joined[-1] = replace(claim, ordinal=last.ordinal, start=last.start)
+        else:
+            joined.append(replace(claim, ordinal=len(joined)))
+    return joined

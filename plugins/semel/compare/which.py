@@ -1,0 +1,119 @@
+"""The batches of a range, with their markers and claims; or why they cannot be compared."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from semel.batch import BatchStatus, Claim, Pipeline
+from semel.compare.answer import Range
+from semel.errors import AGAIN, SourceError, StateError, TerminalError
+from semel.ledger import Ledger, pipelines, rows
+from semel.manifest import Kind
+from semel.reader import Marker, read_marker
+from semel.sinks import archive
+from semel.sources.declared import open_source
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import PostgresSink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Finalized batches in the order of their commits. `claims` by batch, as their files lie now;
+    `split_bytes` as each was cut.
+    """
+
+    spec: Spec
+    pipeline: Pipeline
+    markers: tuple[Marker, ...]
+    claims: dict[int, list[Claim]]
+    split_bytes: dict[int, int]
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(marker.batch_id for marker in self.markers)
+
+
+def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
+    """The finalized batches of a range.
+
+    TerminalError: there are none, or their rows cannot be told apart. StateError: a batch of the
+    range is at work.
+    """
+    listing = f"semel batches {spec.name}"
+    if isinstance(spec.sink, PostgresSink) and spec.sink.mode == "upsert":
+        raise TerminalError(
+            f"{spec.name} writes with mode: upsert: later batches have replaced rows of earlier "
+            "ones, so what those made cannot be compared any more; compare a pipeline with mode: "
+            "append, or prove this one's rows",
+            next=f"semel audit {spec.name}",
+        )
+    by = "interval" if spec.source.select is Select.INTERVAL else "time"
+    values = {**vars(wanted), "by": by if wanted.first is None else "number"}
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        there = []
+        if pipeline is not None:
+            values["pipeline_id"] = pipeline.pipeline_id
+            there = rows(connection, "compare", "batches", **values)
+        numbers = [r["batch_id"] for r in there]
+        claimed = rows(connection, "compare", "claims", batches=numbers) if numbers else []
+    if pipeline is None or not there:
+        what = {"interval": "interval is in", "time": "commit is in", "number": "number is in"}
+        raise TerminalError(
+            f"{spec.name} has no finalized batch whose {what[values['by']]} {wanted}",
+            next=listing,
+        )
+    for found in there:
+        if found["status"] != BatchStatus.FINALIZED:
+            raise StateError(
+                f"batch {found['batch_id']} of {spec.name} is {found['status']} and belongs to the "
+                "range; compare it once it is finalized or abandoned",
+                next=f"semel show {found['batch_id']}",
+            )
+        if found["replay"] is not None:
+            raise StateError(
+                f"batch {found['batch_id']} of {spec.name} is being replayed by batch "
+                f"{found['replay']}; compare its output once that is finalized or abandoned",
+                next=f"semel show {found['replay']}",
+            )
+    claims: dict[int, list[Claim]] = defaultdict(list)
+    for r in claimed:
+        claims[r["batch_id"]].append(Claim.from_row(r))
+    root = Path(pipeline.archive_path)
+    found = [read_marker(archive.marker(root, n), spec.sink_path()) for n in numbers]
+    for marker in found:
+        if marker.of_kind(Kind.REFUSED):
+            raise TerminalError(
+                f"the table refused rows of batch {marker.batch_id}, and a person kept them apart "
+                "(`semel accept --refused`): its output is not what the batch made; compare a "
+                "range without it",
+                next=f"semel letters {spec.name} --batch {marker.batch_id}",
+            )
+    return Chosen(
+        spec=spec,
+        pipeline=pipeline,
+        markers=tuple(sorted(found, key=lambda marker: marker.commit_seq)),
+        claims=claims,
+        split_bytes={r["batch_id"]: r["split_bytes"] for r in there},
+    )
+
+
+def find_source(chosen: Chosen) -> Chosen:
+    """The same, with the claims in the files that hold them now.
+
+    SourceError: what a batch read is not there any more, or was changed.
+    """
+    source, claims = open_source(chosen.spec), {}
+    for batch_id, own in chosen.claims.items():
+        try:
+            claims[batch_id] = source.find(own, batch_id)
+        except SourceError as error:
+            fact = str(error).partition(". Put the file back")[0]
+            raise SourceError(
+                f"the batch path cannot read again what the live path read: {fact}. Put the file "
+                f"back, or compare a range without batch {batch_id}",
+                next=AGAIN,
+            ) from error
+    return Chosen(**{**vars(chosen), "claims": claims})
