@@ -11,6 +11,9 @@ SELECT pg_advisory_unlock(:key);
 -- template0: what an administrator put into template1 is not the ledger's.
 CREATE DATABASE {database} TEMPLATE template0;
 
+-- name: user
+SELECT current_user AS name;
+
 -- name: keep
 -- While its maker lives, it holds a lock in it.
 SELECT pg_advisory_lock(:key), set_config('idle_session_timeout', '0', false);

@@ -5,6 +5,7 @@ import pytest
 from fix_compare import batch, compared, databases, folders
 from fix_faults import Children
 from fix_pipelines import Workbench, events
+from semel.audit import audit
 from semel.collect import collect
 from semel.ledger import Ledger
 
@@ -23,7 +24,7 @@ def test_killed(
         batch(ledger, spec)
     assert children.start("comparing", f"{point}:exit").ended()[0] not in (0, 1)
     left = databases(ledger)
-    assert len(left) == len(folders(spec)) == 1
+    assert len(left) == len(folders(spec)) == 1 and audit(spec).ok
     working = children.start("comparing", f"{point}:pause")
     held = working.paused(point)
     there = databases(ledger)

@@ -11,6 +11,8 @@ import pytest
 from fix_compare import batch, compared, databases, folders, forge
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_replay import allow, as_float, replayed, two_batches
+from semel import replay
 from semel.compare import Cause, Range
 from semel.compare.answer import ABOUT
 from semel.errors import SourceError, StateError, TerminalError
@@ -246,6 +248,23 @@ def test_another_declaration(bench: Workbench, ledger: Ledger) -> None:
     [one] = found.differences
     assert one.cause is Cause.QUARANTINED_BY_OTHER and one.id == "long"
     assert "type_mismatch" in one.why and one.kind == "only_live"
+
+
+def test_a_replay(bench: Workbench, ledger: Ledger) -> None:
+    """Of a batch that was replayed its newest output is compared; the others are told as what the
+    declaration of then made. While a replay is at work, there is nothing to compare yet.
+    """
+    spec = two_batches(bench, ledger)
+    spec = as_float(bench)
+    allow(ledger, spec)
+    replayed(ledger, spec, 1, "again")
+    assert compared(ledger, spec, 1, 1).equal
+    found = compared(ledger, spec, 2, 2)
+    assert found.causes == {str(Cause.SPEC): found.total} and found.total == found.rows_live
+    again = replay.plan(ledger, spec, "second", 2)[0].batch_id
+    step = refused(ledger, spec, f"replayed by batch {again}", kind=StateError, last=2)
+    assert step == f"semel show {again}"
+    assert compared(ledger, spec, 1, 1).equal
 
 
 def test_with_another_pipeline(bench: Workbench, ledger: Ledger) -> None:

@@ -105,6 +105,22 @@ def test_a_table(
     assert kinds == {"e000003": "values", "e000004": "only_other"}
 
 
+def test_a_table_that_refuses(
+    bench: Workbench, ledger: Ledger, warehouse: Warehouse, table: dict
+) -> None:
+    """Records that the table refuses are set aside by both paths; and so is the first copy of an id
+    of which it takes the second one.
+    """
+    warehouse.run("CREATE TABLE events (id text, n int CHECK (n < 100), at timestamptz, "
+                  "_semel_batch bigint, _semel_seq bigint)")  # fmt: skip
+    spec = bench.spec(sink={**table, "create": False})
+    for n in range(2):
+        bench.write(f"in/{n}.jsonl", [{**events(3, 4)[0], "n": 1 << 40}, *events(0, 103 + n)])
+        batch(ledger, spec)
+    found = compared(ledger, spec)
+    assert found.equal and found.counts.quarantined == 9 and found.rows_live == 100, found
+
+
 def test_upsert_is_refused(bench: Workbench, ledger: Ledger, table: dict) -> None:
     """In an upsert later batches have replaced rows of earlier ones."""
     spec = bench.spec(sink={**table, "mode": "upsert", "key": ["id"]})

@@ -88,8 +88,8 @@ def compare(
             log=log,
         )
 
-    lines = _lines(found, told=spec.limits.log_samples)
-    payload = {"equal": found.equal, "answer": found}
+    told = spec.limits.log_samples and (second is None or second.limits.log_samples)
+    lines, payload = _lines(found, told=told), {"equal": found.equal, "answer": found}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)

@@ -123,6 +123,7 @@ class _Compare:
                 f"{self._chosen.spec.name} and {other.spec.name} do not have the same columns: "
                 f"only one of them has {apart}; compare pipelines that should give the same rows"
             )
+        self._told &= other.spec.limits.log_samples
         outputs = self._outputs(other.markers, numbered=True)
         self._differ(outputs, None)
         return self._answer(outputs, other=other)

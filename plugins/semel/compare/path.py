@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from semel import limits, settings
 from semel.adoption.ids import ShardIds
 from semel.batch import Claim, Pipeline
@@ -22,10 +24,12 @@ from semel.ledger import Ledger, change, pipelines
 from semel.ledger import scratch as scratch_ledgers
 from semel.reader import Marker, read_marker
 from semel.sinks import archive
+from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import FilesSink
-from semel.stage import Engine, Log, Staged, stage
+from semel.stage import Engine, Log, Outcome, Staged, stage
+from semel.steps.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder
 
 _BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
@@ -37,6 +41,21 @@ class Made:
 
     marker: Marker
     seconds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AsTable:
+    """An engine whose tasks set aside the rows that the pipeline's table refuses, as its own do."""
+
+    engine: Engine
+    spec: Spec
+
+    def run(self, job: StageJob) -> Outcome:
+        wanted = job.output_schema()
+        if not self.spec.sink.position_columns:
+            wanted = pa.schema(f for f in wanted if f.name not in (SOURCE_COLUMN, OFFSET_COLUMN))
+        refuses = open_sink(self.spec).check(wanted, job.data_dir)
+        return self.engine.run(replace(job, refuses=refuses))
 
 
 @contextmanager
@@ -66,6 +85,8 @@ def _run(
     log: Log,
 ) -> Made:
     spec = _spec(chosen.spec, folder)
+    if chosen.spec.sink.type != "files" and not spec.transforms:
+        engine = _AsTable(engine=engine, spec=chosen.spec)
     seconds: dict[str, float] = {}
 
     def said(line: str) -> None:
@@ -182,7 +203,8 @@ def in_one(chosen: Chosen) -> list[Claim]:
     joined: list[Claim] = []
     for claim in claims:
         last, part = joined[-1] if joined else None, claim.source_partition_id
-        if last and (last.source_partition_id, last.end) == (part, claim.start):
+        follows = last and (last.source_partition_id, last.end) == (part, claim.start)
+        if follows and (last.name, last.identity) == (claim.name, claim.identity):
             joined[-1] = replace(claim, ordinal=last.ordinal, start=last.start)
         else:
             joined.append(replace(claim, ordinal=len(joined)))

@@ -83,7 +83,7 @@ def _make(ledger: Ledger, made: Ledger, name: str, kept: ExitStack) -> None:
         except sa.exc.ProgrammingError as error:
             if not isinstance(error.orig, pg.InsufficientPrivilege):
                 raise
-            user = _quoted(ledger, ledger.engine.url.username or "")
+            user = _quoted(ledger, ledger.rows("scratch", "user")[0]["name"])
             raise TerminalError(
                 f"the user of the ledger {ledger} may not create a database, and a compare needs "
                 f"one of its own for as long as it runs; let an administrator run `ALTER ROLE "
