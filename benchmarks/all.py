@@ -36,6 +36,7 @@ _KEYS = (
     "small_files_s",
     "page_transaction_ms_max",
     "postgres_sink_ratio",
+    "ratio_replay",
 )
 _ALL = (
     *ORDER,
@@ -54,6 +55,7 @@ _TINY = (
     "collect --records 20000 --batch 500 --runs 1",
     "memory --records 1000 20000",
     "postgres_sink --records 4000 --runs 1",
+    "replay --records 4000 --files 5 --runs 1",
     "pages --records 20000 --batch 5000 --batches 200 --runs 1",
     "history --records 100 --batches 1000 --there 200 --small 50 --markers 20 --runs 1",
 )

@@ -11,7 +11,7 @@ from typing import Any
 import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
-ORDER += ("postgres_sink", "pages")
+ORDER += ("postgres_sink", "pages", "replay")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -33,6 +33,8 @@ _TARGETS = {
     "small_files_s": "below 15",
     "postgres_sink_ratio": "1.3 or less",
     "page_transaction_ms_max": "below 200",
+    "ratio_replay": "1.0 or less",
+    "ratio_replay_small_files": "1.0 or less",
 }
 _HEAD = """# Results
 
