@@ -3,10 +3,10 @@
     python benchmarks/replay.py                     # 4 million records, and 1,000 small files
     python benchmarks/replay.py --records 20000 --files 20 --runs 1
 
-A replay reads the same ranges, takes the stored verdicts and writes the output anew. What it is held
-against is the same batch by position, which asks no catalog: it is to cost no more than that one.
-Each side is the whole of plan, stage, commit and finalize; that of a replay is looked at first, as
-the command does.
+A replay reads the same ranges, takes the stored verdicts and writes the output anew. What it is
+held against is the same batch by position, which asks no catalog: it is to cost no more than that
+one. Each side is the whole of plan, stage, commit and finalize; that of a replay is looked at
+first, as the command does.
 """
 
 import shutil

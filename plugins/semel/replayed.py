@@ -30,11 +30,15 @@ class Read(NamedTuple):
     verdicts: Verdicts
 
 
-def newest_marker(pipeline: Pipeline, root: int, generation: int) -> Marker:
-    """The marker of a batch, which lists its newest output. CorruptionError: it is not of that."""
+def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
+    """The marker of a batch, whose newest finalized output is this generation.
+
+    One of the next may be there already: it is written before its batch is finalized, and names the
+    same decisions and dead letters. CorruptionError: it is gone, or of an earlier one.
+    """
     path = archive.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
-    if (marker.pipeline, marker.generation) != (pipeline.name, generation):
+    if marker.pipeline != pipeline.name or marker.generation < generation:
         raise CorruptionError(
             f"{path} is of generation {marker.generation} of {marker.pipeline!r}, and the newest "
             f"finalized output of batch {root} is generation {generation}; restore it from a backup"
@@ -48,7 +52,7 @@ def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
     CorruptionError: its marker, decisions or dead letters are gone or not what they were.
     """
     won = ledger.rows("replay", "won", root=batch_id)[0]
-    marker = newest_marker(pipeline, batch_id, won["generation"])
+    marker = marker_of(pipeline, batch_id, won["generation"])
     return Read(won, verdicts.read(marker, Counts.from_row(won)))
 
 

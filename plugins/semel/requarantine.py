@@ -25,6 +25,9 @@ from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 
 
+_MEANWHILE = "the dead letters of batch {root} were judged by somebody else meanwhile"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
     """What became of the dead letters of a batch. `finalized` None: it has none that are left."""
@@ -63,6 +66,11 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
             "judged again; let its run finish",
             next=f"semel show {root}",
         )
+    return _left(ledger, last, root)
+
+
+def _left(ledger: Ledger, last: Row | None, root: int) -> int:
+    """How many the newest admission has left; before it has committed, what its root has."""
     if last is not None and last["letters"] is not None:
         return last["letters"]
     won = ledger.rows("replay", "won", root=root)[0]
@@ -84,9 +92,11 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
             return found
         if not mine:
             finish_or_refuse(ledger, spec, last, request_key, root)
-    if not letters_left(ledger, spec, root):
+    with ledger.transaction() as connection:
+        last = _last(connection, root)
+    if not _left(ledger, last, root):
         return None
-    return _write(ledger, spec, pipeline, request_key, root)
+    return _write(ledger, spec, pipeline, request_key, root, last)
 
 
 def run(
@@ -119,10 +129,16 @@ def _mine(ledger: Ledger, spec: Spec, last: Row) -> Batch | None:
 
 
 def _write(
-    ledger: Ledger, spec: Spec, pipeline: Pipeline, request_key: str, root: int
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    request_key: str,
+    root: int,
+    last: Row | None,
 ) -> Batch:
-    with ledger.transaction() as connection:
-        last = _last(connection, root)
+    """Write an admission behind the `last` one. StateError: that is not the last any more."""
+    if last is not None and last["status"] != BatchStatus.FINALIZED:
+        raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
     admission = last["admission"] + 1 if last else 1
     letters_before(ledger, pipeline, root, admission)
     check_source(ledger, spec, root)
@@ -132,10 +148,7 @@ def _write(
         # Keeps RP9.
         now = _last(connection, root)
         if (now and now["batch_id"]) != (last and last["batch_id"]):
-            raise StateError(
-                f"the dead letters of batch {root} were judged by somebody else meanwhile",
-                next=f"semel show {root}",
-            )
+            raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
         made = row(
             connection,
             "replay",

@@ -21,8 +21,10 @@ SOURCES = sorted((ROOT / "plugins" / "semel").rglob("*.py"))
 IN_AIRFLOW = ("clear the ", "trigger the DAG again", "start the backfill again", "nothing, Airflow")
 IN_A_SHELL = ("pip install ", "mkdir -p ")
 
-FILLED = {"batch": "17", "root": "17", "number": "17", "today": "2026-11-22", "path": "in/a.jsonl",
-          "folder": "pipelines"}
+FILLED = {
+    "batch": "17", "root": "17", "number": "17", "['replay']": "17", "today": "2026-11-22",
+    "path": "in/a.jsonl", "folder": "pipelines",
+}  # fmt: skip
 """For the fields of a step, by a part of what stands in them; others are a pipeline's name."""
 
 NAMES = {name for name in vars(errors) if name.endswith("Error")}
