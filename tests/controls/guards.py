@@ -4,24 +4,13 @@ This is the source of the tables "Guards" in docs/protocol.md and docs/postgres.
 them).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import removals as without
+from guard import Guard
+from guards_of_replay import OF_REPLAY
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
 CONTRACT = f"{INTEGRATION}/test_contract_sinks.py"
 OF_TABLES = f"{CHAOS}/test_sink_postgres_faults.py"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guard:
-    """`remove` takes it out of this process; each of `tests` must then fail."""
-
-    name: str
-    rules: str
-    remove: Callable[[], None]
-    tests: tuple[str, ...]
 
 
 _ALL = (
@@ -335,4 +324,4 @@ _ALL = (
     ),
 )
 
-GUARDS = {guard.name: guard for guard in _ALL}
+GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY)}

@@ -42,6 +42,12 @@ def statement(verb: str, name: str, old: str, new: str = "") -> None:
     found[name] = sa.text(text.replace(old, new))
 
 
+def index(name: str) -> None:
+    """Drop an index of the schema, in every ledger that is made from now on."""
+    postgres = importlib.import_module("fix_postgres")
+    postgres.SCHEMA_CHANGES.append(f"DROP INDEX semel.{name};")
+
+
 def constraint(table: str, name: str) -> None:
     """Drop a constraint of the schema, in every ledger that is made from now on."""
     postgres = importlib.import_module("fix_postgres")
@@ -287,7 +293,7 @@ def note_lands_alone() -> None:
 
 
 def rows_are_not_counted() -> None:
-    source("sinks.postgres", "_same_count", {"landed != wanted": "False"})
+    source("sinks.postgres.encode", "check_count", {"landed != wanted": "False"})
 
 
 def later_rows_are_replaced() -> None:
