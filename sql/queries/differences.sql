@@ -95,6 +95,17 @@ UPDATE difference SET cause = CASE v.reason WHEN 'late' THEN 'late' ELSE 'quaran
 FROM verdict AS v
 WHERE v.side = 0 AND v.letter AND v.part = other_at.part AND v.pos = other_at.pos;
 
+-- name: blame_letters_of_none
+-- Behind transforms a row has no position: its record is one that the live path set aside, if there
+-- are as many of these as there are such rows.
+UPDATE difference SET cause = CASE v.reason WHEN 'late' THEN 'late' ELSE 'quarantined' END,
+                      reason = v.reason
+FROM (SELECT min(reason) AS reason, count(*) AS letters FROM verdict
+      WHERE side = 0 AND letter) AS v
+WHERE cause IS NULL AND kind IN ('only_other', 'more_other') AND other_at.part IS NULL
+  AND v.letters >= (SELECT count(*) FROM difference
+                    WHERE cause IS NULL AND kind IN ('only_other', 'more_other'));
+
 -- name: blame_copies
 -- Of a repeated id the live path dropped one copy, and the other path another. Where that one kept
 -- none, it had dropped all: the live path took the id twice.

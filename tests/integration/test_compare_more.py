@@ -1,6 +1,7 @@
 """compare on Spark with transforms, of tables, from the command line, and not allowed."""
 
 import json
+import os
 import secrets
 import shlex
 from contextlib import contextmanager
@@ -75,6 +76,29 @@ def test_changed_code(bench: Workbench, ledger: Ledger, spark_engine: SparkEngin
     found = compared(ledger, spec, engine=spark_engine)
     assert found.causes == {str(Cause.CODE): 3}
     assert [d.other.row["n"] for d in found.differences] == ["3", "6", "9"]
+
+
+def test_records_behind_a_transform(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
+) -> None:
+    """Behind a transform that keeps the id, it is told too that another copy won, or that the live
+    path set records aside.
+    """
+    bucket = {"scope": "bucket", "horizon": "30 days"}
+    spec = with_transform(bench, "doubled", record_time="at", dedup=bucket)
+    bench.write("in/z.jsonl", events(0, 10))
+    batch(ledger, spec, spark_engine)
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE semel.pipeline SET gc_floor = 20000")
+    late = {"id": "late", "n": 1, "at": "2001-01-01T00:00:00Z"}
+    os.utime(bench.write("in/a.jsonl", [late, {**events(5, 6)[0], "n": 500}]), ns=(1, 1))
+    batch(ledger, spec, spark_engine)
+    found = compared(ledger, spec, engine=spark_engine)
+    told = {d.id: (d.cause, d.live.row and d.live.row["n"], d.other.row["n"])
+            for d in found.differences}  # fmt: skip
+    assert told == {
+        "e000005": (Cause.COPY, "10", "1000"), "late": (Cause.LATE, None, "2")
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -163,7 +187,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, command) -> None:
     assert lines[1] == "    the live path: no row"
     assert "from '" in lines[2] and "1.jsonl' line 6 (byte " in lines[2]
     assert "and 3 more differences" in lines
-    assert lines[-1] == "different: 4 (unknown 4)"
+    assert lines[-2:] == ["different: 4 (unknown 4)", "next: semel audit events"]
     code, out, _ = command("compare events --batches 2..3 --json")
     plain = json.loads(out)
     assert code == 1 and not plain["equal"] and len(plain["answer"]["differences"]) == 4

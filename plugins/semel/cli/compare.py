@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from semel.compare import Comparison, Difference, Range, Side
 
 _NUMBERS = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+_FOR_AUDIT = {"unknown", "output_changed", "source_changed"}
 _KINDS = {
     "only_live": "only in {live}",
     "only_other": "only in {other}",
@@ -139,7 +140,10 @@ def _lines(found: "Comparison", *, told: bool) -> list[str]:
     if found.equal:
         return [*lines, "equal"]
     causes = ", ".join(f"{cause} {count:,}" for cause, count in found.causes.items())
-    return [*lines, f"different: {found.total:,} ({causes})"]
+    lines.append(f"different: {found.total:,} ({causes})")
+    if found.causes.keys() & _FOR_AUDIT:
+        lines.append(f"next: semel audit {found.pipeline}")
+    return lines
 
 
 def _difference(one: "Difference", names: dict[str, str]) -> list[str]:

@@ -31,6 +31,8 @@ def blame(
     if run_again is not None:
         for step in ("blame_letters", "blame_copies", "blame_other_letters"):
             engine.run(step)
+        if not keyless:
+            engine.run("blame_letters_of_none")
     _blame_batches(engine, chosen, Cause.FILE, _file_changed)
     _blame_batches(engine, chosen, Cause.SOURCE, _source_changed)
     if run_again is not None and chosen.spec.transforms and engine.rows("unexplained"):
