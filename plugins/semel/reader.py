@@ -285,6 +285,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     ]
     if path.name not in names:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
+    if any((key in plain) != (marker.generation > 1) for key in ("replay", "replaces")):
+        raise ValueError(f"of generation {marker.generation} it says half of what a replay is")
     if plain["format"] >= _FORMAT_OF_ROOTS and plain["sink"]["type"] != marker.spec.sink.type:
         raise ValueError(f"its sink is {plain['sink']['type']!r}")
     for file in marker.files:

@@ -4,9 +4,11 @@
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
-                    checked BOOLEAN, replaced BOOLEAN, proven BOOLEAN);
+                    checked BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
+-- The same, read by the declaration of the newest output, where that reads it otherwise.
+CREATE TABLE reread AS FROM source;
 CREATE TABLE decision (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, id VARCHAR);
 CREATE TABLE letter (batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR, wrong_bytes BOOLEAN);
 CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BIGINT,
@@ -49,7 +51,7 @@ SELECT line_no, batch, claim, part, pos, f, COALESCE(fields = {count} AND {good}
 FROM parsed;
 
 -- name: insert_source
-INSERT INTO source
+INSERT INTO {table}
 SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}
 FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f FROM sifted WHERE good
       UNION ALL
@@ -67,12 +69,17 @@ FROM incoming;
 
 -- name: record
 -- Each record of the source with what became of it. Batches whose source is lost prove nothing.
+-- `content` and `now` are by the declaration of the newest output, and so is `id_now` where that
+-- reads the source otherwise than the batch did.
 CREATE TABLE record AS
-SELECT s.*, d.reason AS decision, d.id AS said, l.reason AS letter, l.wrong_bytes,
+SELECT s.* REPLACE (CASE WHEN b.reread THEN n.content ELSE s.content END AS content),
+       n.id AS id_now, n.why AS why_now,
+       CASE WHEN b.reread THEN COALESCE(n.word, 'bad') END AS now, d.reason AS decision, d.id AS said, l.reason AS letter, l.wrong_bytes,
        d.reason IS NULL AND l.reason IS NULL AS survives,
        COALESCE(d.times, 0) AS decided, COALESCE(l.times, 0) AS lettered
 FROM source AS s
 JOIN batch AS b ON b.batch = s.batch AND b.proven
+LEFT JOIN reread AS n ON n.batch = s.batch AND n.part = s.part AND n.pos = s.pos
 LEFT JOIN (SELECT batch, part, pos, min(reason) AS reason, min(id) AS id, count(*) AS times
            FROM decision GROUP BY batch, part, pos) AS d
        ON d.batch = s.batch AND d.part = s.part AND d.pos = s.pos
@@ -81,6 +88,7 @@ LEFT JOIN (SELECT batch, part, pos, min(reason) AS reason, bool_or(wrong_bytes) 
            FROM letter GROUP BY batch, part, pos) AS l
        ON l.batch = s.batch AND l.part = s.part AND l.pos = s.pos;
 DROP TABLE source;
+DROP TABLE reread;
 
 -- name: accounted
 SELECT batch, part, pos, id, what, count(*) OVER () AS total
@@ -110,6 +118,9 @@ FROM (
                 THEN 'a part of the id is null, but it is not in the dead letters'
                 WHEN word = 'good' AND bucketed AND bucket IS NULL
                 THEN 'record_time is null, but it is not in the dead letters'
+                WHEN survives AND now = 'bad'
+                THEN 'the survivor is no record by the declaration of the replay: '
+                     || COALESCE(why_now, 'none begins there')
                 END AS what
     FROM record AS r JOIN batch USING (batch)
     WHERE letter IS NULL
@@ -202,7 +213,7 @@ ORDER BY batch, part, pos LIMIT $shown;
 -- name: output
 -- Survivors and output rows by what identifies both. The two sides meet in one aggregation.
 WITH side AS (
-    SELECT batch, CASE matched_by WHEN 'id' THEN r.id WHEN 'position' THEN part || ':' || pos
+    SELECT batch, CASE matched_by WHEN 'id' THEN COALESCE(r.id_now, r.id) WHEN 'position' THEN part || ':' || pos
                                   ELSE CAST(content AS VARCHAR) END AS key,
            1 AS survivor, 0 AS written, content AS read, NULL AS wrote, part, pos, NULL AS file,
            r.id

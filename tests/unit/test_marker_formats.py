@@ -77,10 +77,10 @@ def test_two_archives_are_refused(sink: Path) -> None:
 
 def test_both_formats_in_one_sink(sink: Path) -> None:
     """A sink goes on with format 2 where it had format 1; nobody needs to rewrite anything."""
-    as_format_2(sink, code_digest="ab", parser_rules=3, generation=2)
+    as_format_2(sink, code_digest="ab", parser_rules=3, generation=1)
     check(sink)
     marker = markers(sink)[1]
-    assert (marker.generation, marker.code_digest, marker.parser_rules) == (2, "ab", 3)
+    assert (marker.generation, marker.code_digest, marker.parser_rules) == (1, "ab", 3)
 
 
 # Attacks R3.
@@ -88,6 +88,7 @@ def test_both_formats_in_one_sink(sink: Path) -> None:
     "more",
     [
         {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "topic"}},
+        {"generation": 2}, {"generation": 2, "replaces": [{"batch_id": 2, "generation": 1}]},
         {"format": 5}, {"format": "2"}, {"format": None}, {"files": []},
     ],
 )  # fmt: skip

@@ -3,7 +3,10 @@
 Purpose: an independent judge. It reads the markers, the source files that they name, the output,
 the decisions and the dead letters.
 How it works: every record of the claimed ranges is read again, by DuckDB and, where that cannot
-decide, by Python; ids and hashes of rows meet in DuckDB, where each promise is a query.
+decide, by Python; ids and hashes of rows meet in DuckDB, where each promise is a query. Of a batch
+that was replayed, what became of its records is proven by the marker of its own output, which is
+kept aside, and the rows by the newest one: the source is read by both declarations where they read
+it differently.
 What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
 Known limitations: whether a bucket had been collected (late) or a time was too far ahead at the
 moment of staging cannot be seen in files; a numeral that readers read in two ways may be in the
@@ -19,12 +22,12 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semel import limits
-from semel.audit import fast, files
-from semel.audit.engine import Engine, Letters, SourceReader, letters_table
+from semel.audit import fast, files, generations
+from semel.audit.engine import Engine, Letters, SourceReader, letters_table, zoneless
+from semel.audit.generations import Generations
 from semel.audit.source import Finder, csv_of, header_of, lines
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
@@ -75,18 +78,25 @@ class _Audit:
         self._spec, self._sink, self._archive, self._engine = spec, sink, kept, engine
         self._findings = Findings()
         self._markers: list[Marker] = []
+        self._replaced = Generations()
         self._letters: Letters = {}
         self._lost: set[int] = set()
+        self._reread: set[int] = set()
+        self._landed: set[int] = set()
         self._samples = spec.limits.log_samples
 
     def run(self) -> Verdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
         there = files.below(self._sink, self._archive)
+        self._landed = self._batches_landed()
         self._markers = files.read_markers(
             self._sink, self._archive, self._spec.name, self._findings
         )
-        files.check_files(there, self._markers, self._findings)
-        files.check_code(self._markers, self._findings)
+        self._replaced = generations.read(
+            self._sink, self._archive, self._markers, self._findings
+        )
+        files.check_files(there, self._markers, self._replaced.paths, self._findings)
+        files.check_code([*self._markers, *self._replaced.markers], self._findings)
         files.check_claims(self._markers, self._findings)
         # 2. Read what semel says became of the records, then the records themselves.
         self._read_letters()
@@ -98,6 +108,12 @@ class _Audit:
         # 3. Hold the two against each other.
         self._prove()
         return self._verdict()
+
+    def _batches_landed(self) -> set[int]:
+        """The batches of which a table has rows."""
+        with suppress(TerminalError):  # Then its rows cannot be read, and that is blamed.
+            return set(open_sink(self._spec).batches(self._spec.name) if not self._sink else ())
+        return set()
 
     def _read_letters(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "raw"]
@@ -111,10 +127,9 @@ class _Audit:
         columns = ["source_partition_id", "offset", "reason", "record_id"]
         for marker, table in self._kept(Kind.DECISIONS, columns):
             batch = pa.array([marker.batch_id] * table.num_rows, pa.int64())
-            identity = fast.identity(
-                marker.spec, lambda name: f"record_id.{fast.column(name)}"
-            )
-            ids = _zoneless(pa.Table.from_struct_array(table.column("record_id")))
+            spec = (self._replaced.first(marker) or marker).spec
+            identity = fast.identity(spec, lambda name: f"record_id.{fast.column(name)}")
+            ids = zoneless(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
             try:
                 self._engine.insert_with(
@@ -140,8 +155,12 @@ class _Audit:
             roots.add(self._spec.source_root())
         finder = Finder(roots)
         reader = SourceReader(self._engine, self._letters)
+        again = SourceReader(self._engine, self._letters, "reread")
         for marker in self._markers:
-            csv = csv_of(marker.spec)
+            first = self._replaced.first(marker)
+            if first is None:  # Blamed before: nobody knows by what its records were judged.
+                self._lost.add(marker.batch_id)
+                continue
             for claim in sorted(marker.claims, key=attrgetter("ordinal")):
                 self._findings.examine("source")
                 try:
@@ -149,15 +168,10 @@ class _Audit:
                     path = finder.find(claim)
                     if path is None:
                         raise SourceError("neither it nor a renamed file has the claimed bytes")
-                    header = header_of(path, csv) if csv else ()
-                    if csv and sorted(header) != sorted(marker.spec.source.columns):
-                        there = list(header) if self._samples else f"{len(header)} columns"
-                        raise SourceError(f"its CSV header names {there}")
-                    dialect = fast.dialect(
-                        marker.spec, header, marker.bucket_seconds, marker.parser_rules
-                    )
-                    for piece in lines(marker.batch_id, claim, path, csv):
-                        reader.read(piece, dialect)
+                    dialect = self._read_claim(reader, first, claim, path)
+                    if first is not marker and self._dialect(marker, path) != dialect:
+                        self._reread.add(marker.batch_id)
+                        self._read_claim(again, marker, claim, path)
                 except (SourceError, CorruptionError, OSError) as error:
                     self._lost.add(marker.batch_id)
                     offender = Offender(
@@ -168,7 +182,25 @@ class _Audit:
                     )
                     self._findings.blame("source", offender)
         reader.flush()
+        again.flush()
         self._engine.insert("letter", letters_table(self._letters, reader.wrong_bytes))
+
+    def _read_claim(
+        self, reader: SourceReader, marker: Marker, claim: ClaimedFile, path: str
+    ) -> fast.Dialect:
+        """Read a claim's records by a marker's declaration. Returns what that makes of them."""
+        dialect = self._dialect(marker, path)
+        for piece in lines(marker.batch_id, claim, path, dialect.csv):
+            reader.read(piece, dialect)
+        return dialect
+
+    def _dialect(self, marker: Marker, path: str) -> fast.Dialect:
+        csv = csv_of(marker.spec)
+        header = header_of(path, csv) if csv else ()
+        if csv and sorted(header) != sorted(marker.spec.source.columns):
+            there = list(header) if self._samples else f"{len(header)} columns"
+            raise SourceError(f"its CSV header names {there}")
+        return fast.dialect(marker.spec, header, marker.bucket_seconds, marker.parser_rules)
 
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
@@ -190,7 +222,7 @@ class _Audit:
             held: list[pa.Table] = []
             for name, table in self._output_of(marker, schema, wanted):
                 table = table.append_column("file", pa.repeat(name, table.num_rows))
-                held.append(_zoneless(table))
+                held.append(zoneless(table))
                 if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
                     self._insert_output(marker, held, braces)
                     held = []
@@ -234,22 +266,24 @@ class _Audit:
         self._findings.blame("files", offender)
 
     def _write_batches(self) -> None:
-        rows = [
-            {
+        rows = []
+        for marker in self._markers:
+            first = (self._replaced.first(marker) or marker).spec
+            row = {
                 "batch": marker.batch_id,
                 "commit_seq": marker.commit_seq,
                 "batch_time": marker.batch_time.replace(tzinfo=None),
-                "horizon_seconds": marker.spec.dedup.horizon.total_seconds(),
+                "horizon_seconds": first.dedup.horizon.total_seconds(),
                 "matched_by": _matched_by(marker),
-                "identified": not marker.spec.by_position,
-                "bucketed": marker.spec.dedup.scope is Scope.BUCKET,
+                "identified": not first.by_position,
+                "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
-                "checked": marker.spec.sink.type != "files",
+                "checked": first.sink.type != "files",
                 "replaced": self._may_be_replaced(marker),
+                "reread": marker.batch_id in self._reread,
                 "proven": marker.batch_id not in self._lost,
             }
-            for marker in self._markers
-        ]
+            rows.append(row)
         if rows:
             self._engine.insert("batch", pa.Table.from_pylist(rows))
 
@@ -335,6 +369,13 @@ class _Audit:
             notes.append("no batch has been finalized here")
         if any(self._may_be_replaced(marker) for marker in self._markers):
             notes.append("mode upsert: of all batches but the last, missing rows count as replaced")
+        numbers = {marker.made_by for marker in self._markers} | self._replaced.numbers
+        if more := sorted(self._landed - numbers):
+            shown = ", ".join(map(str, more))
+            notes.append(
+                f"the table has rows of batches {shown}, which no marker lists: they are not "
+                "finalized; where one is a replay, the rows that it replaced count as missing"
+            )
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
@@ -342,6 +383,7 @@ class _Audit:
             pipeline=self._spec.name,
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
+            replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),
             totals=sum((marker.counts for marker in self._markers), Counts()),
@@ -355,12 +397,3 @@ def _matched_by(marker: Marker) -> str:
     if marker.spec.record_id and set(marker.spec.record_id) <= names:
         return "id"
     return "position" if set(_POSITION) <= names else "counts"
-
-
-def _zoneless(table: pa.Table) -> pa.Table:
-    """Times in UTC without their zone, as the audit's engine holds them."""
-    for at, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz:
-            plain = pc.cast(table.column(at), pa.timestamp(field.type.unit))
-            table = table.set_column(at, field.name, plain)
-    return table

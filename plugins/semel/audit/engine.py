@@ -7,6 +7,7 @@ from typing import Any, Self
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel import limits, settings
 from semel.audit.exact import Judge, Judged, csv_judge, json_judge
@@ -74,10 +75,11 @@ class Engine:
 
 
 class SourceReader:
-    """Reads lines into the table `source`: fast where that decides, exactly elsewhere."""
+    """Reads lines into a table like `source`: fast where that decides, exactly elsewhere."""
 
-    def __init__(self, engine: Engine, letters: Letters) -> None:
+    def __init__(self, engine: Engine, letters: Letters, table: str = "source") -> None:
         self._engine = engine
+        self._table = table
         self._letters = letters
         self._wrong: set[tuple[int, int, int]] = set()
         self._held: list[Lines] = []
@@ -125,7 +127,8 @@ class SourceReader:
             exact.append((held[at], int(number - starts[at])))
         connection.register("judged", self._judged(exact))
         d = self._dialect
-        self._engine.run("insert_source", {"id": d.id, "bucket": d.bucket, "content": d.content})
+        braces = {"table": self._table, "id": d.id, "bucket": d.bucket, "content": d.content}
+        self._engine.run("insert_source", braces)
         connection.unregister("judged")
 
     def _slow(self, lines: Lines) -> np.ndarray:
@@ -226,3 +229,12 @@ def letters_table(letters: Letters, wrong: set[tuple[int, int, int]]) -> pa.Tabl
     kinds = (pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.bool_())
     arrays = [pa.array(list(c), kind) for c, kind in zip(columns, kinds, strict=True)]
     return pa.table(arrays, names=list(names))
+
+
+def zoneless(table: pa.Table) -> pa.Table:
+    """Times in UTC without their zone, as the audit's engine holds them."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz:
+            plain = pc.cast(table.column(at), pa.timestamp(field.type.unit))
+            table = table.set_column(at, field.name, plain)
+    return table

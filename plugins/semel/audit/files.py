@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -90,8 +91,13 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
         expected = max(expected, marker.commit_seq + 1)
 
 
-def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> None:
-    """Hold each listed file against the marker, and find those that none lists."""
+def check_files(
+    there: set[Path], markers: list[Marker], replaced: Iterable[Path], findings: Findings
+) -> None:
+    """Hold each listed file against the marker, and find those that none lists.
+
+    `replaced`: what belongs to outputs that replays replaced.
+    """
     owner: dict[Path, int] = {}
     for marker in markers:
         for file in marker.files:
@@ -100,7 +106,7 @@ def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> 
             findings.examine("files")
             path = Path(os.path.normpath(marker.path_of(file)))
             first = owner.setdefault(path, marker.batch_id)
-            what = _trouble(path, file, marker.spec.sink.format)
+            what = trouble(path, file, marker.spec.sink.format)
             if first != marker.batch_id:
                 what = f"batch {first} lists it too"
             elif sum(other.path == file.path for other in marker.files) > 1:
@@ -114,12 +120,12 @@ def check_files(there: set[Path], markers: list[Marker], findings: Findings) -> 
             what = f"its ids files hold {sum(kept)} ids of {marker.counts.survivors} survivors"
             findings.blame("files", Offender(what=what, batch=marker.batch_id))
     findings.examine("strays", len(there))
-    for path in sorted(there - set(owner)):
+    for path in sorted(there.difference(owner, replaced)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"
         findings.blame("strays", Offender(what=what, file=str(path)))
 
 
-def _trouble(path: Path, file: MarkedFile, form: str) -> str | None:
+def trouble(path: Path, file: MarkedFile, form: str) -> str | None:
     """What is wrong with a listed file; `form` is the format of the output."""
     try:
         size = path.lstat().st_size

@@ -10,6 +10,8 @@ PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",
     "files": "each listed file is there, listed once, with its size, checksum and rows",
     "strays": "no output, decisions or dead-letter file is there that no marker lists",
+    "generations": "what a replay replaced has its marker kept, of the same account, and its files "
+    "whole or gone",
     "code": "the archive has each text that a marker's code names, as it ran",
     "claims": "no byte of the source is claimed twice",
     "source": "each claimed range is still in the source, with the bytes around it unchanged",
@@ -56,11 +58,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The outcome of an audit. `proved_by` says by what output rows were matched to survivors."""
+    """The outcome of an audit. `proved_by` says by what output rows were matched to survivors.
+
+    `replayed`: of how many batches a replay made the output that counts.
+    """
 
     pipeline: str
     sink: str
     batches: int
+    replayed: int
     proved_by: str
     checks: tuple[Check, ...]
     totals: Counts

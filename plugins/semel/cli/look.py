@@ -60,10 +60,11 @@ def audit(
         for note in verdict.notes:
             output.result.print(f"note: {note}", markup=False)
         total = verdict.totals
+        again = f" ({verdict.replayed:,} replayed)" if verdict.replayed else ""
         text = (
             f"audit of {pipeline}: {'passed' if verdict.ok else 'FAILED'}; {verdict.batches:,} "
-            f"batches, {total.records_read:,} records, {total.survivors:,} survivors; proved by "
-            f"{verdict.proved_by}"
+            f"batches{again}, {total.records_read:,} records, {total.survivors:,} survivors; "
+            f"proved by {verdict.proved_by}"
         )
         output.result.print(text, markup=False)
         if not verdict.ok:

@@ -1,0 +1,173 @@
+"""The outputs that replays replaced: each has its marker kept aside, beside the one that counts.
+
+Generation 1 is the batch's own output: what became of its records is proven by its declaration, and
+what the rows must be by the newest one's. The files of a replaced output are removed some time
+after, so any of them may be gone; one that is there is whole, and no marker that counts lists it.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from semel.audit.files import trouble
+from semel.audit.verdict import Findings, Offender
+from semel.errors import CorruptionError
+from semel.manifest import Kind
+from semel.reader import MarkedFile, Marker, read_marker
+from semel.sinks import archive
+
+_NAME = re.compile(r"b(\d{8,18})-g(\d{4,9})\.json")
+_CHECK = "generations"
+_OWN = (Kind.DATA, Kind.REFUSED)
+_OF_THE_BATCH = (
+    "pipeline", "fence", "request_key", "commit_seq", "batch_time", "interval", "bucket_seconds",
+    "input_digest",
+)  # fmt: skip
+"""What a replay leaves as it was. The counts are, too, but for `rows_written`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generations:
+    """The markers of replaced outputs, by batch and generation, and all files that belong to them.
+
+    Those that cannot be read are left out; they were blamed.
+    """
+
+    replaced: dict[int, dict[int, Marker]] = field(default_factory=dict)
+    paths: frozenset[Path] = frozenset()
+
+    def first(self, marker: Marker) -> Marker | None:
+        """The marker of a batch's own output. None: it cannot be read."""
+        return marker if marker.generation == 1 else self.replaced[marker.batch_id].get(1)
+
+    @property
+    def markers(self) -> list[Marker]:
+        """The markers of all replaced outputs."""
+        return [marker for found in self.replaced.values() for _, marker in sorted(found.items())]
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers of the batches that wrote the replaced outputs."""
+        return {marker.made_by for marker in self.markers}
+
+
+def read(
+    sink: Path | None, kept: Path, markers: list[Marker], findings: Findings
+) -> Generations:
+    """Read what was kept aside, after the markers, and hold it against them.
+
+    A marker that is kept aside and not replaced yet proves nothing: its replay is being finalized.
+    """
+    newest = {marker.batch_id: marker for marker in markers}
+    replaced: dict[int, dict[int, Marker]] = {m.batch_id: {} for m in markers if m.generation > 1}
+    unreadable: set[tuple[int, int]] = set()
+    paths = set()
+    for path in _kept_aside(kept):
+        match = _NAME.fullmatch(path.name)
+        batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
+        if path != archive.replaced(kept, batch, generation):
+            if path.name.startswith("."):  # Left from a crash.
+                paths.add(path)
+            continue
+        paths.add(path)
+        marker = newest.get(batch)
+        if marker is None:
+            what = f"it was kept aside, but batch {batch} has no marker"
+            findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
+        elif generation < marker.generation:
+            try:
+                replaced[batch][generation] = read_marker(path, sink)
+                _ = replaced[batch][generation].claims  # From here on they can be read.
+            except CorruptionError as error:
+                unreadable.add((batch, generation))
+                replaced[batch].pop(generation, None)
+                findings.blame(_CHECK, Offender(what=str(error), batch=batch, file=str(path)))
+    found = Generations(replaced=replaced)
+    _check(kept, newest, found, unreadable, findings)
+    own = {_path(old, file) for old in found.markers for file in _files(old)}
+    return replace(found, paths=frozenset(paths | own))
+
+
+def _kept_aside(kept: Path) -> list[Path]:
+    return sorted(archive.replaced(kept, 0, 1).parent.glob("*"))
+
+
+def _files(marker: Marker) -> list[MarkedFile]:
+    """The files of an output itself, which go some time after it was replaced."""
+    of_files = _OWN if marker.sink else _OWN[1:]
+    return [file for file in marker.files if file.kind in of_files]
+
+
+def _path(marker: Marker, file: MarkedFile) -> Path:
+    return Path(os.path.normpath(marker.path_of(file)))
+
+
+def _check(
+    kept: Path,
+    newest: dict[int, Marker],
+    found: Generations,
+    unreadable: set[tuple[int, int]],
+    findings: Findings,
+) -> None:
+    counted = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
+    made: dict[int, Marker] = {}
+    for marker in (*newest.values(), *found.markers):
+        other = made.setdefault(marker.made_by, marker)
+        if other is not marker:
+            what = f"batch {marker.made_by} made it, and generation {other.generation} of batch "
+            what += f"{other.batch_id} too"
+            _blame(findings, marker, what)
+    for batch, before in found.replaced.items():
+        marker = newest[batch]
+        for generation in range(1, marker.generation):
+            findings.examine(_CHECK)
+            old = before.get(generation)
+            if old is not None:
+                for what, path in _troubles(old, marker, before, counted):
+                    _blame(findings, old, what, path)
+            elif (batch, generation) not in unreadable:
+                path = archive.replaced(kept, batch, generation)
+                what = f"generation {generation} was replaced, and its marker is gone"
+                findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
+
+
+def _blame(findings: Findings, marker: Marker, what: str, path: Path | None = None) -> None:
+    what = f"generation {marker.generation}: {what}"
+    file = str(path or marker.path)
+    findings.blame(_CHECK, Offender(what=what, batch=marker.batch_id, file=file))
+
+
+def _troubles(
+    old: Marker, newest: Marker, before: dict[int, Marker], counted: set[Path]
+) -> list[tuple[str, Path | None]]:
+    """What is wrong with a replaced output, and the file that it is about, if not its marker."""
+    found: list[tuple[str, Path | None]] = []
+    for name in _OF_THE_BATCH:
+        if getattr(old, name) != getattr(newest, name):
+            found.append((f"its {name} is another than that of the marker", None))
+    if old.claims != newest.claims:
+        found.append(("it claims other ranges than the marker", None))
+    for name, said in vars(old.counts).items():
+        there = getattr(newest.counts, name)
+        if name != "rows_written" and said != there:
+            found.append((f"its marker says {name} = {said}, the one that counts {there}", None))
+    if _beside(old) != _beside(newest):
+        found.append(("it has other decisions, dead letters, ids or claims than the marker", None))
+    after = before.get(old.generation + 1, newest)
+    if after.made_by <= old.made_by:
+        found.append((f"batch {old.made_by} made it, and batch {after.made_by} replaced it", None))
+    if old.sink and sum(file.records for file in _files(old)) != old.counts.rows_written:
+        found.append((f"its files do not hold its {old.counts.rows_written} rows", None))
+    for file in _files(old):
+        path = _path(old, file)
+        if path in counted:
+            found.append(("it was replaced, and a marker that counts lists it", path))
+        # Looked for last: it may be removed just now.
+        elif (what := trouble(path, file, old.spec.sink.format)) and os.path.lexists(path):
+            found.append((what, path))
+    return found
+
+
+def _beside(marker: Marker) -> set[MarkedFile]:
+    return {file for file in marker.files if file.kind not in _OWN}
