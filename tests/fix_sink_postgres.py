@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ class Warehouse:
             self.folder, lambda *_: "somewhere", tables,
             pipeline="flights", batch_id=batch_id, commit_seq=commit_seq,
         )  # fmt: skip
+
+    def replay(self, *tables: pa.Table, batch_id: int, of: tuple[int, ...] = (1,)) -> Won:
+        """A committed replay of the first of some outputs, which replaces all of them."""
+        won = self.won(*tables, batch_id=batch_id, commit_seq=of[0])
+        return replace(won, replaces=of)
 
     def finalize(self, won: Won, sink: PostgresSink) -> None:
         """What finalize does: look, and publish what is missing."""

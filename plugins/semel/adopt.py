@@ -20,6 +20,7 @@ from pathlib import Path
 from semel import faults, limits, settings
 from semel.adoption import note, runs
 from semel.adoption.ids import GoneError, ids_of
+from semel.adoption.landed import check_landed
 from semel.adoption.partitions import Adoptee, partitions_of
 from semel.adoption.rows import write_batches, write_partitions
 from semel.catalog import identity
@@ -106,8 +107,9 @@ def _adopt(
             f"run {spec.name}"
         )
     _check(spec, kept, found)
-    _check_landed(target.address, kept, found, landed)
-    now = _pass_numbers(ledger, spec, found, there, [_numbers(o, log) for o in others])
+    check_landed(spec.name, target.address, kept, found, landed)
+    batch_max = _batch_max(there.batch_max, found, landed)
+    now = _pass_numbers(ledger, spec, found, batch_max, [_numbers(o, log) for o in others])
     partitions = partitions_of(open_source(spec), found)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
@@ -208,28 +210,21 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
         identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
 
 
-# Keeps D10.
-def _check_landed(address: str, kept: Path, found: list[Marker], landed: list[int]) -> None:
-    """Rows that no marker lists would stand beside those of the batch that reads them again."""
-    if stray := sorted(set(landed) - {marker.batch_id for marker in found}):
-        shown = ", ".join(map(str, stray))
-        raise TerminalError(
-            f"{address} has rows of batches {shown}, which no marker in {kept} lists: they landed "
-            "just before the ledger was lost, and their records will be read again. Delete these "
-            f"rows (WHERE _semel_batch IN ({shown})) and the batches' rows in semel_batch, then "
-            "run this again"
-        )
-
-
 def _numbers(other: Spec, log: Log) -> tuple[int, int]:
     """The highest batch and source partition that another pipeline's sink shows."""
     sink, kept = other.sink_path(), archive.of(other)
     batch_max = traces.look(sink, kept, [other]).batch_max
     try:
-        return batch_max, _partition_max(markers_in(sink, kept))
+        found = markers_in(sink, kept)
+        return _batch_max(batch_max, found), _partition_max(found)
     except CorruptionError as error:
         log(f"the numbers of {other.name} are not left free as a whole: {error}")
         return batch_max, 0
+
+
+def _batch_max(named: int, found: list[Marker], landed: Iterable[int] = ()) -> int:
+    """The highest number of a batch: that of a replay into a table is in no file's name."""
+    return max([named, *landed, *(marker.made_by for marker in found)])
 
 
 def _partition_max(found: list[Marker]) -> int:
@@ -240,14 +235,14 @@ def _pass_numbers(
     ledger: Ledger,
     spec: Spec,
     found: list[Marker],
-    there: Traces,
+    batch_max: int,
     others: list[tuple[int, int]],
 ) -> datetime:
     """Let the sequences pass all numbers. Returns the ledger's time.
 
     TerminalError: this ledger gave some of them to others.
     """
-    numbers = [(there.batch_max, _partition_max(found)), *others]
+    numbers = [(batch_max, _partition_max(found)), *others]
     with ledger.transaction() as connection:
         change(connection, "adopt", "lock_numbers")
         # Keeps D5.

@@ -22,7 +22,7 @@ from semel.errors import SemelError, StateError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
-from semel.replayed import letters_before, verdicts_of
+from semel.replayed import letters_before, outputs, verdicts_of
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -300,8 +300,6 @@ def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, r
 
 def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
     """Refuse what can be known to fail. SemelError says why, and what to do."""
-    # Keeps RP8.
-    open_sink(spec, pipeline.sink_address).check_replace()
     root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
@@ -310,6 +308,9 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
             "only a finalized batch can be replayed; let its run finish",
             next=f"semel show {number}",
         )
+    # Keeps RP8.
+    old = outputs(ledger, pipeline, root, found["generation"] + 1)
+    open_sink(spec, pipeline.sink_address).check_replace(old)
     # Keeps RP1.
     verdicts_of(ledger, pipeline, root)
     if found["admits"]:

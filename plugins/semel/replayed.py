@@ -14,7 +14,7 @@ from semel.batch import Batch, Counts, Pipeline
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger, Row
 from semel.reader import Marker, read_marker
-from semel.sinks import archive
+from semel.sinks import Old, archive
 from semel.steps import account, verdicts
 from semel.steps.job import StageJob
 from semel.steps.verdicts import Verdicts
@@ -63,6 +63,21 @@ def letters_before(ledger: Ledger, pipeline: Pipeline, admits: int, admission: i
         values = {"root": admits, "admission": admission - 1}
         before = ledger.rows("replay", "admission", **values)[0]["batch_id"]
     return verdicts_of(ledger, pipeline, before).verdicts.letters()
+
+
+def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> Old:
+    """What a replay replaces: the outputs of its root that were finalized before it."""
+    return outputs(ledger, pipeline, batch.root, batch.generation)
+
+
+def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> Old:
+    """The outputs of a batch before a generation."""
+    before = ledger.rows("replay", "generations", root=root, generation=generation)
+    return Old(
+        pipeline=pipeline.name,
+        commit_seq=before[0]["commit_seq"],
+        batches=tuple(r["batch_id"] for r in before),
+    )
 
 
 def run_job(

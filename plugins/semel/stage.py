@@ -153,8 +153,12 @@ def _attempt(
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
             sink = open_sink(spec, pipeline.sink_address)
-            refuses = sink.check(_columns(job), job.data_dir)
-            for note in refuses.notes if refuses else ():
+            with sink:
+                refuses = sink.check(_columns(job), job.data_dir)
+                notes = refuses.notes if refuses else ()
+                if batch.replays is not None:
+                    notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
+            for note in notes:
                 log(note)
             texts = archive.code(Path(pipeline.archive_path))
             taken = code.take(spec, batch, texts, job.folder, log)

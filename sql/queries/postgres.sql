@@ -128,6 +128,70 @@ CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
 CREATE UNIQUE INDEX ON {table} ({key});
 
 -- name: landed
-SELECT batch_id FROM {batches}
+SELECT batch_id, commit_seq FROM {batches}
 WHERE table_name = {table} AND pipeline = {pipeline}
 ORDER BY batch_id;
+
+-- name: newest
+-- The newest output that has landed at a place in the order of commits.
+SELECT coalesce(max(batch_id), 0) AS batch_id FROM {batches}
+WHERE table_name = {table} AND pipeline = {pipeline} AND commit_seq = {commit_seq};
+
+-- name: delete
+-- The rows that a replay replaces; none where those of another pipeline's batch could be among them.
+DELETE FROM {rows}
+WHERE _semel_batch IN ({replaced}) AND _semel_seq = {commit_seq}
+  AND NOT EXISTS (SELECT FROM {batches}
+                  WHERE table_name = {table} AND pipeline <> {pipeline}
+                    AND batch_id IN ({replaced}) AND commit_seq = {commit_seq});
+
+-- name: left
+-- What is still there of them. Counted, so that the planner takes the way that `delete` takes.
+SELECT count(*) AS rows FROM {rows}
+WHERE _semel_batch IN ({replaced}) AND _semel_seq = {commit_seq};
+
+-- name: sharing
+-- Batches of other pipelines whose rows carry the same number and place.
+SELECT pipeline, batch_id FROM {batches}
+WHERE table_name = {table} AND pipeline <> {pipeline}
+  AND batch_id IN ({replaced}) AND commit_seq = {commit_seq}
+ORDER BY 1, 2;
+
+-- name: may_delete
+-- Whether rows can be found and deleted, by rights and index.
+SELECT t.oid,
+       has_table_privilege(t.oid, 'DELETE')
+       AND has_column_privilege(t.oid, '_semel_batch', 'SELECT')
+       AND has_column_privilege(t.oid, '_semel_seq', 'SELECT') AS may_delete,
+       EXISTS (SELECT FROM pg_index AS i
+               JOIN pg_class AS c ON c.oid = i.indexrelid
+               JOIN pg_am AS m ON m.oid = c.relam
+               JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = '_semel_batch'
+               WHERE i.indrelid = t.oid AND i.indisvalid AND i.indpred IS NULL
+                 AND (i.indkey[0] = a.attnum
+                      OR m.amname = 'brin' AND a.attnum = ANY (i.indkey::smallint[]))) AS indexed
+FROM pg_class AS t
+JOIN pg_namespace AS n ON n.oid = t.relnamespace
+WHERE n.nspname = %(schema)s AND t.relname = %(table)s;
+
+-- name: of_deletes
+-- What acts on a deleted row of a table, or of a part of it: foreign keys, rules, triggers.
+WITH RECURSIVE family (oid) AS (
+    SELECT %(oid)s::oid
+    UNION
+    SELECT i.inhrelid FROM family AS f JOIN pg_inherits AS i ON i.inhparent = f.oid
+)
+SELECT c.contype::text AS kind, quote_ident(c.conname) AS name, c.conrelid::regclass::text AS place
+FROM pg_constraint AS c
+WHERE c.contype = 'f' AND c.conparentid = 0 AND c.confrelid IN (SELECT oid FROM family)
+  AND pg_get_constraintdef(c.oid) NOT LIKE '%%NOT ENFORCED'
+UNION ALL
+SELECT 'r', quote_ident(rulename), ev_class::regclass::text
+FROM pg_rewrite
+WHERE ev_class = %(oid)s AND ev_type = '4' AND ev_enabled <> 'D'
+UNION ALL
+SELECT 't', quote_ident(tgname), tgrelid::regclass::text
+FROM pg_trigger
+WHERE tgrelid IN (SELECT oid FROM family) AND NOT tgisinternal AND tgparentid = 0
+  AND tgtype & 8 <> 0 AND tgenabled <> 'D'
+ORDER BY 1, 2, 3;

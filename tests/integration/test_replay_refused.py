@@ -114,7 +114,7 @@ def test_a_table_refuses(bench: Workbench, ledger: Ledger, monkeypatch: Any) -> 
     """RP8: a sink that cannot replace says so before any work."""
     from semel.sinks.folder import Folder
 
-    def refuses(_: Folder) -> None:
+    def refuses(*_: object) -> None:
         raise TerminalError("this sink cannot replace")
 
     spec = two_batches(bench, ledger)

@@ -67,6 +67,17 @@ class Won:
     replaces: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Old:
+    """The outputs of one batch that a replay of it replaces: the batches that made them, first ones
+    first, and their one place in the order of commits.
+    """
+
+    pipeline: str
+    commit_seq: int
+    batches: tuple[int, ...]
+
+
 class Refused(NamedTuple):
     """Rows that a sink will refuse: their numbers in a table (int64, ascending), and why.
 
@@ -111,10 +122,11 @@ class Sink(Protocol):
         """
         ...
 
-    def check_replace(self) -> None:
-        """Refuse to replace what a batch has published. By plan of a replay, before any work.
+    def check_replace(self, old: Old) -> tuple[str, ...]:
+        """Refuse to replace what was published. By plan and stage of a replay, before any work.
 
-        TerminalError: this sink cannot. The message says why, and what to do instead.
+        Returns what an operator should know of it, in sentences. TerminalError: this sink cannot.
+        The message says why, and what to do instead. RetryableError: it does not answer.
         """
         ...
 
@@ -159,8 +171,9 @@ class Sink(Protocol):
         """How many rows of a published batch were refused, and that was accepted."""
         ...
 
-    def batches(self, pipeline: str) -> list[int]:
-        """The numbers of a pipeline's batches that the sink itself knows to have landed.
+    def batches(self, pipeline: str) -> dict[int, int]:
+        """The numbers of a pipeline's batches that the sink itself knows to have landed, each with
+        its place in the order of commits; a replay has that of its root.
 
         By plan, before a pipeline is registered, and by adopt. Empty where files tell it by their
         names (`sinks.traces`).
@@ -168,5 +181,8 @@ class Sink(Protocol):
         ...
 
     def rows(self, marker: "Marker") -> "Iterator[pa.Table]":
-        """What a finalized batch has published, by its receipt. For readers and the audit."""
+        """What a finalized batch has published, by its receipt. For readers and the audit.
+
+        RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
+        """
         ...

@@ -16,7 +16,7 @@ import pyarrow as pa
 from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind, ManifestFile, StagedFile
-from semel.sinks import Presence, Won
+from semel.sinks import Old, Presence, Won
 from semel.spec.pipeline import Spec
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
@@ -70,8 +70,9 @@ class Folder:
         make_folder(self.root)
         check_links(staged, self.root)
 
-    def check_replace(self) -> None:
+    def check_replace(self, old: Old) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Files of a replay have names of their own: the marker tells which ones count."""
+        return ()
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Any files can be there together."""
@@ -116,9 +117,9 @@ class Folder:
         """None are."""
         return 0
 
-    def batches(self, pipeline: str) -> list[int]:  # noqa: ARG002 - the seam's
+    def batches(self, pipeline: str) -> dict[int, int]:  # noqa: ARG002 - the seam's
         """Names of files tell it."""
-        return []
+        return {}
 
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         """By the marker's data files."""

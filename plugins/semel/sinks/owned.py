@@ -16,7 +16,7 @@ def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
     """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
     found = traces.first(spec.sink_path(), kept, spec)
     if not found and (landed := sink.batches(spec.name)):
-        found = f"rows of batch {landed[-1]}"
+        found = f"rows of batch {max(landed)}"
     if found:
         raise TerminalError(
             f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "

@@ -164,11 +164,16 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     offset = int(block.lines.offsets[at])
     (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
     shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
+    why = (
+        "Either the schema changed so that it does not fit any more, or the file was edited in "
+        "place; put the one or the other back"
+    )
+    if reason == SINK_REFUSES:
+        why = "The table does not take it; change the table"
     return TerminalError(
         f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
-        f"{split.claim.name!r} {words.place(line, offset)}: {reason}{shown}. Either the schema "
-        "changed so that it does not fit any more, or the file was edited in place; put the one or "
-        "the other back. The output stays what it was"
+        f"{split.claim.name!r} {words.place(line, offset)}: {reason}{shown}. {why}. The output "
+        "stays what it was"
     )
 
 

@@ -4,47 +4,43 @@ Purpose: make a committed batch's rows visible in a table, each once.
 How it works: a row in `semel_batch`, beside the table, is inserted first: a twin waits for it, or
 finds it. Behind it the staged files are copied, and all is committed at once. Whoever finds the row
 of a batch finds all of its rows.
-What it does not do: replace what is there in mode append, or hold a connection between calls, but
-within a block of its own (`with sink:`).
+In mode append a replay deletes, in that transaction, the rows of the outputs that it replaces.
+What it does not do: hold a connection between calls, but within a block of its own (`with sink:`).
 Known limitation: in mode upsert a batch's row goes when a later batch has its key.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import adbc_driver_postgresql.dbapi
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from semel import faults, limits
-from semel.errors import AGAIN, LimitError, TerminalError, UnavailableError
+from semel import faults
+from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.ledger import query
 from semel.manifest import ManifestFile, StagedFile
-from semel.sinks import Presence, Refuses, Won
+from semel.sinks import Old, Presence, Refuses, Won
 from semel.sinks.keys import twice
-from semel.sinks.postgres import encode
-from semel.sinks.postgres.facts import ColumnFacts, TableFacts, create_statement, examine
+from semel.sinks.postgres import encode, replaced
+from semel.sinks.postgres.facts import TableFacts, create_statement, examine
+from semel.sinks.postgres.landing import REFUSAL_COLUMN, land, land_most, named
 from semel.sinks.postgres.link import (
     Connection,
     connected,
     filled,
     first_line,
-    is_refusal,
-    reason,
+    is_there,
     refuses_rows,
     within,
 )
 from semel.sinks.postgres.refused import RowCheck
-from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN, PostgresTarget
+from semel.sinks.postgres.target import PostgresTarget
 
 if TYPE_CHECKING:
     from semel.reader import Marker
-
-_INCOMING = sql.Identifier("pg_temp", "semel_incoming")
-REFUSAL_COLUMN = "_semel_refusal"
 
 
 class PostgresSink:
@@ -70,8 +66,9 @@ class PostgresSink:
     def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
         return RowCheck(facts=self.examine(schema))
 
-    def check_replace(self) -> None:
-        raise TerminalError(f"{self.address} is a table, and only files can be replaced so far")
+    def check_replace(self, old: Old) -> tuple[str, ...]:
+        with self._transaction() as connection:
+            return replaced.check(connection, self._target, old)
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
         """The columns, where only the job could tell them; and each key once."""
@@ -84,13 +81,13 @@ class PostgresSink:
                 "transform keep one of them (or add to sink.key what tells them apart)"
             )
 
-    def batches(self, pipeline: str) -> list[int]:
+    def batches(self, pipeline: str) -> dict[int, int]:
         with self._transaction() as connection:
-            if not _is_there(connection, self._target.batches):
-                return []
+            if not is_there(connection, self._target.batches):
+                return {}
             landed = filled(query("postgres", "landed"), **self._of_pipeline(pipeline))
             found = connection.execute(landed).fetchall()
-        return [row["batch_id"] for row in found]
+        return {row["batch_id"]: row["commit_seq"] for row in found}
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
         """Like `check`; returns what tasks need to find values that the table will refuse."""
@@ -117,11 +114,12 @@ class PostgresSink:
             with self._landing(won) as (connection, facts):
                 if facts is None:
                     return
-                landed = _land(connection, self._target, won, facts, encode.staged(won))
+                landed = land(connection, self._target, won, facts, encode.staged(won))
                 encode.check_count(won, landed)
                 faults.point("sink.before_commit")
         except TerminalError as error:
-            if not isinstance(error, encode.ValueRefusedError) and not refuses_rows(error):
+            of_rows = isinstance(error, encode.ValueRefusedError) or refuses_rows(error)
+            if not of_rows or isinstance(error, replaced.StayedError):
                 raise
             raise TerminalError(
                 f"batch {won.batch_id}: {error}; it has committed and stays so. Change the table "
@@ -142,7 +140,7 @@ class PostgresSink:
         with self._landing(won) as (connection, facts):
             if facts is None:
                 return self._refused(connection, won)
-            refused = list(_land_most(connection, self._target, won, facts))
+            refused = list(land_most(connection, self._target, won, facts))
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
             note = query("postgres", "note_refused")
@@ -158,7 +156,29 @@ class PostgresSink:
             return self._refused(connection, won)
 
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
-        return self.rows_of(marker.batch_id, marker.sink_schema)
+        """The rows of the output that a marker lists.
+
+        RetryableError: they were replaced, and the marker not yet, or not when it was read.
+        """
+        yield from self.rows_of(marker.made_by, marker.sink_schema)
+        # Behind them: who replaced them before they were read is seen now.
+        if (newest := self._newest(marker)) > marker.made_by:
+            raise RetryableError(
+                f"{self.address} has rows of batch {newest} in the place of those of batch "
+                f"{marker.made_by}, which the marker {marker.path} listed when it was read; run "
+                "this again when that batch is finalized"
+            )
+
+    def _newest(self, marker: "Marker") -> int:
+        """The number of the newest generation of a batch that has landed; 0: there is no note."""
+        place = {"commit_seq": sql.Literal(marker.commit_seq)}
+        with self._transaction() as connection:
+            if not is_there(connection, self._target.batches):
+                return 0
+            newest = filled(
+                query("postgres", "newest"), **self._of_pipeline(marker.pipeline), **place
+            )
+            return connection.execute(newest).fetchone()["batch_id"]
 
     def rows_of(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows that the table has of a batch now, typed as `schema`, some MiB at once."""
@@ -225,7 +245,7 @@ class PostgresSink:
 
     def _found(self, connection: Connection, won: Won) -> dict[str, Any] | None:
         """The batch's row in semel_batch."""
-        if not _is_there(connection, self._target.batches):
+        if not is_there(connection, self._target.batches):
             return None
         look = query("postgres", "look")
         return connection.execute(filled(look, **self._of_batch(won))).fetchone()
@@ -247,13 +267,13 @@ class PostgresSink:
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            batches = _is_there(connection, target.batches)
+            batches = is_there(connection, target.batches)
             if batches and facts.exists and facts.has_key:
                 return
             # Two that make a table at once would fail, also with IF NOT EXISTS.
             connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
             facts = examine(connection, target, won.schema)
-            if not _is_there(connection, target.batches):
+            if not is_there(connection, target.batches):
                 statement = filled(query("postgres", "create_batches"), batches=target.batches)
                 connection.execute(statement)
             if not facts.exists:
@@ -262,12 +282,14 @@ class PostgresSink:
                 connection.execute(filled(statement, table=target.identifier))
             elif not facts.has_key:
                 statement = query("postgres", "create_key")
-                key = _names(target.key)
+                key = named(target.key)
                 connection.execute(filled(statement, table=target.identifier, key=key))
 
-    # Keeps PG1, PG2, PG3.
+    # Keeps PG1, PG2, PG3, PG9.
     def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
-        """Note the batch, or wait for a twin that does. None: one has landed under its number.
+        """Note the batch, or wait for a twin that does, and delete the rows that it replaces.
+
+        None: one has landed under its number.
 
         Whether that was this one shows at the next look.
         """
@@ -285,109 +307,7 @@ class PostgresSink:
         connection.execute(filled(query("postgres", "hold_table"), table=table))
         # A refusal is to be known before COMMIT, whose error says nothing of it.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        return examine(connection, self._target, won.schema)
-
-
-def _is_there(connection: Connection, name: sql.Identifier) -> bool:
-    shown = name.as_string(connection)
-    return connection.execute("SELECT to_regclass(%s) AS id", [shown]).fetchone()["id"] is not None
-
-
-def _land(
-    connection: Connection,
-    target: PostgresTarget,
-    won: Won,
-    facts: TableFacts,
-    rows: Iterable[pa.RecordBatch],
-) -> int:
-    """Put rows into the table. Returns how many were read."""
-    names = _own_names(facts.columns)
-    if not target.key:
-        return _copy(connection, target.identifier, names, encode.Encoder(won, facts.columns), rows)
-    make = query("postgres", "make_incoming")
-    values = {"incoming": _INCOMING, "columns": names, "table": target.identifier}
-    connection.execute("DROP TABLE IF EXISTS pg_temp.semel_incoming")
-    connection.execute(filled(make, **values))
-    count = _copy(connection, _INCOMING, names, encode.Encoder(won, facts.columns), rows)
-    own = [column.name for column in facts.columns if column.name not in target.key]
-    pairs = [
-        sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name))
-        for name in (*own, BATCH_COLUMN, SEQ_COLUMN)
-    ]
-    assignments = sql.SQL(", ").join(pairs)
-    upsert = query("postgres", "upsert")
-    connection.execute(
-        filled(upsert, **values, key=_names(target.key), assignments=assignments)
-    )
-    return count
-
-
-def _copy(
-    connection: Connection,
-    into: sql.Identifier,
-    columns: sql.Composable,
-    encoder: encode.Encoder,
-    rows: Iterable[pa.RecordBatch],
-) -> int:
-    statement = filled(query("postgres", "copy"), into=into, columns=columns)
-    with connection.cursor() as cursor:
-        with cursor.copy(statement) as copy:
-            for chunk in encoder.chunks(rows):
-                copy.write(chunk)
-        return cursor.rowcount
-
-
-def _land_most(
-    connection: Connection, target: PostgresTarget, won: Won, facts: TableFacts
-) -> Iterator[pa.Table]:
-    """Land what the table takes, part by part; yields the refused rows, each with its reason."""
-    left = limits.REFUSED_ROWS_MAX
-    for whole in encode.staged(won):
-        todo = [whole]
-        while todo:
-            some = todo.pop()
-            why = _refusal(connection, target, won, facts, some)
-            if why is None:
-                continue
-            if some.num_rows > 1:
-                step = -(-some.num_rows // limits.BISECT_WAYS)
-                starts = range(0, some.num_rows, step)
-                todo += [some.slice(start, step) for start in reversed(starts)]
-                continue
-            left -= 1
-            if left < 0:
-                raise LimitError(
-                    f"batch {won.batch_id}: {target.address} refuses more than "
-                    f"{limits.REFUSED_ROWS_MAX} of its rows ({why}); nothing was written. Change "
-                    "the table, and run finalize again"
-                )
-            table = pa.Table.from_batches([some]).select(won.schema.names).cast(won.schema)
-            yield table.append_column(REFUSAL_COLUMN, pa.array([why], pa.string()))
-
-
-def _refusal(
-    connection: Connection,
-    target: PostgresTarget,
-    won: Won,
-    facts: TableFacts,
-    rows: pa.RecordBatch,
-) -> str | None:
-    """Put rows into the table, all or none. Returns why it takes not all of them."""
-    try:
-        with connection.transaction():
-            _land(connection, target, won, facts, [rows])
-    except encode.ValueRefusedError as error:
-        return str(error)
-    except psycopg.Error as error:
-        if not is_refusal(error):
-            raise
-        return reason(error)
-    return None
-
-
-def _own_names(columns: Sequence[ColumnFacts]) -> sql.Composable:
-    return _names([*(column.name for column in columns), BATCH_COLUMN, SEQ_COLUMN])
-
-
-def _names(names: Sequence[str]) -> sql.Composable:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
+        facts = examine(connection, self._target, won.schema)
+        if won.replaces:
+            replaced.delete(connection, self._target, won)
+        return facts

@@ -94,6 +94,12 @@ def filled(text: sa.TextClause, **names: sql.Composable) -> sql.Composed:
     return sql.SQL(text.text).format(**names)
 
 
+def is_there(connection: Connection, name: sql.Identifier) -> bool:
+    """Whether a table is there."""
+    shown = name.as_string(connection)
+    return connection.execute("SELECT to_regclass(%s) AS id", [shown]).fetchone()["id"] is not None
+
+
 def is_refusal(error: psycopg.Error) -> bool:
     """Whether the target refuses what is in a row, and would again."""
     return (error.sqlstate or "")[:2] in _REFUSES_ROWS

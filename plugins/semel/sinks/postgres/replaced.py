@@ -1,0 +1,155 @@
+"""Rows that a replay replaces: whether a table lets go of them, and their deletion.
+
+They are known by the numbers of the batches that wrote them and by their place in the order of
+commits. Two pipelines of two ledgers may have batches of one number and one place in one table:
+nobody could tell their rows apart, so none of them is deleted then.
+"""
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from semel.errors import AGAIN, TerminalError
+from semel.ledger import query
+from semel.sinks import Old, Won
+from semel.sinks.postgres.facts import examine
+from semel.sinks.postgres.link import (
+    Connection,
+    filled,
+    first_line,
+    is_refusal,
+    is_there,
+    reason,
+)
+from semel.sinks.postgres.target import PostgresTarget
+
+
+_NOT_IDENTIFIED = pg.ObjectNotInPrerequisiteState
+"""A table that is replicated with its deletes, and has nothing that tells its rows apart."""
+
+
+class StayedError(TerminalError):
+    """Rows that are to be replaced would stay. Nothing was written."""
+
+
+# Keeps PG10, RP8.
+def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str, ...]:
+    """Refuse what can be known to keep rows from being replaced. Returns notes for the operator."""
+    if target.key:
+        raise TerminalError(
+            f"{target.address} is written in mode upsert, where rows of a batch may have replaced "
+            "those of batches before it: what these were is not there any more, so nothing can "
+            "take a batch's rows back. Give the corrected transforms to a pipeline of another name "
+            "and table: it reads the source from its start"
+        )
+    if not examine(connection, target, None).exists:
+        return ()
+    schema, table = target.names
+    found = connection.execute(
+        query("postgres", "may_delete").text, {"schema": schema, "table": table}
+    ).fetchone()
+    acting = connection.execute(
+        query("postgres", "of_deletes").text, {"oid": found["oid"]}
+    ).fetchall()
+    problems = [] if found["may_delete"] else [_grant(target)]
+    problems += [_in_the_way(one) for one in acting if one["kind"] != "t"]
+    if not problems and is_there(connection, target.batches):
+        problems = _of_sharing(connection, target, old) or _tried(connection, target, old)
+    if problems:
+        raise TerminalError(
+            f"the rows of batch {old.batches[-1]} in {target.address} cannot be replaced: "
+            f"{'; '.join(problems)}"
+        )
+    notes = [
+        f"the trigger {one['name']} of {one['place']} will see the rows that are replaced deleted"
+        for one in acting
+        if one["kind"] == "t"
+    ]
+    return (*notes, *([] if found["indexed"] else [_index(target)]))
+
+
+# Keeps PG9.
+def delete(connection: Connection, target: PostgresTarget, won: Won) -> None:
+    """Delete the rows that a replay replaces, within its transaction. StayedError: some would stay.
+
+    The caller has written the batch's note: a twin waits.
+    """
+    old = Old(pipeline=won.pipeline, commit_seq=won.commit_seq, batches=won.replaces)
+    values = _values(target, old)
+    try:
+        connection.execute(filled(query("postgres", "delete"), **values))
+    except psycopg.Error as error:
+        if isinstance(error, _NOT_IDENTIFIED):
+            raise _stayed(target, won, first_line(error)) from error
+        if is_refusal(error):
+            raise _stayed(target, won, reason(error)) from error
+        raise
+    left = connection.execute(filled(query("postgres", "left"), **values)).fetchone()["rows"]
+    if left:
+        sharing = _of_sharing(connection, target, old)
+        why = "; ".join(sharing) or f"a trigger of the table keeps {left} of them"
+        raise _stayed(target, won, why)
+
+
+def _grant(target: PostgresTarget) -> str:
+    return f"the user may not delete its rows; GRANT SELECT, DELETE ON {target.shown}"
+
+
+def _in_the_way(one: dict[str, str]) -> str:
+    """What is said of a foreign key, or a rule, that acts on deleted rows."""
+    name, place = one["name"], one["place"]
+    if one["kind"] == "f":
+        drop = f"ALTER TABLE {place} DROP CONSTRAINT {name}"
+        return (
+            f"the foreign key {name} of {place} points at it, and would refuse that rows go, or "
+            f"change {place}; {drop}"
+        )
+    return f"its rule {name} rewrites what deletes rows; DROP RULE {name} ON {place}"
+
+
+def _index(target: PostgresTarget) -> str:
+    return (
+        "no index finds the rows of a batch, so a replay reads the whole table; CREATE INDEX ON "
+        f"{target.shown} USING brin (_semel_batch) WITH (autosummarize = on)"
+    )
+
+
+def _stayed(target: PostgresTarget, won: Won, why: str) -> StayedError:
+    return StayedError(
+        f"batch {won.batch_id}: the rows that it replaces stay in {target.address} ({why}); it has "
+        "committed and stays so, and nothing was written. Change the table, then run finalize "
+        "again",
+        next=AGAIN,
+    )
+
+
+def _values(target: PostgresTarget, old: Old) -> dict[str, sql.Composable]:
+    return {
+        "rows": target.identifier,
+        "batches": target.batches,
+        "table": sql.Literal(target.names[1]),
+        "pipeline": sql.Literal(old.pipeline),
+        "commit_seq": sql.Literal(old.commit_seq),
+        "replaced": sql.SQL(", ").join(map(sql.Literal, old.batches)),
+    }
+
+
+def _of_sharing(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:
+    """Batches of other pipelines whose rows nobody can tell from those that are to be replaced."""
+    statement = filled(query("postgres", "sharing"), **_values(target, old))
+    return [
+        f"pipeline {row['pipeline']!r}, of another ledger, has put in rows of its own batch "
+        f"{row['batch_id']}, of the same number and place in the order of commits; give one of the "
+        "two pipelines a table of its own"
+        for row in connection.execute(statement).fetchall()
+    ]
+
+
+def _tried(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:
+    """What the server itself says of such a DELETE, which is planned and not run."""
+    statement = filled(query("postgres", "delete"), **_values(target, old))
+    try:
+        connection.execute(sql.SQL("EXPLAIN ") + statement)
+    except _NOT_IDENTIFIED as error:
+        return [f"{first_line(error)}; ALTER TABLE {target.shown} REPLICA IDENTITY FULL"]
+    return []
