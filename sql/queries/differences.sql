@@ -62,14 +62,15 @@ WITH differing AS (
            sum(greatest(other - live, 0)) AS other_only
     FROM counted GROUP BY key HAVING bool_or(live <> other)
 ), example AS (
-    SELECT o.side, o.key,
-           first(struct_pack(batch := o.batch, file := o.file, content := o.content,
-                             part := o.part, pos := o.pos)
-                 ORDER BY o.batch, o.file, o.part, o.pos) AS at
+    SELECT o.side, o.key, min(o.rowid) AS at
     FROM output AS o
     JOIN counted AS c ON c.key = o.key AND c.content = o.content
     WHERE o.side = 0 AND c.live > c.other OR o.side = 1 AND c.other > c.live
     GROUP BY o.side, o.key
+), placed AS (
+    SELECT e.side, e.key, struct_pack(batch := o.batch, file := o.file, content := o.content,
+                                      part := o.part, pos := o.pos) AS at
+    FROM example AS e JOIN output AS o ON o.rowid = e.at
 )
 SELECT d.key, CAST(d.live AS BIGINT) AS live, CAST(d.other AS BIGINT) AS other,
        CASE WHEN live_only > 0 AND other_only > 0 THEN 'values'
@@ -77,16 +78,20 @@ SELECT d.key, CAST(d.live AS BIGINT) AS live, CAST(d.other AS BIGINT) AS other,
             WHEN d.live = 0 THEN 'only_other'
             WHEN live_only > 0 THEN 'more_live'
             ELSE 'more_other' END AS kind,
-       l.at AS live_at, o.at AS other_at,
-       COALESCE(l.at.batch,
-                (SELECT min(c.batch) FROM claim AS c
-                 WHERE c.part = o.at.part AND c.first <= o.at.pos AND o.at.pos < c.behind)) AS batch,
+       l.at AS live_at, o.at AS other_at, l.at.batch AS batch,
        CAST(NULL AS VARCHAR) AS cause, CAST(NULL AS VARCHAR) AS reason,
        CAST(NULL AS BIGINT) AS live_part, CAST(NULL AS BIGINT) AS live_pos,
        CAST(NULL AS BIGINT) AS other_part, CAST(NULL AS BIGINT) AS other_pos
 FROM differing AS d
-LEFT JOIN example AS l ON l.key = d.key AND l.side = 0
-LEFT JOIN example AS o ON o.key = d.key AND o.side = 1;
+LEFT JOIN placed AS l ON l.key = d.key AND l.side = 0
+LEFT JOIN placed AS o ON o.key = d.key AND o.side = 1;
+
+-- name: place
+-- A row that only the batch path has is of the batch that claimed its record.
+UPDATE difference AS d SET batch = c.batch
+FROM claim AS c
+WHERE d.batch IS NULL AND c.part = d.other_at.part
+  AND c.first <= d.other_at.pos AND d.other_at.pos < c.behind;
 
 -- name: blame_letters
 -- What the batch path took, and the live path set aside.

@@ -150,6 +150,7 @@ class _Compare:
         def differ() -> None:
             self._engine.run("count")
             self._engine.run("differ")
+            self._engine.run("place")
             keyless = outputs.columns.by == "row"
             causes.blame(self._engine, self._chosen, keyless=keyless, run_again=run_again)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel import limits
 from semel.ledger import query
 
 LIVE, OTHER, AGAIN = 0, 1, 2
@@ -20,7 +21,11 @@ class Engine:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="semel-compare-")
         self._connection = duckdb.connect(
-            config={"temp_directory": self._folder.name, "preserve_insertion_order": False}
+            config={
+                "temp_directory": self._folder.name,
+                "preserve_insertion_order": False,
+                "memory_limit": f"{limits.COMPARE_MEMORY_BYTES >> 20}MiB",
+            }
         )
         self.run("tables")
 
