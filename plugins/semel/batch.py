@@ -4,6 +4,7 @@ The state machine stands here as data; sql/schema.sql and docs/protocol.md state
 test compares the three.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -13,9 +14,12 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from semel import limits
-from semel.errors import StateError
+from semel.errors import StateError, TerminalError
 from semel.ledger import Row, row
 from semel.spec.pipeline import Spec
+
+RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
+"""How a person names batches: `17`, or `17..23`."""
 
 
 class BatchStatus(StrEnum):
@@ -138,6 +142,17 @@ def run_of(request_key: str) -> str:
     """The run that a request is of, as Airflow's pages call it."""
     found = dag_run_of(request_key)
     return found[1] if found else request_key
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """The first and the last batch that a text names. TerminalError: it names none."""
+    given = re.fullmatch(RANGE, text)
+    if not given:
+        raise TerminalError(f"{text!r} names no batches: give one number, or two as in 17..23")
+    first, last = int(given[1]), int(given[2] or given[1])
+    if first > last:
+        raise TerminalError(f"{text}: the first number is the larger one")
+    return first, last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -18,11 +19,12 @@ from semel import code, faults, limits
 from semel.abandon import abandon
 from semel.batch import Batch, BatchStatus, Claim, Counts, Pipeline, batch_of, run_of
 from semel.commit import Committed, commit
-from semel.errors import SemelError, StateError
+from semel.errors import RetryableError, SemelError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
 from semel.replayed import letters_before, outputs, verdicts_of
+from semel.sinks import archive
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -85,14 +87,23 @@ def roots(
     return [r["batch_id"] for r in found]
 
 
-def look(ledger: Ledger, spec: Spec, root: int, request_key: str) -> Root:
-    """Whether a batch can be replayed now. It reads its decisions and dead letters."""
+def look(
+    ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
+) -> Root:
+    """Whether a batch can be replayed now. It reads its decisions and dead letters.
+
+    One that the request has replayed, or is replaying, needs no look; and neither does one of which
+    plan finishes or gives up another replay first. `once`: as in `plan`.
+    """
     pipeline = _pipeline(ledger, spec)
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
+    done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
+    begun = mine is not None and mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
     why: SemelError | None = None
     try:
-        _check(ledger, spec, pipeline, found)
+        if not done and not begun and _other_at_work(ledger, root) is None:
+            _check(ledger, spec, pipeline, found)
     except SemelError as error:
         why = error
     between = found["interval_start"], found["interval_end"]
@@ -103,7 +114,7 @@ def look(ledger: Ledger, spec: Spec, root: int, request_key: str) -> Root:
         generation=found["generation"],
         newest=found["newest"],
         counts=Counts.from_row(found),
-        done=mine is not None and _is_newest(mine, found),
+        done=done,
         why=why,
     )
 
@@ -114,15 +125,16 @@ def plan(
     """Find the request's replay of a batch, or write one down. Returns whether it was there, too.
 
     The same request gets the same replay until that one is finalized or abandoned, and the next one
-    after that, once another has replaced it; with `once` its own stays its answer also then.
+    after that, once another has replaced it. With `once` its own stays its answer also then, but
+    not when the code or the declaration of now are others than those that made it.
     StateError, CorruptionError, SourceError, TerminalError: it cannot be replayed, and nothing was
-    written.
+    written. RetryableError: somebody else replays it just now.
     """
     pipeline = register(ledger, spec)
     mine = _of_request(ledger, spec, request_key, root)
     found = _root(ledger, pipeline, spec, root)
     if mine is not None:
-        if mine.status is BatchStatus.FINALIZED and (once or _is_newest(mine, found)):
+        if _answers(pipeline, spec, mine, found, once=once):
             return mine, True
         at_work = mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
         if at_work and not _outdated(ledger, spec, mine):
@@ -139,7 +151,7 @@ def plan(
         # Keeps RP2.
         now = _roots(connection, pipeline, batches=(root, root))
         if not now or now[0]["newest"] != found["newest"] or _at_work(connection, root):
-            raise StateError(
+            raise RetryableError(
                 f"batch {root} was replayed by somebody else meanwhile",
                 next=f"semel show {root}",
             )
@@ -157,6 +169,33 @@ def plan(
     faults.point("replay.after_write")
     with ledger.transaction() as connection:
         return batch_of(connection, spec, made["batch_id"]), False
+
+
+def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
+    """Plan a request's replays of some batches, each once: of all of them, or of none.
+
+    RetryableError: all that is in the way is that somebody else replays some just now.
+    TerminalError: some cannot be replayed, with the reason of each.
+    """
+    found = [look(ledger, spec, root, request_key, once=True) for root in roots]
+    refuse(found)
+    return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
+
+
+def refuse(found: list[Root]) -> None:
+    """TerminalError when one of the batches cannot be replayed: then none is. RetryableError as
+    above.
+    """
+    refused = [one for one in found if one.why is not None]
+    if not refused:
+        return
+    count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
+    lines = [f"batch {one.batch_id}: {one.why}" for one in refused]
+    busy = all(isinstance(one.why, RetryableError) for one in refused)
+    raise (RetryableError if busy else TerminalError)(
+        "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]),
+        next=refused[0].why.next or f"semel show {refused[0].batch_id}",
+    )
 
 
 def request_of(spec: Spec) -> str:
@@ -261,9 +300,21 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
     return next(found, None)
 
 
-def _is_newest(mine: Batch, found: Row) -> bool:
-    """Whether a replay is finalized, and its output the one that counts."""
-    return mine.status is BatchStatus.FINALIZED and found["newest"] == mine.batch_id
+def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:
+    """Whether a request's own replay of a batch is all that it asks for.
+
+    By default: its output is the one that counts. `once`: this code and declaration made it.
+    """
+    if mine.status is not BatchStatus.FINALIZED:
+        return False
+    if not once:
+        return found["newest"] == mine.batch_id
+    kept = Path(pipeline.archive_path)
+    made = code.of_marker(archive.replaced(kept, mine.root, mine.generation))
+    if found["newest"] == mine.batch_id or made is None:
+        made = code.of_marker(archive.marker(kept, mine.root))
+    now = code.look(spec).named.digest
+    return mine.spec_digest == spec.digest() and made is not None and made.digest == now
 
 
 def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
@@ -282,16 +333,32 @@ def _at_work(connection: sa.Connection, root: int) -> Row | None:
 def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
     """Settle what another request has begun: finish what committed, give up what is silent.
 
-    `root`: the batch that is taken again. StateError: the other one is at work.
+    `root`: the batch that is taken again. RetryableError: the other one is at work.
     """
     number = other["batch_id"]
     if other["status"] == BatchStatus.COMMITTED:
         finalize(ledger, spec, number)
         return
     reason = f"it gave no sign of life, and {request_key} takes batch {root} again"
-    if not other["alive"] and abandon(ledger, number, reason, silent_only=True) is not None:
-        return
-    raise StateError(
+    if other["alive"] or abandon(ledger, number, reason, silent_only=True) is None:
+        raise _busy(other, root)
+
+
+def _other_at_work(ledger: Ledger, root: int) -> Row | None:
+    """The replay of a batch that is at work, and that plan settles before it makes another one.
+
+    RetryableError: it is planned and shows life.
+    """
+    with ledger.transaction() as connection:
+        other = _at_work(connection, root)
+    if other and other["status"] == BatchStatus.PLANNED and other["alive"]:
+        raise _busy(other, root)
+    return other
+
+
+def _busy(other: Row, root: int) -> RetryableError:
+    number = other["batch_id"]
+    return RetryableError(
         f"batch {number} (run {run_of(other['request_key'])}) takes batch {root} again just now; "
         "wait for it, or abandon it",
         next=f"semel show {number}",

@@ -24,7 +24,6 @@ from semel.replayed import letters_before
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 
-
 _MEANWHILE = "the dead letters of batch {root} were judged by somebody else meanwhile"
 
 

@@ -136,10 +136,13 @@ def takes(name: str, schedule: str | None, days: Iterable[date]) -> list[str]:
 
 def backfill_of_days(name: str, days: Iterable[date]) -> str:
     """The command by which Airflow takes what came late, from the first of some days to the last.
+
+    A run keeps its configuration when it is reprocessed without one, `replay: true` too.
     """
     return (
         f"airflow backfill create --dag-id {name} --from-date {min(days)}T00:00:00+00:00 "
-        f"--to-date {max(days)}T23:59:59+00:00 --reprocess-behavior completed"
+        f"--to-date {max(days)}T23:59:59+00:00 --reprocess-behavior completed "
+        "--dag-run-conf '{}'"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from semel import faults
+from semel import faults, replay
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -174,6 +174,30 @@ def test_what_airflow_may_have_forgotten_is_not_told_again(
     later(ledger, "committed_at", 8)
     assert told.run(finalizing(spec), ledger, spec) == []
     assert told.run(collecting(spec), ledger, spec) == []
+
+
+def test_a_replay_is_told_apart(bench: Workbench, ledger: Ledger, told: Told) -> None:
+    """By collect too, where no run of Airflow's made it: with the batch whose output it is, its
+    generation, days and counts. The event of the first output is not sent again; and one of a
+    version that knew no replay is the first output's.
+    """
+    spec = bench.spec(source=BY_DAY | {"path": "in/*.jsonl"})
+    bench.write("in/2026-01-01.jsonl", [*events(0, 10), *events(0, 3)])
+    batch = committed(ledger, spec)
+    told.run(finalizing(spec), ledger, spec)
+    for key in ("generation", "replay"):
+        del told.stored[0].extra[key]
+    replayed = replay.run(ledger, spec, "cli:replay", batch, LocalEngine(), quiet).batch
+    assert told.run(finalizing(spec), ledger, spec) == []
+    later(ledger, "committed_at", 1)
+    assert told.run(collecting(spec), ledger, spec) == [batch]
+    extra = told.stored[-1].extra
+    assert (extra["generation"], extra["replay"]) == (2, replayed.batch_id)
+    assert extra["commit_seq"] == 1 and extra["days"] == ["2026-01-01"]
+    assert extra["counts"]["survivors"] == 10
+    assert extra["marker"] == told.stored[0].extra["marker"]
+    for again in (collecting, finalizing):
+        assert told.run(again(spec), ledger, spec) == []
 
 
 @pytest.mark.usefixtures("told")

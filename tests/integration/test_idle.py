@@ -73,7 +73,7 @@ def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) 
     lines = told(plan(ledger, spec, "airflow:events:r2", day(3)))
     assert "".join(line.removesuffix("\\") for line in lines[2:4]) == (
         "next: airflow backfill create --dag-id events --from-date 2026-01-02T00:00:00+00:00 "
-        "--to-date     2026-01-02T23:59:59+00:00 --reprocess-behavior completed"
+        "--to-date     2026-01-02T23:59:59+00:00 --reprocess-behavior completed --dag-run-conf '{}'"
     )
     assert lines[4:] == [
         "or the same on the DAG's page: Trigger, Backfill, 2026-01-02, All Runs; or",

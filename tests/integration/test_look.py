@@ -123,7 +123,7 @@ def test_gaps_say_what_takes_a_late_file(
     assert said[-4].startswith("past days have records that came after their run")
     assert said[-3] == (
         "next: airflow backfill create --dag-id events --from-date 2026-01-01T00:00:00+00:00 "
-        "--to-date 2026-01-03T23:59:59+00:00 --reprocess-behavior completed"
+        "--to-date 2026-01-03T23:59:59+00:00 --reprocess-behavior completed --dag-run-conf '{}'"
     )
     words = said[-1].removeprefix("next: semel run events --interval ").split()
     ends = tuple(datetime.fromisoformat(word).replace(tzinfo=UTC) for word in words)

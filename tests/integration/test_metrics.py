@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from fix_account import committed
+from fix_account import committed, quiet
 from fix_dags import ROOT
+from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_receivers import StatsdServer
 from fix_tasks import Tasks
-from semel import faults
+from semel import faults, replay
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -108,6 +109,22 @@ def test_a_batch_is_counted_again_only_when_its_task_died(
     assert [v for name, v, _ in statsd.arrived() if name == "semel.records_new"] == [10, 10]
 
 
+def test_a_replay_is_counted_apart(
+    bench: Workbench, ledger: Ledger, tasks: Tasks, statsd: StatsdServer
+) -> None:
+    """Its records are no new ones: each of the other counters has them once."""
+    spec = declared(bench, ledger)
+    tasks.run("Finalize")
+    statsd.arrived()
+    replay.run(ledger, spec, "cli:replay", 1, LocalEngine(), quiet)
+    with ledger.transaction() as connection:
+        back = "UPDATE semel.batch SET committed_at = committed_at - interval '1 day'"
+        connection.exec_driver_sql(back)
+    tasks.run("Collect")
+    both = {"semel.records_replayed": 10, "semel.records_replayed.events": 10}
+    assert of(statsd.arrived(), "c") == both
+
+
 def test_the_lag_is_that_of_the_oldest_open_batch(
     bench: Workbench, ledger: Ledger, tasks: Tasks, statsd: StatsdServer
 ) -> None:
@@ -176,4 +193,4 @@ def test_the_documents_name_each_metric() -> None:
     text = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
     section = text.split("\n## Metrics\n")[1].split("\n## ")[0]
     named = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
-    assert named == {*metrics.COUNTERS, metrics.LAG, metrics.DURATION}
+    assert named == {*metrics.COUNTERS, metrics.REPLAYED, metrics.LAG, metrics.DURATION}

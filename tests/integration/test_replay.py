@@ -19,7 +19,7 @@ from semel import faults, replay
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
-from semel.errors import StateError
+from semel.errors import RetryableError, StateError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.manifest import Kind
@@ -155,7 +155,9 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
-    with pytest.raises(StateError, match=f"batch {first.batch_id} .* takes batch 1 again just now"):
+    busy = f"batch {first.batch_id} .* takes batch 1 again just now"
+    assert isinstance(replay.look(ledger, spec, 1, "b").why, RetryableError)
+    with pytest.raises(RetryableError, match=busy):
         replay.plan(ledger, spec, "b", 1)
     sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
     second, _ = replay.plan(ledger, spec, "b", 1)

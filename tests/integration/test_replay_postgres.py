@@ -7,7 +7,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_replay import allow, aside, refusal, replayed, run, sql, two_batches
+from fix_replay import allow, aside, refusal, replayed, run, two_batches
 from fix_sink_postgres import Warehouse
 from semel import faults, replay
 from semel.adopt import adopt

@@ -13,7 +13,7 @@ from fix_pipelines import Workbench, events
 from fix_replay import replayed, rows, run, sql
 from semel import requarantine
 from semel.cli import main
-from semel.errors import SourceError, StateError, TerminalError
+from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.reader import markers
 from semel.spec.pipeline import Spec
@@ -147,7 +147,7 @@ def test_two_at_once(bench: Workbench, ledger: Ledger) -> None:
     spec = wider(bench, ledger)
     first = requarantine.plan(ledger, spec, "a", 1)
     assert requarantine.plan(ledger, spec, "a", 1) == first
-    with pytest.raises(StateError, match="takes batch 1 again just now"):
+    with pytest.raises(RetryableError, match="takes batch 1 again just now"):
         requarantine.plan(ledger, spec, "b", 1)
     with pytest.raises(sa.exc.IntegrityError, match="batch_admission"):
         sql(

@@ -61,7 +61,8 @@ def test_each_pipeline_has_an_asset(found: dict[str, Any]) -> None:
     for name in ("clicks", "days"):
         dag = tasks(found["dags"][name])
         outlets = {task: rest["outlets"] for task, rest in dag.items() if "outlets" in rest}
-        [asset] = outlets.pop("finalize")
+        asset, replays = outlets.pop("finalize")
+        assert replays["__var"]["name"] == "semel_replays"
         assert asset["__var"]["name"] == f"semel://{name}"
         late = [asset["__var"]["name"] for asset in outlets.pop("plan", [])]
         assert late == (["semel://days/late"] if name == "days" else [])
@@ -106,13 +107,27 @@ def test_a_deadline_is_airflows(found: dict[str, Any], tmp_path: Path) -> None:
 
 def test_the_form_asks_for_an_interval_where_airflow_does_not(found: dict[str, Any]) -> None:
     """Where there is a schedule Airflow's own field does it. Without one, it has no such field."""
-    assert found["dags"]["clicks"]["params"] == found["dags"]["days"]["params"] == []
+    for name in ("clicks", "days"):
+        assert set(dict(found["dags"][name]["params"])) == {"replay", "batches"}
     params = dict(found["dags"]["at_will"]["params"])
-    assert set(params) == {"interval_start", "interval_end"}
-    for param in params.values():
+    assert set(params) == {"interval_start", "interval_end", "replay", "batches"}
+    for param in (params["interval_start"], params["interval_end"]):
         assert param["default"] is None
         assert param["schema"]["__var"]["format"] == "date-time"
         assert "this one has none" in param["description"]
+
+
+def test_the_form_asks_for_a_replay(found: dict[str, Any]) -> None:
+    """Each pipeline's, off by default, so that a run of the schedule is what it was; whether it can
+    do without `batches`, the form says.
+    """
+    needs = {"clicks": "With Replay it is needed.", "days": "Left out: those of the interval."}
+    for name, text in needs.items():
+        params = dict(found["dags"][name]["params"])
+        assert params["replay"]["default"] is False
+        assert params["replay"]["schema"]["__var"]["type"] == "boolean"
+        assert params["batches"]["default"] is None
+        assert text in params["batches"]["description"]
 
 
 def test_broken_files_take_nothing_else_down(found: dict[str, Any]) -> None:

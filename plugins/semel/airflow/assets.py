@@ -1,11 +1,12 @@
-"""The asset of a pipeline, `semel://<pipeline>`: one event for each of its finalized batches.
+"""The asset of a pipeline, `semel://<pipeline>`: one event for each of its finalized batches, and
+for each replay of one.
 
 How it works: Airflow stores the events of a task with its success, in one transaction. So who has
 finalized a batch tells it; and who finds it finalized (a retry, a cleared run, collect) tells it
 only when Airflow knows no event of it. A task that was killed in between tells nothing, and the
 next one does.
-Known limitation: two that look at the same moment may both tell. The batch's number is the key by
-which a DAG that runs on the asset passes over the second.
+Known limitation: two that look at the same moment may both tell. The batch's number and generation
+are the key by which a DAG that runs on the asset passes over the second.
 """
 
 from collections.abc import Iterable
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 OF_COLLECT = AssetAlias("semel_collect")
 """Under it collect tells of batches: an outlet that is an asset takes one event a task."""
+
+OF_REPLAYS = AssetAlias("semel_replays")
+"""Under it finalize tells of the replays of a run, for the same reason."""
 
 
 def asset(pipeline: str) -> Asset:
@@ -54,12 +58,16 @@ def late_known(pipeline: str, extra: dict[str, Any]) -> bool:
 
 
 def extra(done: "Finalized") -> dict[str, Any]:
-    """What the event of a batch says: all that a DAG needs that runs on it."""
+    """What the event of a batch says: all that a DAG needs that runs on it. Of a replay it names
+    the batch whose output it is, as the marker does.
+    """
     batch = done.batch
     between = batch.interval
     return {
         "pipeline": batch.spec["name"],
-        "batch_id": batch.batch_id,
+        "batch_id": batch.root,
+        "generation": batch.generation,
+        "replay": batch.batch_id if batch.replays is not None else None,
         "commit_seq": batch.commit_seq,
         "request_key": batch.request_key,
         "interval": [moment.isoformat() for moment in between] if between else None,
@@ -104,8 +112,9 @@ def untold(found: "list[Row]", pipeline: str) -> list[int]:
         return []
     since = min(row["finalized_at"] for row in found)
     events = _events(pipeline, since - timedelta(seconds=limits.EVENT_CLOCKS_SECONDS))
-    told = {event.extra.get("batch_id") for event in events}
-    return sorted({row["batch_id"] for row in found} - told)
+    # Events of versions that knew no replay have no generation.
+    told = {(e.extra.get("batch_id"), e.extra.get("generation", 1)) for e in events}
+    return sorted(r["batch_id"] for r in found if (r["root"], r["generation"]) not in told)
 
 
 def _events(pipeline: str, since: datetime) -> Iterable[Any]:

@@ -17,7 +17,7 @@ from airflow.sdk import (
     get_parsing_context,
 )
 
-from semel.airflow import assets, describe, intervals, notify, surroundings
+from semel.airflow import assets, describe, intervals, notify, replays, surroundings
 from semel.airflow.operators import (
     CollectOperator,
     CommitOperator,
@@ -110,7 +110,7 @@ def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
         max_active_runs=spec.max_active_runs,
         # What has no schedule runs only when somebody asks, and then at once.
         is_paused_upon_creation=None if spec.schedule else False,
-        params=intervals.form(spec),
+        params=intervals.form(spec) | replays.form(spec),
         deadline=_deadline(spec),
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,

@@ -20,6 +20,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from semel.airflow.plugin import PREFIX
+from semel.batch import Counts
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
@@ -32,29 +33,52 @@ FILES = "file"
 
 @attr.define
 class BatchRunFacet(RunFacet):
-    """Which batch a run has finalized, and its page."""
+    """Which batch a run has finalized, and its page. `replay`: the batch that made its output, of a
+    generation above the first.
+    """
 
     batchId: int  # noqa: N815 - so are OpenLineage's keys written
+    generation: int
+    replay: int | None
     commitSeq: int  # noqa: N815
     requestKey: str  # noqa: N815
     marker: str
     url: str
 
 
+@attr.define
+class ReplaysRunFacet(RunFacet):
+    """Which batches a run has replayed."""
+
+    replays: list[BatchRunFacet]
+
+
 def finalized(
-    ledger: "Ledger", spec: Spec, done: "Finalized", *, counted: bool
+    ledger: "Ledger", spec: Spec, batches: "list[tuple[Finalized, bool]]"
 ) -> OperatorLineage:
-    """The lineage of a batch. `counted`: with its numbers; without, they were told before."""
-    [found] = ledger.rows("lineage", "output", batch_id=done.batch.batch_id)
-    files = {"size": found["bytes"], "fileCount": found["files"]} if spec.sink_path() else {}
-    inputs, outputs = {}, {}
-    if counted:
+    """The lineage of a run's batch, or of its replays. With each, whether its numbers count:
+    without, they were told before.
+    """
+    of_each = [
+        (done, *ledger.rows("lineage", "output", batch_id=done.batch.batch_id))
+        for done, counted in batches
+        if counted
+    ]
+    found = ledger.rows("lineage", "output", batch_id=batches[-1][0].batch.batch_id)[0]
+    counts = sum((done.counts for done, _ in of_each), start=Counts())
+    inputs, outputs, files = {}, {}, {}
+    if spec.sink_path():
+        files = {
+            "size": sum(row["bytes"] for _, row in of_each),
+            "fileCount": sum(row["files"] for _, row in of_each),
+        }
+    if of_each:
         inputs["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-            rowCount=done.counts.records_read, size=done.counts.bytes_read
+            rowCount=counts.records_read, size=counts.bytes_read
         )
         outputs["outputStatistics"] = (
             output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                rowCount=done.counts.rows_written, **files
+                rowCount=counts.rows_written, **files
             )
         )
     source = InputDataset(
@@ -70,9 +94,10 @@ def finalized(
         facets={"schema": _schema(json.loads(found["sink_schema"] or "[]"))},
         outputFacets=outputs,
     )
-    return OperatorLineage(
-        inputs=[source], outputs=[sink], run_facets={"semel_batch": _batch(done)}
-    )
+    facets = [_batch(done) for done, _ in batches]
+    replayed = batches[0][0].batch.replays is not None
+    run = {"semel_replays": ReplaysRunFacet(facets)} if replayed else {"semel_batch": facets[0]}
+    return OperatorLineage(inputs=[source], outputs=[sink], run_facets=run)
 
 
 def _schema(columns: Any) -> schema_dataset.SchemaDatasetFacet:
@@ -93,7 +118,9 @@ def _batch(done: "Finalized") -> BatchRunFacet:
     batch, name = done.batch, done.batch.spec["name"]
     above = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     return BatchRunFacet(
-        batchId=batch.batch_id,
+        batchId=batch.root,
+        generation=batch.generation,
+        replay=batch.batch_id if batch.replays is not None else None,
         commitSeq=batch.commit_seq,
         requestKey=batch.request_key,
         marker=str(done.marker),

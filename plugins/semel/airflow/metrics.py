@@ -14,7 +14,7 @@ from airflow.sdk.observability.stats import Stats
 from semel.errors import RetryableError
 
 if TYPE_CHECKING:
-    from semel.batch import Counts
+    from semel.finalize import Finalized
     from semel.ledger import Ledger
 
 COUNTERS = {
@@ -26,6 +26,9 @@ COUNTERS = {
 }
 """Each counter with the counts of a batch's account that it adds up."""
 
+REPLAYED = "semel.records_replayed"
+"""Counter: records whose output a replay computed again. No other counter has them twice."""
+
 LAG = "semel.lag"
 """Gauge: seconds since the oldest batch that is not finalized was planned; 0 when there is none."""
 
@@ -35,8 +38,12 @@ DURATION = "semel.duration"
 _log = logging.getLogger(__name__)
 
 
-def count(pipeline: str, counts: "Counts") -> None:
-    """Add a finalized batch's account to the counters."""
+def count(pipeline: str, done: "Finalized") -> None:
+    """Add a finalized batch's account to the counters; what a replay read was counted before."""
+    counts = done.counts
+    if done.batch.replays is not None:
+        _send("incr", REPLAYED, counts.survivors, pipeline=pipeline)
+        return
     for name, parts in COUNTERS.items():
         _send("incr", name, sum(getattr(counts, part) for part in parts), pipeline=pipeline)
 

@@ -11,13 +11,13 @@ few seconds to look for DAGs, and they cost 1.6 s of a core.
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, SkipMixin
 
-from semel.airflow import assets, links, metrics, notify, told
+from semel.airflow import assets, links, metrics, notify, replays, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
@@ -112,10 +112,12 @@ class VerbOperator(BaseOperator):
     def account(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What the run's batch came to so far; empty when it has none."""
+        """What the run's batch came to so far, or its replays; empty when it has none."""
         from semel import plan
         from semel.batch import Counts
 
+        if replays.asked(context):
+            return replays.account(ledger, spec, request_key(context))
         batch = plan.find_batch(ledger, spec, request_key(context))
         if batch is None:
             return {}
@@ -138,6 +140,25 @@ class VerbOperator(BaseOperator):
         self.batch_id = found.batch_id
         return found
 
+    def each(
+        self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any], do: "Callable[[Batch], str]"
+    ) -> str:
+        """Do the verb for the batch that this run planned, or for its replays, one after the other.
+
+        Returns the summary; of replays each has its own in the log, and this is that of all.
+        """
+        if not replays.asked(context):
+            return do(self.batch(ledger, spec, context))
+        key = request_key(context)
+        found = replays.planned(ledger, spec, key)
+        if not found:
+            raise StateError(f"{key} has planned no replay", next="clear the run's plan task")
+        for at, batch in enumerate(found, 1):
+            self.batch_id = batch.batch_id
+            self.say_all(replays.text_of(batch, at, len(found)))
+            self.say_all(do(batch).rpartition("\nnext: ")[0])
+        return replays.done_text(self.verb, found)
+
 
 class PlanOperator(VerbOperator, SkipMixin):
     """plan. When there is nothing to take, it does what `source.on_empty` says.
@@ -155,6 +176,10 @@ class PlanOperator(VerbOperator, SkipMixin):
 
         for why in notify.troubles(spec.notify):
             self.log.warning(why)
+        if replays.asked(context):
+            found = replays.plan(ledger, spec, context, request_key(context))
+            text = replays.planned_text(found)
+            return text if found else self._pass_over(context, text)
         answer = plan.plan(ledger, spec, request_key(context), interval(context, spec))
         text = summary.plan(answer)
         late = self._late(spec, answer, context)
@@ -163,11 +188,16 @@ class PlanOperator(VerbOperator, SkipMixin):
         if answer.done:
             again = f"the other tasks print the summary of batch {answer.before.batch_id} again"
             return f"{text}\n{again}"
-        self.say_all(text)
         now = datetime.now(UTC)
         since = self.waiting_since or now
         if answer.must_wait(spec, now - since):
+            self.say_all(text)
             self._look_again(since)
+        return self._pass_over(context, text)
+
+    def _pass_over(self, context: Mapping[str, Any], text: str) -> str:
+        """End well, and let the other tasks be skipped."""
+        self.say_all(text)
         context["ti"].xcom_push(key="return_value", value={"summary": text})
         self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
         return text
@@ -216,12 +246,11 @@ class _StagingOperator(VerbOperator):
 
     stager: "Stager | None" = None
 
-    def open_stager(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Stager":
-        """What stages the run's batch."""
+    def open_stager(self, ledger: "Ledger", spec: Spec) -> "Stager":
+        """What stages the run's batches, to be closed."""
         from semel.airflow.spark import Stager
 
-        batch = self.batch(ledger, spec, context)
-        self.stager = Stager(ledger, spec, batch.batch_id, self.log.info)
+        self.stager = Stager(ledger, spec, self.log.info)
         return self.stager
 
     def on_kill(self) -> None:
@@ -235,7 +264,10 @@ class StageOperator(_StagingOperator):
     verb = "stage"
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
-        return self.open_stager(ledger, spec, context).stage()
+        with self.open_stager(ledger, spec) as stager:
+            return self.each(
+                ledger, spec, context, lambda batch: stager.stage(batch.batch_id)
+            )
 
 
 class CommitOperator(_StagingOperator):
@@ -246,38 +278,57 @@ class CommitOperator(_StagingOperator):
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import commit, summary
 
-        stager = self.open_stager(ledger, spec, context)
-        return summary.commit(
-            commit.commit(ledger, spec, stager.batch_id, stager.stage, self.log.info)
-        )
+        def one(batch: "Batch") -> str:
+            number = batch.batch_id
+            done = commit.commit(
+                ledger, spec, number, lambda: stager.stage(number), self.log.info
+            )
+            return summary.commit(done)
+
+        with self.open_stager(ledger, spec) as stager:
+            return self.each(ledger, spec, context, one)
 
 
 class FinalizeOperator(VerbOperator):
-    """finalize: the batch's files get their final names, and its pipeline's asset an event."""
+    """finalize: the batch's files get their final names, and its pipeline's asset an event; of
+    replays each has one.
+    """
 
     verb = "finalize"
-    finalized: "tuple[Spec, Finalized, bool] | None" = None
-    """What it did, by which declaration, and whether that was told for the first time."""
+    finalized: "tuple[Spec, list[tuple[Finalized, bool]]] | None" = None
+    """By which declaration, what it did of each batch, and whether that was told for the first
+    time.
+    """
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        outlets = [*outlets, assets.asset(pipeline)]
+        others = [outlet for outlet in outlets if outlet != assets.OF_REPLAYS]
+        outlets = [*others, assets.asset(pipeline), assets.OF_REPLAYS]
         super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import finalize, summary
 
-        batch = self.batch(ledger, spec, context)
-        done = finalize.finalize(ledger, spec, batch.batch_id)
-        asset = assets.asset(spec.name)
-        counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
-        self.finalized = spec, done, counted
-        if counted:
-            context["outlet_events"][asset].extra = assets.extra(done)
-            metrics.count(spec.name, done.counts)
-        else:
+        asset, finalized = assets.asset(spec.name), []
+        events = context["outlet_events"]
+
+        def one(batch: "Batch") -> str:
+            done = finalize.finalize(ledger, spec, batch.batch_id)
+            counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
+            finalized.append((done, counted))
+            if counted:
+                metrics.count(spec.name, done)
+            if counted and batch.replays is not None:
+                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done))
+            elif counted:
+                events[asset].extra = assets.extra(done)
+            return summary.finalize(done)
+
+        text = self.each(ledger, spec, context, one)
+        self.finalized = spec, finalized
+        if not any(counted and not done.batch.replays for done, counted in finalized):
             # What stays in the list gets an event when the task ends.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
-        return summary.finalize(done)
+        return text
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What Airflow's OpenLineage provider asks for, where it is installed."""
@@ -288,9 +339,8 @@ class FinalizeOperator(VerbOperator):
         del task_instance
         if self.finalized is None:
             return None
-        spec, done, counted = self.finalized
         with Ledger(settings.ledger_dsn()) as ledger:
-            return lineage.finalized(ledger, spec, done, counted=counted)
+            return lineage.finalized(ledger, *self.finalized)
 
 
 class CollectOperator(VerbOperator):
@@ -317,7 +367,7 @@ class CollectOperator(VerbOperator):
         for batch_id in assets.left(ledger, spec):
             told_of = finalize.finalize(ledger, spec, batch_id)
             events.add(assets.asset(spec.name), extra=assets.extra(told_of))
-            metrics.count(spec.name, told_of.counts)
+            metrics.count(spec.name, told_of)
             name = assets.asset(spec.name).name
             self.log.info("sent an event of batch %s to the asset %s", batch_id, name)
         return text

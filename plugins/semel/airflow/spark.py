@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,29 +41,38 @@ _HOW = (
 
 
 class Stager:
-    """Stages one batch, as often as it is asked to.
+    """Stages batches of one pipeline, each as often as it is asked to; to be used with `with`.
 
     Purpose: the one way to Spark for the tasks stage and commit, which may both be killed.
+    How it works: over Spark Connect all share one session, which the first one opens; a
+    spark-submit stages one.
     Known limitation: spark-submit in client mode only; a driver elsewhere could neither be handed
     the ledger's address unseen nor hand back its answer.
     """
 
-    def __init__(self, ledger: Ledger, spec: Spec, batch_id: int, log: Log) -> None:
+    def __init__(self, ledger: Ledger, spec: Spec, log: Log) -> None:
         self.ledger = ledger
         self.spec = spec
-        self.batch_id = batch_id
         self.log = log
         self._engine: SparkEngine | None = None
         self._hook: SparkSubmitHook | None = None
+        self._open = ExitStack()
 
-    def stage(self) -> str:
-        """Stage the batch and return the summary. Errors are those of semel.stage."""
+    def __enter__(self) -> "Stager":
+        return self
+
+    def __exit__(self, *failed: Any) -> None:
+        self._engine = None
+        self._open.close()
+
+    def stage(self, batch_id: int) -> str:
+        """Stage a batch and return the summary. Errors are those of semel.stage."""
         connection = _connection()
         if connection.conn_type == "spark_connect":
             hook = SparkConnectHook(connection.conn_id)
-            return self._over_connect(hook.get_connection_url())
+            return self._over_connect(hook.get_connection_url(), batch_id)
         if connection.conn_type == "spark":
-            return self._submitted(connection)
+            return self._submitted(connection, batch_id)
         raise TerminalError(
             f"the Airflow connection {connection.conn_id} is of type "
             f"{connection.conn_type!r}; {_HOW}"
@@ -75,16 +85,12 @@ class Stager:
         if self._hook:
             self._hook.on_kill()
 
-    def _over_connect(self, remote: str) -> str:
-        with open_engine(remote, self.log) as engine:
-            self._engine = engine
-            try:
-                answer = stage(self.ledger, self.spec, self.batch_id, engine, self.log)
-            finally:
-                self._engine = None
-        return summary.stage(answer)
+    def _over_connect(self, remote: str, batch_id: int) -> str:
+        if self._engine is None:
+            self._engine = self._open.enter_context(open_engine(remote, self.log))
+        return summary.stage(stage(self.ledger, self.spec, batch_id, self._engine, self.log))
 
-    def _submitted(self, connection: Any) -> str:
+    def _submitted(self, connection: Any, batch_id: int) -> str:
         if connection.extra_dejson.get("deploy-mode") == "cluster":
             raise TerminalError(
                 f"the Airflow connection {connection.conn_id} asks for deploy-mode cluster; semel "
@@ -94,9 +100,9 @@ class Stager:
             answer = Path(folder) / "answer.json"
             hook = SparkSubmitHook(
                 conn_id=connection.conn_id,
-                name=f"semel {self.spec.name} batch {self.batch_id}",
+                name=f"semel {self.spec.name} batch {batch_id}",
                 conf=settings_for(connection.host or "") | _QUIET,
-                application_args=[self.spec.name, str(self.batch_id), "--answer", str(answer)],
+                application_args=[self.spec.name, str(batch_id), "--answer", str(answer)],
             )
             self._hook = hook
             failure = None

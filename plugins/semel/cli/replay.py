@@ -1,6 +1,5 @@
 """`semel replay`: compute the output of finalized batches again, without Airflow."""
 
-import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from semel.spec.pipeline import Spec
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
-_RANGE = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 
 
 def replay(
@@ -103,7 +101,7 @@ def _compute_again(
     if dry_run:
         _emit_plan(spec.name, found, as_json=as_json)
         return
-    _refuse(found)
+    verb.refuse(found)
     done: list[Replayed] = []
     if todo := [one.batch_id for one in found if not one.done]:
         with open_engine(spark, log) as engine:
@@ -122,13 +120,13 @@ def _window(interval: tuple[datetime, datetime] | None) -> tuple[datetime, datet
 def _numbers(batches: str | None) -> tuple[int, int] | None:
     if batches is None:
         return None
-    given = _RANGE.fullmatch(batches)
-    if not given:
-        raise typer.BadParameter(f"--batches {batches!r}: give one number, or two as in 17..23")
-    first, last = int(given[1]), int(given[2] or given[1])
-    if first > last:
-        raise typer.BadParameter(f"--batches {batches}: the first number is the larger one")
-    return first, last
+    from semel.batch import numbers
+    from semel.errors import TerminalError
+
+    try:
+        return numbers(batches)
+    except TerminalError as error:
+        raise typer.BadParameter(f"--batches {error}") from error
 
 
 def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:
@@ -140,20 +138,6 @@ def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:
     output.emit(payload, as_json=as_json, render=lambda: print(summary.replay_plan(found)))
     if any(one.why for one in found):
         raise typer.Exit(1)
-
-
-def _refuse(found: "list[Root]") -> None:
-    """TerminalError when one of the batches cannot be replayed: then none is."""
-    from semel.errors import TerminalError
-
-    refused = [one for one in found if one.why is not None]
-    if refused:
-        count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
-        lines = [f"batch {one.batch_id}: {one.why}" for one in refused]
-        raise TerminalError(
-            "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]),
-            next=refused[0].why.next or f"semel show {refused[0].batch_id}",
-        )
 
 
 def _plain(

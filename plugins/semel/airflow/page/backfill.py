@@ -26,7 +26,7 @@ from semel.airflow.page.guard import Token, agreed, sign, write_down
 router = APIRouter()
 
 may_run = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
-_MayRun = Depends(may_run)
+MayRun = Depends(may_run)
 """What Airflow asks of who makes a backfill."""
 
 KNOWN = set(inspect.signature(backfills.create_backfill).parameters) == {
@@ -38,7 +38,7 @@ _Start = Annotated[datetime, Query(alias="from")]
 _End = Annotated[datetime, Query(alias="to")]
 
 
-@router.get("/dags/{dag_id}/backfill", response_class=HTMLResponse, dependencies=[_MayRun])
+@router.get("/dags/{dag_id}/backfill", response_class=HTMLResponse, dependencies=[MayRun])
 def ask_backfill(
     request: Request, dag_id: str, user: GetUserDep, start: _Start, end: _End
 ) -> HTMLResponse:
@@ -67,7 +67,7 @@ def ask_backfill(
     )
 
 
-@router.post("/dags/{dag_id}/backfill", response_class=HTMLResponse, dependencies=[_MayRun])
+@router.post("/dags/{dag_id}/backfill", response_class=HTMLResponse, dependencies=[MayRun])
 def do_backfill(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
@@ -86,7 +86,7 @@ def do_backfill(
 
 
 @router.get(
-    "/dags/{dag_id}/backfill/{number}", response_class=HTMLResponse, dependencies=[_MayRun]
+    "/dags/{dag_id}/backfill/{number}", response_class=HTMLResponse, dependencies=[MayRun]
 )
 def backfilled(request: Request, dag_id: str, number: int) -> HTMLResponse:
     """That it was made, and what comes next."""
@@ -102,6 +102,8 @@ def _body(dag_id: str, wanted: dict[str, str]) -> BackfillPostBody:
         from_date=datetime.fromisoformat(wanted["from"]),
         to_date=datetime.fromisoformat(wanted["to"]) - timedelta(seconds=1),
         reprocess_behavior=ReprocessBehavior.COMPLETED,
+        # Without one a run that is cleared keeps its own, `replay: true` too.
+        dag_run_conf={},
     )
 
 

@@ -23,7 +23,6 @@ from semel.sinks.postgres.link import (
 )
 from semel.sinks.postgres.target import PostgresTarget
 
-
 _NOT_IDENTIFIED = pg.ObjectNotInPrerequisiteState
 """A table that is replicated with its deletes, and has nothing that tells its rows apart."""
 
