@@ -18,7 +18,7 @@ import pytest
 
 from fix_account import quiet
 from fix_engine import LocalEngine
-from semel import faults, limits, replay
+from semel import faults, limits, replay, requarantine
 from semel.abandon import abandon
 from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
 from semel.adopt import adopt
@@ -86,6 +86,11 @@ def replaying(ledger: Ledger, spec: pipeline.Spec) -> None:
     replay.run(ledger, spec, "again", 1, LocalEngine(), quiet)
 
 
+def admitting(ledger: Ledger, spec: pipeline.Spec) -> None:
+    """Judge the dead letters of the second batch again."""
+    requarantine.run(ledger, spec, "admit", 2, LocalEngine(), quiet)
+
+
 def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
     """Let the rows of r1 land that the table takes."""
     accept_refused(ledger, spec, find_batch(ledger, spec, "r1").batch_id)
@@ -112,6 +117,7 @@ SCRIPTS = {
     f.__name__: f
     for f in (
         contested, leased, r1, r2, abandoning, accepting, adopting, refusing, collecting, replaying,
+        admitting,
         comparing,
     )  # fmt: skip
 }

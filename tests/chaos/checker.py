@@ -35,6 +35,10 @@ class Found:
     files: set[Path] = field(default_factory=set)
     generations: dict[int, int] = field(default_factory=dict)
     """By batch: which output of it the marker lists."""
+    left: dict[int, list[Position]] = field(default_factory=dict)
+    """By batch: its dead letters, without those that an admission has judged again."""
+    admitted: dict[Position, int] = field(default_factory=dict)
+    """The place in the order of commits of what an admission took."""
 
 
 def assert_exact(spec: Spec, sources: list[Path]) -> Found:
@@ -79,7 +83,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 
 def _read(spec: Spec) -> Found:
     found = Found()
-    places = []
+    places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
     table = None if roots["sink"] else _Table(spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
@@ -87,13 +91,14 @@ def _read(spec: Spec) -> Found:
         places.append(marker["commit_seq"])
         found.generations[marker["batch_id"]] = marker.get("generation", 1)
         claims = _claims(roots["archive"], marker)
-        names = {claim["source_partition_id"]: claim["name"] for claim in claims}
+        names |= {claim["source_partition_id"]: claim["name"] for claim in claims}
         for claim in claims:
             span = claim["start"], claim["end"]
             found.claims.setdefault(claim["name"], []).append(span)
             place = marker["commit_seq"], claim["ordinal"]
             found.order.setdefault(claim["name"], []).append((*span, place))
         counts = Counter()
+        taken = len(found.survivors), len(found.decisions), len(found.letters)
         for file in marker["files"]:
             if file["kind"] == "claims":
                 found.files.add(roots[file["root"]] / file["path"])
@@ -106,11 +111,29 @@ def _read(spec: Spec) -> Found:
         assert counts.pop("ids", marker["counts"]["survivors"]) == marker["counts"]["survivors"]
         counts.pop("refused", 0)  # They are counted as output.
         _assert_sum(marker["counts"], counts)
+        _admit(found, marker, *taken)
     if table:
         assert not table.rows, f"rows of batches that no marker names: {table.rows}"
         assert not table.notes, f"batches noted that no marker names: {table.notes}"
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
     return found
+
+
+def _admit(
+    found: Found, marker: dict[str, Any], survivors: int, decisions: int, letters: int
+) -> None:
+    """What a marker's batch left as dead letters; an admission has taken all that were left
+    before it. The numbers say where what it took begins."""
+    took = [p for p, *_ in (*found.survivors[survivors:], *found.decisions[decisions:])]
+    left = found.letters[letters:]
+    root = marker["batch_id"]
+    if "admits" in marker:
+        root = marker["admits"]["batch_id"]
+        before = found.left[root]
+        assert Counter(before) == Counter([*took, *left]), f"not the dead letters of batch {root}"
+        found.letters = list((Counter(found.letters) - Counter(before)).elements())
+        found.admitted |= dict.fromkeys(took, marker["commit_seq"])
+    found.left[root] = left
 
 
 def _claims(kept: Path, marker: dict[str, Any]) -> list[dict[str, Any]]:
@@ -183,8 +206,8 @@ def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:
 
 def _place(found: Found, position: Position) -> tuple[int, int, int]:
     path, at = position
-    [place] = [place for start, end, place in found.order[path] if start <= at < end]
-    return (*place, at)
+    [(seq, claim)] = [place for start, end, place in found.order[path] if start <= at < end]
+    return found.admitted.get(position, seq), claim, at
 
 
 def _assert_nothing_else(spec: Spec, found: Found) -> None:

@@ -24,6 +24,7 @@ from fix_proxy import Proxy
 from fix_scene import SINKS, Scene, live_runs, payload_tables, sql, staged_folders, time_passes
 from fix_sink_postgres import Warehouse
 from semel import faults
+from semel.accept import accept_columns
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -45,7 +46,7 @@ IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
 TWIN_STANDS = "stage.after_sync"
 SCRIPT_OF = {
     "collect": "collecting", "abandon": "abandoning", "accept": "accepting", "adopt": "adopting",
-    "replay": "replaying",
+    "replay": "replaying", "requarantine": "admitting",
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
@@ -56,9 +57,9 @@ OF_TABLES = ("sink.before_commit", ACCEPTED)
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
-    "collect.after_removed",
+    "collect.after_removed", "requarantine.before_write", "requarantine.after_write",
 )  # fmt: skip
-"""What only a replay passes, or collect behind one. A table's rows are not replayed here."""
+"""What only replays and admissions pass, or collect behind one. A table is tried elsewhere."""
 
 NOT_IN_REPLAYS = (
     "stage.before_store", "stage.after_store", "stage.before_lose", "stage.after_lose",
@@ -205,6 +206,8 @@ class Scenes:
         elif script == "refusing":
             committed(self.ledger, scene.spec, "r1")
             self.table.run(f"ALTER TABLE events ADD CHECK (n <> {REFUSED})")
+        elif script == "admitting":
+            self._letters(scene)
         elif script == "collecting":
             self._garbage(scene)
         return scene
@@ -219,6 +222,17 @@ class Scenes:
         self.bench.write("in/e.jsonl", events(115, 120), mode="ab")
         gone.unlink()
         scene.run("e5")  # Both are refused; with the others all read, nothing is left.
+
+    def _letters(self, scene: Scene) -> None:
+        """Dead letters of the second batch, some of which are good by the declaration of now."""
+        bad = [{**event, "n": event["n"] + 0.5} for event in (*events(39, 41), *events(300, 301))]
+        self.bench.write("in/b.jsonl", [*events(30, 80), *bad, b"{not json"])
+        self.bench.write("in/c.jsonl", events(60, 110))  # Written later, so r1 takes the other.
+        scene.run("r1")
+        scene.spec = scene.declare(
+            source={"schema": {"id": "string", "n": "double", "at": "timestamp"}}
+        )
+        accept_columns(self.ledger, scene.spec)
 
     def _garbage(self, scene: Scene) -> None:
         """Runs to merge and to drop, the folder of an attempt that failed, replaced files."""
@@ -235,7 +249,7 @@ class Scenes:
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, PG1, PG2, PG7.
+# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7.
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
     scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion
@@ -252,7 +266,7 @@ def test_killed_and_killed_again(
         assert deaths.dies(kind), f"{script} does not pass {point}"
     twin = stands = None
     if companion == "twin":
-        other = "replaying" if script == "replaying" else "r1"
+        other = script if script in ("replaying", "admitting") else "r1"
         twin = children.start(other, f"{TWIN_STANDS}:pause")
         stands = twin.reached(TWIN_STANDS)
     deaths.dies(kind)
@@ -261,7 +275,7 @@ def test_killed_and_killed_again(
         _only_garbage_went(scene, point, pinned=bool(stands))
         scene.add("e.jsonl", events(60, 140))
         assert sink != "files" or not _replaced(scene), "replaced files are there"
-    elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying"):
+    elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying", "admitting"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
     replays = sink == "files" and script in ("replaying", "collecting")
