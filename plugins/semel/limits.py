@@ -263,8 +263,8 @@ AUDIT_ROWS_AT_ONCE = 1 << 20
 """Output rows that the audit hands to its engine at once, so that small files do not slow it."""
 
 COMPARE_MEMORY_BYTES = 2 << 30
-"""Memory in which a compare holds keys and hashes of rows: those of some five million. What does
-not fit goes to a temporary folder."""
+"""Memory in which a compare holds keys and hashes of rows: those of five million. What does not
+fit goes to a temporary folder."""
 
 DIFFERENCES_SHOWN = 20
 """Differences that `semel compare` shows unless told otherwise; all are counted."""

@@ -15,10 +15,11 @@ from fix_replay import allow, as_float, replayed, two_batches
 from semel import replay
 from semel.compare import Cause, Range
 from semel.compare.answer import ABOUT
-from semel.errors import SourceError, StateError, TerminalError
+from semel.errors import CorruptionError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 POSITIONS = {"position_columns": True}
@@ -313,6 +314,25 @@ def test_refusals(bench: Workbench, ledger: Ledger) -> None:
     with pytest.raises(SourceError) as caught:
         compared(ledger, spec, last=1)
     assert "abandon" not in str(caught.value) + caught.value.next
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("kind", ["decisions", "output", "markers"])
+def test_damaged_files(bench: Workbench, ledger: Ledger, kind: str, damage: str) -> None:
+    """Output, decisions or a marker that is damaged or gone is told as that: no difference."""
+    spec = bench.spec()
+    land(bench, ledger, spec, 2)
+    root = spec.sink_path() if kind == "output" else archive.of(spec) / kind
+    [path] = root.glob("*b00000002*")
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(data[:-20])
+    step = refused(ledger, spec, "cannot be read", kind=CorruptionError)
+    assert step in ("semel audit events", "")
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    assert compared(ledger, spec).equal and not databases(ledger) and not folders(spec)
 
 
 def test_nothing_is_left(bench: Workbench, ledger: Ledger) -> None:

@@ -82,7 +82,7 @@ def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
 def _kept(marker: Marker) -> list[ShardIds]:
     found = []
     for file in marker.of_kind(Kind.IDS):
-        of, h1, h2 = read_ids(_whole(marker, file))
+        of, h1, h2 = read_ids(whole_file(marker, file))
         if of.shards != marker.spec.dedup.shards:
             raise ValueError(f"{file.path} has {of.shards} shards")
         found.append(
@@ -94,7 +94,7 @@ def _kept(marker: Marker) -> list[ShardIds]:
     return found
 
 
-def _whole(marker: Marker, file: MarkedFile) -> Path:
+def whole_file(marker: Marker, file: MarkedFile) -> Path:
     """A listed file that is what its marker says. OSError, ValueError."""
     path = marker.path_of(file)
     if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
@@ -144,7 +144,7 @@ def _in_output(marker: Marker) -> Iterator[Part]:
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
-        _whole(marker, file)
+        whole_file(marker, file)
         table = dataset_of(marker.sink, spec, [file], columns_in_files(marker))
         table = table.to_table(columns=names)
         # JSON Lines holds dates as text.
@@ -184,7 +184,7 @@ def in_source(
 def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
     """The offsets of a batch's duplicates or rejected records, by source partition."""
     tables = [
-        pq.read_table(_whole(marker, file), columns=list(_POSITION.names), partitioning=None)
+        pq.read_table(whole_file(marker, file), columns=list(_POSITION.names), partitioning=None)
         for kind in kinds
         for file in marker.of_kind(kind)
     ]

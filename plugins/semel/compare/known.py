@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from semel.adoption.ids import ShardIds, in_source
+from semel.adoption.ids import ShardIds, in_source, whole_file
 from semel.adoption.runs import OldRuns, write
 from semel.batch import Pipeline
 from semel.catalog.ids import hash_ids
 from semel.catalog.runs import ensure_segment
 from semel.compare.engine import Engine
 from semel.compare.which import Chosen
+from semel.errors import CorruptionError
 from semel.ledger import Ledger, pipelines
 from semel.manifest import Kind
 from semel.reader import Marker
@@ -32,8 +33,20 @@ _IN_CATALOG = "duplicate_in_catalog"
 def find_known(engine: Engine, chosen: Chosen) -> list[ShardIds]:
     """The ids that were known from outside of the range, by shard.
 
-    SourceError, ValueError: what the batches read, or their decisions, are not what they were.
+    SourceError: what the batches read is not what it was. CorruptionError: what is kept of it.
     """
+    try:
+        return _find(engine, chosen)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        name = chosen.spec.name
+        raise CorruptionError(
+            f"what is kept of the records that {name} dropped cannot be read: {error}; restore it "
+            "from a backup, or compare a range without that batch",
+            next=f"semel audit {name}",
+        ) from error
+
+
+def _find(engine: Engine, chosen: Chosen) -> list[ShardIds]:
     dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     if not dropping:
         return []
@@ -79,13 +92,13 @@ def _repeated(
             yield part, part[3]
         return
     for file in marker.of_kind(Kind.DECISIONS):
-        path = marker.path_of(file)
-        for some in pq.ParquetFile(path).iter_batches(columns=["reason", "record_id"]):
-            table = pa.Table.from_batches([some])
-            wanted = pc.equal(table.column("reason"), _IN_CATALOG)
-            ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
-            hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
-            yield (hashed.h1, hashed.h2, hashed.shard), None
+        with pq.ParquetFile(whole_file(marker, file)) as there:
+            for some in there.iter_batches(columns=["reason", "record_id"]):
+                table = pa.Table.from_batches([some])
+                wanted = pc.equal(table.column("reason"), _IN_CATALOG)
+                ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
+                hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
+                yield (hashed.h1, hashed.h2, hashed.shard), None
 
 
 def _table(marker: Marker, part: tuple, names: tuple[str, ...]) -> pa.Table:
