@@ -29,9 +29,10 @@ def rows(spec: Spec) -> list[dict[str, Any]]:
     return sorted(dataset(spec.sink_path()).to_table().to_pylist(), key=lambda r: r["id"])
 
 
-def as_float(bench: Workbench) -> Spec:
+def as_float(bench: Workbench, **changes: Any) -> Spec:
     """Another type of a column that is no id: what a replay gives differs from what was there."""
-    return bench.spec(source={"schema": {"id": "string", "n": "double", "at": "timestamp"}})
+    schema = {"id": "string", "n": "double", "at": "timestamp"}
+    return bench.spec(source={"schema": schema}, **changes)
 
 
 def allow(ledger: Ledger, spec: Spec) -> None:

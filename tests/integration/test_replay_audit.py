@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,7 +12,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import allow, as_float, aside, replayed, run, sql, two_batches
-from semel import faults, replay
+from semel import faults, replay, requarantine
 from semel.audit import Verdict, audit
 from semel.collect import collect
 from semel.commit import commit
@@ -42,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "counts": {"record_id": None},
     "bucket": {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "3650d"}},
     "csv": {"sink": {"format": "csv"}},
-    "folders": {"sink": {"partition_by": ["n"]}},
+    "folders": {"sink": {"partition_by": ["id"]}},
 }
 
 
@@ -84,6 +85,66 @@ def test_a_corrected_transform(
     old = json.loads(aside(spec, 1, 1).read_bytes())["code"]["files"]
     (archive.code(archive.of(spec)) / f"{old['some.sql']}.sql").unlink()
     assert broken(audit(spec)) == {"code"}
+
+
+BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
+REPEATED = b'{"id": "e000003", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
+
+
+def admitted(bench: Workbench, ledger: Ledger, **changes: Any) -> Spec:
+    """Batch 1 with five dead letters; batches 2 and 3 are admissions of it, and 4 replays 2.
+
+    By id, one of the letters survives, two are repeats.
+    """
+    spec = bench.spec(**changes)
+    bench.write("in/a.jsonl", [*events(0, 20), BAD, b"{bad", *events(15, 30), BAD, REPEATED])
+    bench.write("in/b.jsonl", [*events(30, 40), b"[]"])
+    run(ledger, spec, "r1")
+    spec = as_float(bench, **changes)
+    allow(ledger, spec)
+    for _ in range(2):
+        requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet)
+    replayed(ledger, spec, 2, "again")
+    return spec
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dead_letters_that_were_admitted(bench: Workbench, ledger: Ledger, kind: str) -> None:
+    """RP9: an admission's records are the dead letters that were left; they may be replayed."""
+    spec = admitted(bench, ledger, **KINDS[kind])
+    assert [(m.counts.records_read, m.counts.quarantined) for m in markers(spec.sink_path())] == [
+        (50, 5), (5, 2), (2, 2),
+    ]  # fmt: skip
+    proven(spec, 1)
+
+
+def test_lies_about_admissions(bench: Workbench, ledger: Ledger) -> None:
+    """RP9: a dead letter that is admitted twice, or by a batch that none left it to, is told."""
+    spec = admitted(bench, ledger, **KINDS["position"])
+    path = archive.marker(archive.of(spec), 3)
+    content = json.loads(path.read_bytes())
+    for admits, said in (
+        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters"),
+        ({"batch_id": 1, "admission": 3}, "no marker is of admission 2 of batch 1"),
+        ({"batch_id": 7, "admission": 1}, "batch 7, whose dead letters it judged, has no marker"),
+    ):
+        path.write_text(json.dumps(content | {"admits": admits}))
+        verdict = audit(spec)
+        assert "source" in broken(verdict)
+        found = next(check for check in verdict.checks if check.name == "source").offenders
+        assert said in found[0].what and found[0].batch == 3
+    path.write_text(json.dumps(content))
+    own = archive.marker(archive.of(spec), 2)
+    content = json.loads(own.read_bytes())
+    data = next(file for file in content["files"] if file["kind"] == "data")
+    table = pq.read_table(spec.sink_path() / data["path"], partitioning=None)
+    twice = table.set_column(
+        table.schema.get_field_index("_semel_offset"), "_semel_offset",
+        pa.array([0] * table.num_rows, pa.int64()),
+    )  # fmt: skip
+    (spec.sink_path() / data["path"]).unlink()
+    pq.write_table(twice, spec.sink_path() / data["path"])
+    assert {"files", "output"} <= broken(audit(spec))
 
 
 def old_files(spec: Spec) -> list[Path]:

@@ -17,7 +17,6 @@ their values: a transform that changes id columns, or makes several rows of one,
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
 import duckdb
@@ -26,17 +25,16 @@ import pyarrow.parquet as pq
 
 from semel import limits
 from semel.audit import fast, files, generations
-from semel.audit.engine import Engine, Letters, SourceReader, letters_table, zoneless
+from semel.audit.engine import Engine, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
-from semel.audit.source import Finder, csv_of, header_of, lines
+from semel.audit.reading import Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
-from semel.errors import CorruptionError, SourceError, TerminalError
+from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
-from semel.sources.files.claimed import ClaimedFile
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -150,57 +148,17 @@ class _Audit:
                     continue
 
     def _read_source(self) -> None:
-        roots = {Path(c.name).parent for m in self._markers for c in m.claims}
-        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
-            roots.add(self._spec.source_root())
-        finder = Finder(roots)
-        reader = SourceReader(self._engine, self._letters)
-        again = SourceReader(self._engine, self._letters, "reread")
-        for marker in self._markers:
-            first = self._replaced.first(marker)
-            if first is None:  # Blamed before: nobody knows by what its records were judged.
-                self._lost.add(marker.batch_id)
-                continue
-            for claim in sorted(marker.claims, key=attrgetter("ordinal")):
-                self._findings.examine("source")
-                try:
-                    claim = ClaimedFile.of(claim)
-                    path = finder.find(claim)
-                    if path is None:
-                        raise SourceError("neither it nor a renamed file has the claimed bytes")
-                    dialect = self._read_claim(reader, first, claim, path)
-                    if first is not marker and self._dialect(marker, path) != dialect:
-                        self._reread.add(marker.batch_id)
-                        self._read_claim(again, marker, claim, path)
-                except (SourceError, CorruptionError, OSError) as error:
-                    self._lost.add(marker.batch_id)
-                    offender = Offender(
-                        what=f"batch {marker.batch_id} cannot be proven: {error}",
-                        batch=marker.batch_id,
-                        file=claim.name,
-                        offset=claim.start,
-                    )
-                    self._findings.blame("source", offender)
-        reader.flush()
-        again.flush()
-        self._engine.insert("letter", letters_table(self._letters, reader.wrong_bytes))
-
-    def _read_claim(
-        self, reader: SourceReader, marker: Marker, claim: ClaimedFile, path: str
-    ) -> fast.Dialect:
-        """Read a claim's records by a marker's declaration. Returns what that makes of them."""
-        dialect = self._dialect(marker, path)
-        for piece in lines(marker.batch_id, claim, path, dialect.csv):
-            reader.read(piece, dialect)
-        return dialect
-
-    def _dialect(self, marker: Marker, path: str) -> fast.Dialect:
-        csv = csv_of(marker.spec)
-        header = header_of(path, csv) if csv else ()
-        if csv and sorted(header) != sorted(marker.spec.source.columns):
-            there = list(header) if self._samples else f"{len(header)} columns"
-            raise SourceError(f"its CSV header names {there}")
-        return fast.dialect(marker.spec, header, marker.bucket_seconds, marker.parser_rules)
+        reading = Reading(
+            self._spec,
+            self._engine,
+            self._markers,
+            self._replaced,
+            self._letters,
+            self._findings,
+        )
+        reading.run()
+        self._lost, self._reread = reading.lost, reading.reread
+        self._engine.insert("letter", letters_table(self._letters, reading.wrong_bytes))
 
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
@@ -320,7 +278,9 @@ class _Audit:
     def _blame(self, name: str, rows: list[dict]) -> None:
         """Blame the rows of a check's statement; each says how many there are of its kind."""
         paths = {
-            (m.batch_id, c.source_partition_id): c.name for m in self._markers for c in m.claims
+            (m.batch_id, c.source_partition_id): c.name
+            for m in self._markers
+            for c in claims_of(m, self._markers)
         }
         untold: dict[str, int] = {}
         for row in rows:
