@@ -22,11 +22,14 @@ TESTS = (
     "tests/integration/test_contract_sinks.py",
     "tests/integration/test_migrate.py",
     "tests/integration/test_postgres.py",
+    "tests/integration/test_replay_postgres.py",
     "tests/integration/test_sink_postgres.py",
     "tests/integration/test_sink_postgres_check.py",
+    "tests/integration/test_sink_postgres_replay.py",
     "tests/integration/test_sink_postgres_values.py",
     "tests/integration/test_upgrade.py",
     "tests/chaos/test_sink_postgres_faults.py",
+    "tests/chaos/test_sink_postgres_replay_faults.py",
 )
 """What talks to PostgreSQL in ways of its own. All other tests pass there too, and take longer."""
 
