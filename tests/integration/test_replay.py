@@ -215,6 +215,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     opened = contextmanager(lambda *_: iter([engine]))
     monkeypatch.setattr("semel.spark.session.open_engine", opened)
     monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "none, for there is an engine")
     assert main(["replay", spec.name, "--batches", "1..2", "--dry-run"]) == 0
     assert "batch 1: 60 records, generation 1 now" in capsys.readouterr().out
     assert not engine.jobs

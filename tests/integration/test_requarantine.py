@@ -84,6 +84,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     opened = contextmanager(lambda *_: iter([LocalEngine()]))
     monkeypatch.setattr("semel.spark.session.open_engine", opened)
     monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "none, for there is an engine")
     asked = ["replay", spec.name, "--batches", "1..9", "--requarantine"]
     assert main([*asked, "--dry-run"]) == 0
     assert capsys.readouterr().out == "batch 1: 4 dead letters left\n"

@@ -68,7 +68,6 @@ def replay(
     if (batches is None) == (interval is None):
         raise typer.BadParameter("give either --batches A..B or --interval START END")
     from semel import replay as verb
-    from semel import settings
     from semel.cli.connect import open_ledger
     from semel.cli.requarantine import judge_again
     from semel.spec import pipeline as pipelines
@@ -78,8 +77,7 @@ def replay(
     act = judge_again if requarantine else _compute_again
     with open_ledger() as ledger:
         roots = verb.roots(ledger, spec, batches=_numbers(batches), interval=_window(interval))
-        where = spark or settings.spark_remote()
-        act(ledger, spec, request, roots, where, dry_run=dry_run, as_json=as_json)
+        act(ledger, spec, request, roots, spark, dry_run=dry_run, as_json=as_json)
 
 
 def _compute_again(
@@ -87,13 +85,13 @@ def _compute_again(
     spec: "Spec",
     request: str,
     roots: list[int],
-    spark: str,
+    spark: str | None,
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     from semel import replay as verb
-    from semel import summary
+    from semel import settings, summary
     from semel.spark.session import open_engine
 
     log = partial(output.progress.print, markup=False)
@@ -104,7 +102,7 @@ def _compute_again(
     verb.refuse(found)
     done: list[Replayed] = []
     if todo := [one.batch_id for one in found if not one.done]:
-        with open_engine(spark, log) as engine:
+        with open_engine(spark or settings.spark_remote(), log) as engine:
             done += verb.run_all(ledger, spec, request, todo, engine, log)
     plain = _plain(spec.name, request, found, done)
     output.emit(plain, as_json=as_json, render=lambda: print(summary.replay(found, done)))

@@ -15,13 +15,13 @@ def judge_again(
     spec: "Spec",
     request: str,
     roots: list[int],
-    spark: str,
+    spark: str | None,
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Admit what is good now of the dead letters of some batches, one batch after the other."""
-    from semel import requarantine, summary
+    from semel import requarantine, settings, summary
     from semel.spark.session import open_engine
 
     log = partial(output.progress.print, markup=False)
@@ -32,7 +32,7 @@ def judge_again(
         return
     done = []
     if left:
-        with open_engine(spark, log) as engine:
+        with open_engine(spark or settings.spark_remote(), log) as engine:
             for at, (root, letters) in enumerate(left.items(), 1):
                 log(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
                 done.append(requarantine.run(ledger, spec, request, root, engine, log))
