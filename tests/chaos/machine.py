@@ -22,7 +22,7 @@ from machine_clock import Clock, Killed, Mortal
 from machine_files import Files
 from machine_output import Output
 from semel import commit as commit_module
-from semel import faults, limits
+from semel import faults, limits, replay
 from semel.abandon import abandon
 from semel.accept import accept_loss
 from semel.catalog import merge
@@ -47,6 +47,10 @@ _NEW = 9  # The pick of no request that is there.
 _BATCHES = """
 SELECT b.batch_id, b.status FROM semel.batch AS b JOIN semel.pipeline AS p USING (pipeline_id)
 WHERE p.name = :name ORDER BY b.batch_id
+"""
+_ROOTS = """
+SELECT b.batch_id FROM semel.batch AS b JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE p.name = :name AND b.replays IS NULL AND b.status = 'finalized' ORDER BY b.batch_id
 """
 _REFUSALS = """
 SELECT r.name, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
@@ -139,6 +143,7 @@ class World:
                 self.arena.note("runs expired", done.runs_retired)
                 self.arena.note("segments dropped", done.segments_dropped)
                 self.arena.note("finalized by collect", done.batches_finalized)
+                self.arena.note("replaced outputs removed", done.replaced_removed)
         elif verb == "plan":
             request, interval = self.request(name, pick, hours)
             self._planned(name, plan(self.ledger, spec, request, interval))
@@ -148,6 +153,11 @@ class World:
             self._planned(name, ran.plan)
             if ran.committed is not None:
                 self.arena.note("attempts lost to a rival", ran.committed.losses)
+        elif verb == "replay":
+            found = [r["batch_id"] for r in self.sql(_ROOTS, name=name)][-3:]
+            if found:
+                root, request = found[pick % len(found)], f"again{pick % 2}"
+                replay.run(self.ledger, spec, request, root, LocalEngine(), quiet)
         else:
             self.on(name, verb, self.batch(name, pick))
 
@@ -228,7 +238,7 @@ class World:
                 if verb in ("rival", "orphan"):
                     self.act(name, "run", _NEW)
                 else:
-                    self.act(name, verb, pick if verb in ("run", "plan") else 0)
+                    self.act(name, verb, pick if verb in ("run", "plan", "replay") else 0)
             except CorruptionError:
                 raise
             except SemelError as error:

@@ -2,7 +2,7 @@
 
 The model: of the ids that a pipeline read, by the order of its commits, the first copy of each is
 in the output, and another only a horizon later. In scope `bucket` it never comes again: what is so
-late that its bucket was collected is a dead letter.
+late that its bucket was collected is a dead letter. A replay puts the same rows into other files.
 """
 
 import json
@@ -22,6 +22,7 @@ from semel.storage import checksum
 
 Position = tuple[int, int]
 Key = tuple[int | None, str]
+_GONE = 0, 0, 0
 _BAD = {"malformed", "id_missing", "type_mismatch", "encoding"}
 
 
@@ -44,6 +45,9 @@ class Output:
         self.horizon = spec.dedup.horizon
         self.states = states
         self.visible: dict[Path, tuple[tuple[int, int, int], str | None]] = {}
+        self.replaced: dict[Path, tuple[int, int, int]] = {}
+        """Output files that no marker lists any more: they are as they were, or gone."""
+        self.markers: dict[Path, tuple[str, Listed]] = {}
         self.survivors: dict[Key, list[tuple[int, datetime]]] = defaultdict(list)
         self.spans: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
         self.counts: Counter[str] = Counter()
@@ -51,9 +55,13 @@ class Output:
         self._settled = 0
 
     def look(self) -> None:
-        """What was visible is as it was, and what became visible is right."""
+        """What was visible is as it was, or replaced; and what became visible is right."""
+        for path in [p for p in self.markers if _status(p) != self.visible[p][0]]:
+            self._replace(path)
         for path, (known, _) in self.visible.items():
             assert _status(path) == known, f"{path} was visible, and is changed or gone"
+        for path, known in self.replaced.items():
+            assert _status(path) in (known, _GONE), f"{path} was replaced, and is changed"
         folder = self.roots["archive"] / "markers"
         names = os.listdir(folder) if folder.is_dir() else []
         for name in sorted(names):
@@ -75,12 +83,53 @@ class Output:
         own = self.roots["archive"]
         for path in (path for root in self.roots.values() for path in root.rglob("*")):
             hidden = path.is_relative_to(own / "staging") or path.name.startswith(".")
-            assert path.is_dir() or hidden or path in self.visible, f"{path} is in no marker"
+            known = path in self.visible or path in self.replaced
+            assert path.is_dir() or hidden or known, f"{path} is in no marker"
+
+    def _replace(self, path: Path) -> None:
+        """A replay's marker is in the place of another one, which was kept."""
+        text, listed = self.markers[path]
+        old, marker = json.loads(text), json.loads(path.read_text())
+        first, newest = old.get("generation", 1), marker["generation"]
+        assert first < newest, f"{path} was visible, and is changed"
+        assert self._kept(path, first, newest)[0] == text, f"{path} was kept as another one"
+        for key in ("batch_id", "batch_time", "commit_seq", "counts", "input_digest", "interval"):
+            assert marker[key] == old[key], f"{path}: its {key} is another one"
+        for file in old["files"]:
+            assert file["kind"] == "data" or file in marker["files"], f"{path} lacks {file}"
+        self.visible[path] = _status(path), None
+        rows = Listed()
+        for file in marker["files"]:
+            if file["kind"] == "data":
+                _list(rows, "data", self._rows(file))
+        assert rows.survivors == listed.survivors, f"{path}: its rows are others than they were"
+        self.markers[path] = path.read_text(), listed
+
+    def _kept(self, path: Path, first: int, newest: int) -> list[str]:
+        """The markers that were replaced, from one generation on up to the newest. What they list
+        may go.
+        """
+        found = []
+        for generation in range(first, newest):
+            kept = self.roots["archive"] / "replaced" / f"{path.stem}-g{generation:04d}.json"
+            found.append(kept.read_text())
+            marker = json.loads(found[-1])
+            assert marker.get("generation", 1) == generation, kept
+            self.visible[kept] = _status(kept), checksum(kept)
+            for file in marker["files"]:
+                if file["kind"] == "data":
+                    data = self.roots["sink"] / file["path"]
+                    self.replaced[data] = self.visible.pop(data, (_status(data),))[0]
+            self.counts["replays"] += 1
+        return found
 
     def _take(self, path: Path) -> None:
-        marker = json.loads(path.read_text())
+        text = path.read_text()
+        marker = json.loads(text)
         self.visible[path] = _status(path), None
         listed, counts = Listed(), Counter()
+        self.markers[path] = text, listed
+        self._kept(path, 1, marker.get("generation", 1))
         claims = marker.get("claims", [])
         for file in marker["files"]:
             rows = self._rows(file)
@@ -196,7 +245,7 @@ def _status(path: Path) -> tuple[int, int, int]:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        return 0, 0, 0
+        return _GONE
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

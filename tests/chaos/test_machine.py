@@ -52,6 +52,7 @@ POINTS = {
         "stage": ("stage.", "storage."),
         "commit": ("commit.", "stage."),
         "finalize": ("finalize.", "storage."),
+        "replay": ("replay.", "stage.", "commit.", "finalize.", "storage."),
     }.items()
 }
 IN_TRANSACTION = {
@@ -59,7 +60,7 @@ IN_TRANSACTION = {
     "stage.before_seal", "commit.before_win", "finalize.before_finalized",
     "collect.before_floor", "collect.before_retire", "collect.before_merged",
     "collect.before_delete", "collect.before_dropped", "abandon.before_release",
-    "cache.before_rename", "cache.after_rename",
+    "cache.before_rename", "cache.after_rename", "replay.before_write",
 }  # fmt: skip
 """Points at which locks are held: who stands still there keeps all others from going on."""
 
@@ -84,6 +85,7 @@ VERBS = ("plan", "stage", "commit", "finalize")
 ACTS = st.sampled_from((
     ("rival",), ("rival", "collect"), ("orphan",), ("orphan", "collect"), ("abandon",),
     ("abandon", "collect"), ("collect",), ("run",), ("plan",), ("commit",), ("rival", "rival"),
+    ("replay",), ("replay", "collect"), ("orphan", "replay"), ("orphan", "orphan", "replay"),
 ))  # fmt: skip
 """What others do while somebody stands still."""
 BEFORE = {
@@ -92,6 +94,7 @@ BEFORE = {
     "stage": ("plan",),
     "commit": ("plan", "stage"),
     "finalize": ("plan", "stage", "commit"),
+    "replay": ("run",),
 }
 """What gives a verb something to do."""
 
@@ -148,6 +151,11 @@ class Machine(RuleBasedStateMachine):
         """A run of a request: a new one, or one that stopped somewhere (cleared, retried)."""
         self.world.calm(lambda: self.world.act(name, "run", pick))
 
+    @rule(name=PIPELINES, pick=PICK)
+    def replay(self, name: str, pick: int) -> None:
+        """The output of a batch is computed again, by one of two requests."""
+        self.world.calm(lambda: self.world.act(name, "replay", pick), any_state=True)
+
     @rule(pick=PICK, hours=st.integers(1, 3))
     def backfill(self, pick: int, hours: int) -> None:
         self.world.calm(lambda: self.world.act("hours", "run", pick, hours))
@@ -188,7 +196,7 @@ class Machine(RuleBasedStateMachine):
     def advance(self, minutes: int) -> None:
         self.world.clock.advance(timedelta(minutes=minutes))
 
-    @rule(name=PIPELINES, at=places("run", "run", "collect", "abandon"), pick=PICK)
+    @rule(name=PIPELINES, at=places("run", "run", "replay", "collect", "abandon"), pick=PICK)
     def crash(self, name: str, at: Place, pick: int) -> None:
         """An error that nobody foresaw, at a point: the process cleans up behind it."""
 
@@ -197,7 +205,7 @@ class Machine(RuleBasedStateMachine):
 
         self._broken(name, at, pick, fail)
 
-    @rule(name=PIPELINES, at=places("run", "run", "collect", "abandon"), pick=PICK)
+    @rule(name=PIPELINES, at=places("run", "run", "replay", "collect", "abandon"), pick=PICK)
     def kill(self, name: str, at: Place, pick: int) -> None:
         """The end of the process at a point."""
         self._broken(name, at, pick, self.world.die)
@@ -209,7 +217,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         name=PIPELINES,
-        at=places("run", "plan", "commit", "finalize", "collect", held=True),
+        at=places("run", "plan", "commit", "finalize", "collect", "replay", held=True),
         pick=PICK,
         acts=ACTS,
     )
@@ -224,7 +232,7 @@ class Machine(RuleBasedStateMachine):
         for step in BEFORE.get(verb, ()):
             world.calm(lambda step=step: world.act(name, step, pick), any_state=True)
         # The batch that was just made, or the same request.
-        target = pick if verb in ("run", "plan") else 0
+        target = pick if verb in ("run", "plan", "replay") else 0
         world.disturbed(point, nth, lambda: world.act(name, verb, target), action)
 
     @invariant()
