@@ -37,6 +37,7 @@ _KEYS = (
     "page_transaction_ms_max",
     "postgres_sink_ratio",
     "ratio_replay",
+    "ratio_compare",
 )
 _ALL = (
     *ORDER,
@@ -56,6 +57,7 @@ _TINY = (
     "memory --records 1000 20000",
     "postgres_sink --records 4000 --runs 1",
     "replay --records 4000 --files 5 --runs 1",
+    "compare --records 4000 --batches 2 --runs 1",
     "pages --records 20000 --batch 5000 --batches 200 --runs 1",
     "history --records 100 --batches 1000 --there 200 --small 50 --markers 20 --runs 1",
 )

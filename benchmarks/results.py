@@ -11,7 +11,7 @@ from typing import Any
 import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
-ORDER += ("postgres_sink", "pages", "replay")
+ORDER += ("postgres_sink", "pages", "replay", "compare")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
