@@ -10,6 +10,7 @@ from guards_of_replay import OF_REPLAY
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
 CONTRACT = f"{INTEGRATION}/test_contract_sinks.py"
+OF_REPLAYS = f"{INTEGRATION}/test_sink_postgres_replay.py"
 OF_TABLES = f"{CHAOS}/test_sink_postgres_faults.py"
 
 
@@ -320,6 +321,41 @@ _ALL = (
         tests=(
             f"{INTEGRATION}/test_postgres.py"
             "::test_a_key_that_is_twice_in_a_batch_fails_at_stage",
+        ),
+    ),
+    Guard(
+        name="old rows go when the new ones come",
+        rules="PG9",
+        remove=without.old_rows_go_first,
+        tests=(f"{OF_REPLAYS}::test_a_reader_sees_the_old_rows_or_the_new",),
+    ),
+    Guard(
+        name="no old row stays beside new ones",
+        rules="PG9",
+        remove=without.old_rows_may_stay,
+        tests=(f"{OF_REPLAYS}::test_a_trigger_that_keeps_rows",),
+    ),
+    Guard(
+        name="another pipeline's rows are not deleted",
+        rules="PG9",
+        remove=without.rows_of_any_pipeline_go,
+        tests=(f"{OF_REPLAYS}::test_batches_of_one_number_and_place",),
+    ),
+    Guard(
+        name="a table is asked for its old rows before any work",
+        rules="PG10 RP8",
+        remove=without.tables_are_not_asked_for_their_old_rows,
+        tests=(
+            f"{INTEGRATION}/test_replay_postgres.py"
+            "::test_what_cannot_be_replaced_is_refused_before_any_work",
+        ),
+    ),
+    Guard(
+        name="rows that a marker lists are the newest",
+        rules="PG11",
+        remove=without.a_marker_is_the_newest,
+        tests=(
+            f"{INTEGRATION}/test_replay_postgres.py::test_who_reads_by_a_marker_is_told",
         ),
     ),
 )

@@ -288,7 +288,7 @@ def any_digest_is_right() -> None:
 
 def note_lands_alone() -> None:
     """The batch's row in semel_batch is committed before its rows."""
-    alone = {"return examine(": "connection.commit()\n    return examine("}
+    alone = {"facts = examine(": "connection.commit()\n    facts = examine("}
     source("sinks.postgres", "PostgresSink._begin", alone)
 
 
@@ -331,6 +331,28 @@ def no_row_is_looked_at() -> None:
 
 def keys_may_repeat() -> None:
     patch("sinks.postgres", "twice", lambda _: lambda *_: None)
+
+
+def old_rows_go_first() -> None:
+    """They are deleted in a transaction of its own."""
+    delete = "replaced.delete(connection, self._target, won)"
+    source("sinks.postgres", "PostgresSink._begin", {delete: f"{delete}; connection.commit()"})
+
+
+def old_rows_may_stay() -> None:
+    source("sinks.postgres.replaced", "delete", {"if left:": "if False:"})
+
+
+def rows_of_any_pipeline_go() -> None:
+    statement("postgres", "delete", "AND NOT EXISTS", "OR EXISTS")
+
+
+def tables_are_not_asked_for_their_old_rows() -> None:
+    patch("sinks.postgres.replaced", "check", lambda _: lambda *_: ())
+
+
+def a_marker_is_the_newest() -> None:
+    patch("sinks.postgres", "PostgresSink._newest", lambda _: lambda *_: 0)
 
 
 def refused_rows_are_kept_later() -> None:

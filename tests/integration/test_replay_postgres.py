@@ -208,7 +208,7 @@ def test_a_survivor_that_the_table_does_not_take_now(
     assert replayed(ledger, spec, 1, "again").batch.generation == 2
 
 
-# Attacks PG9.
+# Attacks PG11.
 def test_who_reads_by_a_marker_is_told(
     bench: Workbench, ledger: Ledger, table: Warehouse  # noqa: ARG001
 ) -> None:

@@ -155,6 +155,7 @@ class PostgresSink:
         with self._transaction() as connection:
             return self._refused(connection, won)
 
+    # Keeps PG11.
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         """The rows of the output that a marker lists.
 
