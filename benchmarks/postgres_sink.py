@@ -6,8 +6,9 @@
 Both sides write the same rows and columns, in one transaction, to a server with its default
 settings. The plain side is psycopg's `copy` of a file that was made before its clock starts: of
 CSV, and of COPY's binary format. The faster of the two counts. publish begins with the staged
-Parquet files. Beside it: upsert of a tenth of the rows, into an empty table and over the same keys;
-what tasks pay to find refused values; and reading a batch back.
+Parquet files. Beside it: a replay of the batch, which replaces its rows; upsert of a tenth of the
+rows, into an empty table and over the same keys; what tasks pay to find refused values; and reading a
+batch back.
 """
 
 import resource
@@ -66,6 +67,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
         "COPY of a CSV file": plain["csv"],
         "COPY of a binary file": plain["binary"],
         "publish": _publish(place, append, won, "published"),
+        "publish of a replay": _replay(place, append, won, "published"),
         "publish, upsert, new keys": _publish(place, upsert, part, "upserted"),
         "publish, upsert, the same keys": _publish(place, upsert, part, None),
         "rows of a batch": _rows(append, won),
@@ -176,10 +178,32 @@ def _publish(place: Place, sink: PostgresSink, won: Won, table: str | None) -> h
     return side
 
 
+def _replay(place: Place, sink: PostgresSink, won: Won, table: str) -> harness.Side:
+    """publish of a replay, which replaces all rows of the table."""
+
+    def side(run: int, clock: Clock) -> None:
+        number = _number_of_replay(run)
+        old = replace(won, batch_id=number - 1, commit_seq=number)
+        new = replace(old, batch_id=number, replaces=(number - 1,))
+        with psycopg.connect(place.dsn) as connection:
+            _fresh(connection, table)
+            sink.publish(old, old.files)
+            _settled(connection)
+            with clock:
+                sink.publish(new, new.files)
+            _right(connection, table, won)
+
+    return side
+
+
+def _number_of_replay(run: int) -> int:
+    return 10_001 + 2 * run
+
+
 def _rows(sink: PostgresSink, won: Won) -> harness.Side:
     def side(run: int, clock: Clock) -> None:
         with clock:
-            count = sum(part.num_rows for part in sink.rows_of(run + 1, won.schema))
+            count = sum(part.num_rows for part in sink.rows_of(_number_of_replay(run), won.schema))
         harness.check("rows of a batch", count, sum(f.records for f in won.files))
 
     return side
@@ -241,6 +265,11 @@ def _peak() -> Any:
 def _fresh(connection: psycopg.Connection, table: str) -> None:
     """An empty table, and nothing that the server has still to write of the one before."""
     connection.execute(f"TRUNCATE public.{table}")
+    _settled(connection)
+
+
+def _settled(connection: psycopg.Connection) -> None:
+    """The server has nothing still to write."""
     connection.commit()
     connection.autocommit = True
     connection.execute("CHECKPOINT")

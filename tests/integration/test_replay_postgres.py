@@ -13,6 +13,7 @@ from semel import faults, replay
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.cli import main
+from semel.collect import collect
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError
 from semel.finalize import finalize
@@ -269,3 +270,20 @@ def test_adopt_names_rows_of_a_replay_without_a_marker(
     adopt(ledger, spec, log=quiet)
     replayed(ledger, spec, 1, "anew")
     assert [row[1:4] for row in made_by(table)] == [(2, 10, 10), (1, 60, 60)]
+
+
+# Attacks PG9, PG11.
+def test_the_audit_proves_replayed_rows(
+    bench: Workbench, ledger: Ledger, table: Warehouse
+) -> None:
+    """Of each generation, also behind collect; a row that is missing of the newest is found."""
+    old = two_batches(bench, ledger, sink=SINK)
+    replayed(ledger, old, 1, "a")
+    assert audit(old).ok
+    spec = without_time(bench, ledger)
+    replayed(ledger, spec, 1, "b")
+    assert audit(spec).ok
+    assert collect(ledger, spec, quiet).damaged == ()
+    assert audit(spec).ok and made_by(table)[1] == (4, 1, 60, 60, 0)
+    table.run("DELETE FROM events WHERE id = 'e000003'")
+    assert not audit(spec).ok
