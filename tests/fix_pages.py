@@ -34,7 +34,12 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.log import Log
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.variable import Variable
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from fastapi import FastAPI
@@ -53,6 +58,12 @@ with create_session() as session:
     session.flush()
     for name in json.loads(sys.argv[1]):
         session.add(DagModel(dag_id=name, bundle_name="b", fileloc="/f", is_stale=False))
+    session.flush()
+    with DAG("events", schedule=CronDataIntervalTimetable("@daily", timezone="UTC")) as dag:
+        EmptyOperator(task_id="plan")
+    dag.fileloc = os.__file__  # It has to be a file.
+    SerializedDagModel.write_dag(
+        LazyDeserializedDAG.from_dag(dag), bundle_name="b", session=session)
 root = FastAPI()
 api._AuthManagerState.instance = manager = Picky()
 api.init_plugins(root)
@@ -72,7 +83,7 @@ def use(address, variables):
     for name in [name for name in os.environ if name.startswith("SEMEL_")]:
         del os.environ[name]
     with create_session() as session:
-        for model in (Connection, Variable, Log):
+        for model in (Connection, Variable, Log, DagRun):
             session.query(model).delete()
         if address is None:
             return
@@ -87,6 +98,15 @@ for line in sys.stdin:
     if given[0] == "use":
         use(*given[1:])
         print("used", flush=True)
+        continue
+    if given[0] == "runs":
+        with create_session() as session:
+            found = [
+                [run.run_id, run.run_type, run.conf,
+                 str(run.data_interval_start), str(run.data_interval_end)]
+                for run in session.query(DagRun)
+            ]
+        print("runs " + json.dumps(found), flush=True)
         continue
     who, method, path, form, headers = given
     answer = clients[who].request(
@@ -117,6 +137,12 @@ class Pages:
         self._process.stdin.write(json.dumps(["use", address, variables]) + "\n")
         self._process.stdin.flush()
         self._told("used")
+
+    def runs(self) -> list[list]:
+        """The DAG runs that Airflow has: id, type, configuration, start and end of the interval."""
+        self._process.stdin.write(json.dumps(["runs"]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._told("runs "))
 
     def get(self, path: str, who: str | None = "admin", method: str = "GET") -> Answer:
         return self._ask(who, method, path, None, {})
@@ -172,7 +198,11 @@ def pages_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 @pytest.fixture
 def pages(bench: Workbench, ledger: Ledger, pages_server: Pages) -> Iterator[Pages]:
     """Of the test's own ledger and workbench."""
-    said = {"semel_data_roots": str(bench.data), "semel_pipelines_dir": str(bench.pipelines)}
+    said = {
+        "semel_data_roots": str(bench.data),
+        "semel_pipelines_dir": str(bench.pipelines),
+        "semel_transforms_dir": str(bench.transforms),
+    }
     address = ledger.dsn.replace("postgresql+psycopg", "postgres")
     pages_server.use(address, said)
     yield pages_server

@@ -19,6 +19,8 @@ class BatchOfDay:
     """A batch. `whole`: all of its interval lies in the cell, so that its counts are the cell's.
 
     `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
+    `generation`: of its newest output, which the batch `made_by` made; at `made_at`, where that is
+    a replay. `replaying`: the batch that is at work on the next one.
     """
 
     batch_id: int
@@ -29,6 +31,10 @@ class BatchOfDay:
     silent: bool
     counts: Counts | None
     whole: bool
+    generation: int
+    made_by: int
+    made_at: datetime | None
+    replaying: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,4 +122,8 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
         silent=r["silent"],
         counts=None if r["records_read"] is None else Counts.from_row(r),
         whole=whole,
+        generation=r["generation"],
+        made_by=r["newest"],
+        made_at=r["made_at"],
+        replaying=r["replaying"],
     )

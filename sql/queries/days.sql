@@ -3,7 +3,8 @@
 -- name: batches
 -- By cells, each of which begins at an edge: the newest batches of each group that begins and ends in
 -- the same cells, and the sums of the whole group. Where a pipeline has no intervals, a batch stands
--- at the time of its commit, and before that at the time of its plan.
+-- at the time of its commit, and before that at the time of its plan. A replay stands in no cell: its
+-- batch has the account of the newest output, and names who made that, and who is at work on another.
 WITH found AS (
     (SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             interval_start AS since, interval_end AS until
@@ -20,7 +21,7 @@ WITH found AS (
      SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             planned_at, planned_at + interval '1 microsecond'
      FROM semel.batch
-     WHERE CAST(:select AS text) = 'arrival' AND pipeline_id = :pipeline_id
+     WHERE CAST(:select AS text) = 'arrival' AND pipeline_id = :pipeline_id AND replays IS NULL
        AND status = 'planned' AND planned_at >= :since AND planned_at < :until)
     ORDER BY since DESC, batch_id DESC
     LIMIT :count
@@ -31,11 +32,22 @@ WITH found AS (
            width_bucket(f.since, CAST(:edges AS timestamptz[])) AS cell_first,
            width_bucket(f.until - interval '1 microsecond', CAST(:edges AS timestamptz[]))
                AS cell_last,
+           COALESCE(n.batch_id, f.batch_id) AS newest, COALESCE(n.generation, 1) AS generation,
+           n.finalized_at AS made_at, w.batch_id AS replaying,
            a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined,
            a.late, a.rows_written, a.bytes_read
     FROM found AS f
+    LEFT JOIN LATERAL (SELECT * FROM semel.batch AS n
+                       WHERE COALESCE(n.replays, n.batch_id) = f.batch_id AND n.generation > 1
+                         AND n.status = 'finalized'
+                       ORDER BY n.generation DESC LIMIT 1) AS n ON true
+    LEFT JOIN LATERAL (SELECT * FROM semel.batch AS w
+                       WHERE COALESCE(w.replays, w.batch_id) = f.batch_id AND w.generation > 1
+                         AND w.status IN ('planned', 'committed')
+                       LIMIT 1) AS w ON true
     LEFT JOIN LATERAL (SELECT * FROM semel.attempt AS a
-                       WHERE a.batch_id = f.batch_id AND a.status = 'won' LIMIT 1) AS a ON true
+                       WHERE a.batch_id = COALESCE(n.batch_id, f.batch_id)
+                         AND a.status = 'won' LIMIT 1) AS a ON true
 ), summed AS (
     SELECT p.*, row_number() OVER (PARTITION BY cell_first, cell_last
                                    ORDER BY batch_id DESC) AS place,

@@ -3,7 +3,7 @@
 -- name: newest
 -- The newest batches of some pipelines. By a range of two columns: see `batches` of look.sql.
 SELECT p.name, b.batch_id, b.request_key, b.status, b.interval_start, b.interval_end, b.planned_at,
-       b.finalized_at, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
+       b.finalized_at, b.replays, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
        a.quarantined, a.late, a.rows_written, a.bytes_read
 FROM semel.pipeline AS p
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS b
@@ -62,11 +62,24 @@ CROSS JOIN LATERAL (SELECT * FROM semel.batch AS b
                     ORDER BY b.pipeline_id DESC, b.batch_id DESC LIMIT 1) AS b
 WHERE p.name = :name;
 
+-- name: generations
+-- The outputs of a batch, or of the one that it replays: by which batch, and what became of each.
+SELECT b.batch_id, b.replays, b.generation, b.status, b.request_key, b.finalized_at, b.replaced_by,
+       b.files_removed_at
+FROM semel.batch AS mine
+JOIN semel.batch AS b
+    ON COALESCE(b.replays, b.batch_id) = COALESCE(mine.replays, mine.batch_id)
+   AND b.status <> 'abandoned'
+WHERE mine.batch_id = :batch_id
+ORDER BY b.generation;
+
 -- name: claims
+-- Of a batch; a replay reads those of the batch that it replays.
 SELECT p.name, lower(c.span) AS start, upper(c.span) AS "end", count(*) OVER () AS claims
 FROM semel.claim AS c
 JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = :batch_id
+WHERE c.batch_id = (SELECT COALESCE(b.replays, b.batch_id) FROM semel.batch AS b
+                    WHERE b.batch_id = :batch_id)
 ORDER BY c.ordinal
 LIMIT :count;
 

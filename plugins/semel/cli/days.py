@@ -83,8 +83,14 @@ def _row(day: "Day") -> list[str]:
 
 
 def _batches(day: "Day") -> str:
-    """The newest batches of a cell; one that is longer than the cell is marked."""
-    texts = [f"{b.batch_id}{'' if b.whole else '*'}" for b in day.batches]
+    """The newest batches of a cell; one that is longer than the cell is marked, and one that was
+    replayed names the newest replay.
+    """
+    texts = [
+        f"{b.batch_id}{'' if b.whole else '*'}"
+        f"{f' (replayed by {b.made_by})' if b.generation > 1 else ''}"
+        for b in day.batches
+    ]
     more = day.batch_count - len(day.batches)
     return ", ".join(texts) + (f" and {more:,} more" if more else "")
 

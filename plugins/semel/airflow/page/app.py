@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from semel import cells, limits
-from semel.airflow.page import backfill, catalog, decide, find, shown
+from semel.airflow.page import backfill, catalog, decide, find, replay, shown
 from semel.airflow.page.common import (
     FOLDER,
     MaySee,
@@ -64,6 +64,7 @@ app.include_router(decide.router)
 app.include_router(find.router)
 app.include_router(catalog.router)
 app.include_router(backfill.router)
+app.include_router(replay.router)
 
 
 @app.middleware("http")
@@ -156,6 +157,7 @@ def days_of(
     answer = days(
         ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
     )
+    runs = may(backfill.may_run, request, user)
     return page(
         request,
         "days.html",
@@ -165,7 +167,8 @@ def days_of(
         declared=declared,
         paused=bool((dag := DagModel.get_dagmodel(dag_id)) and dag.is_paused),
         trouble=trouble,
-        runs=backfill.KNOWN and may(backfill.may_run, request, user),
+        runs=backfill.KNOWN and runs,
+        replays=replay.KNOWN and declared and runs,
         since=since,
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],

@@ -20,7 +20,9 @@ from semel.spec.yaml import declared_name
 
 @dataclass(frozen=True, kw_only=True)
 class Newest:
-    """One of the newest batches of a pipeline. `counts`: None until it has committed."""
+    """One of the newest batches of a pipeline. `counts`: None until it has committed. `replays`:
+    the batch that it computed again, whose records it counts once more.
+    """
 
     batch_id: int
     request_key: str
@@ -29,6 +31,7 @@ class Newest:
     interval_end: datetime | None
     planned_at: datetime
     finalized_at: datetime | None
+    replays: int | None
     counts: Counts | None
 
 
@@ -71,7 +74,8 @@ class Overview:
 
     @property
     def counts(self) -> Counts:
-        return sum((b.counts for b in self.newest if b.counts), start=Counts())
+        found = (b.counts for b in self.newest if b.counts and b.replays is None)
+        return sum(found, start=Counts())
 
     @property
     def last(self) -> Newest | None:
@@ -85,7 +89,8 @@ class Overview:
     @property
     def bars(self) -> list[tuple[int, int]]:
         """New records of each batch, the oldest first, with its height of 20 at most."""
-        new = [b.counts.survivors if b.counts else 0 for b in reversed(self.newest)]
+        first = [b for b in reversed(self.newest) if b.replays is None]
+        new = [b.counts.survivors if b.counts else 0 for b in first]
         most = max(new, default=0)
         return [(n, round(20 * n / most) if most else 0) for n in new]
 
@@ -159,8 +164,9 @@ def sight(ledger: Ledger, spec: Spec) -> Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShown:
-    """All of one batch. `claims` are the first of `claim_count`. `id_runs`: the first of what it
-    added to the catalog.
+    """All of one batch. `claims` are the first of `claim_count`, of a replay those of the batch
+    that it replays. `id_runs`: the first of what it added to the catalog. `generations`: the
+    outputs of that batch, its own among them.
     """
 
     batch: dict[str, Any]
@@ -169,6 +175,19 @@ class BatchShown:
     claim_count: int
     files: list[dict[str, Any]]
     id_runs: list[dict[str, Any]]
+    generations: list[dict[str, Any]]
+
+    @property
+    def root(self) -> int:
+        """The batch whose output it made: itself, or the one that it replayed."""
+        return self.output["replays"] or self.output["batch_id"]
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """Its own one of the generations; an abandoned one is not among them."""
+        mine = self.batch["batch_id"]
+        found = (one for one in self.generations if one["batch_id"] == mine)
+        return next(found, {"batch_id": mine, "replays": None, "replaced_by": None})
 
     @property
     def won(self) -> dict[str, Any] | None:
@@ -177,8 +196,9 @@ class BatchShown:
 
     @property
     def set_aside(self) -> int:
-        """Dead letters of a finalized batch."""
-        won = self.won if self.batch["status"] == "finalized" else None
+        """Dead letters of a finalized batch; a replay's are those of the batch that it replays."""
+        own = self.batch["status"] == "finalized" and self.root == self.batch["batch_id"]
+        won = self.won if own else None
         return won["quarantined"] + won["late"] if won else 0
 
     @property
@@ -209,6 +229,7 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         attempts = rows(connection, "look", "attempts", batch_id=batch_id)
         files = rows(connection, "look", "files", batch_id=batch_id)
         id_runs = rows(connection, "page", "id_runs", batch_id=batch_id, count=count)
+        generations = rows(connection, "page", "generations", batch_id=batch_id)
     return BatchShown(
         batch=dict(found[0]),
         attempts=[dict(r) for r in attempts],
@@ -216,6 +237,7 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         claim_count=claims[0]["claims"] if claims else 0,
         files=[dict(r) for r in files],
         id_runs=[dict(r) for r in id_runs],
+        generations=[dict(r) for r in generations],
     )
 
 

@@ -1,0 +1,198 @@
+"""A replay of an interval from the page of days: shown first, then one run of the DAG is made for
+it, by Airflow's own API.
+
+A run of its own, and no backfill: that would clear the runs that made the batches, which keep its
+configuration, and it cannot be made while another one is at work.
+"""
+
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public import dag_run
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.models.dagbag import DBDagBag
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from semel import code, limits, replay
+from semel.airflow import replays, surroundings
+from semel.airflow.page.backfill import MayRun
+from semel.airflow.page.common import ledger, own, page, soon, spec_of
+from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.batch import Pipeline
+from semel.code import Named
+from semel.errors import StateError
+from semel.ledger import pipelines
+from semel.replay import Root
+from semel.replayed import newest_marker
+from semel.spec.parts import Select
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import PostgresSink
+
+router = APIRouter()
+
+KNOWN = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
+    "dag_id", "body", "dag_bag", "user", "session", "request"
+}  # fmt: skip
+"""Whether this Airflow makes a run as is known here. Else Days has no link to a replay."""
+
+_Start = Annotated[datetime, Query(alias="from")]
+_End = Annotated[datetime, Query(alias="to")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """A batch that would be replayed. `made_by`: the code of its newest output, where its marker
+    tells; `same`: that of now, with the declaration of now.
+    """
+
+    root: Root
+    made_by: Named | None
+    same: bool
+
+
+@router.get("/dags/{dag_id}/replay", response_class=HTMLResponse, dependencies=[MayRun])
+def ask_replay(
+    request: Request, dag_id: str, user: GetUserDep, start: _Start, end: _End
+) -> HTMLResponse:
+    """Which batches a replay of [start, end) would compute again, to be confirmed."""
+    spec = _declared(dag_id)
+    start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
+    days = limits.PAGE_BACKFILL_DAYS_MAX
+    if not start < end <= start + timedelta(days=days):
+        raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
+    now = code.look(spec)
+    which = _which(spec, start, end)
+    roots = _roots(spec, which)
+    token = found = None
+    if roots and len(roots) <= limits.PAGE_LINES:
+        key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
+        found = soon(key, lambda: _foreseen(spec, roots, now.named))
+    if found and not any(one.root.why for one in found):
+        wanted = {
+            "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
+            "generations": [one.root.generation for one in found],
+            "code": now.named.digest, "spec": spec.digest(),
+        }  # fmt: skip
+        token = sign(user, dag_id, "replay", wanted)
+    dag = DagModel.get_dagmodel(dag_id)
+    return page(
+        request,
+        "replay.html",
+        name=spec.name,
+        spec=spec,
+        start=start,
+        end=end,
+        count=len(roots),
+        found=found,
+        codes=Counter(one.made_by.digest for one in found or () if one.made_by),
+        code=now.named,
+        paused=bool(dag and dag.is_paused),
+        token=token,
+    )
+
+
+@router.post("/dags/{dag_id}/replay", response_class=HTMLResponse, dependencies=[MayRun])
+def do_replay(
+    request: Request, dag_id: str, user: GetUserDep, token: Token = ""
+) -> RedirectResponse:
+    """Make the run that was shown. To reload where this leads makes no other one."""
+    wanted = agreed(request, token, user, dag_id, "replay")
+    spec = _declared(dag_id)
+    start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
+    _refuse_other(spec, wanted, start, end)
+    write_down(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
+    conf: dict[str, Any] = {replays.REPLAY: True}
+    between: dict[str, datetime] = {}
+    if spec.source.select is Select.INTERVAL:
+        between = {"data_interval_start": start, "data_interval_end": end}
+    else:
+        conf[replays.BATCHES] = f"{min(wanted['batches'])}..{max(wanted['batches'])}"
+    body = TriggerDAGRunPostBody(logical_date=datetime.now(UTC), conf=conf, **between)
+    with create_session() as session:
+        made = dag_run.trigger_dag_run(
+            dag_id=dag_id, body=body, dag_bag=DBDagBag(), user=user, session=session,
+            request=request,
+        )  # fmt: skip
+        run_id = made.run_id
+    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
+    return RedirectResponse(where, status_code=303)
+
+
+@router.get(
+    "/dags/{dag_id}/replay/{run_id:path}", response_class=HTMLResponse, dependencies=[MayRun]
+)
+def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
+    """That the run was made, and what comes next."""
+    return page(request, "replaying.html", name=dag_id, run_id=run_id)
+
+
+# Keeps A7.
+def _refuse_other(spec: Spec, wanted: dict[str, Any], start: datetime, end: datetime) -> None:
+    """StateError: what would be done is not what was shown."""
+    now = {
+        "batches": _roots(spec, _which(spec, start, end)),
+        "code": code.look(spec).named.digest,
+        "spec": spec.digest(),
+    }
+    other = [key for key, value in now.items() if wanted[key] != value]
+    if other:
+        raise StateError(
+            f"{' and '.join(other)} of {spec.name} changed since this was shown, so nothing was "
+            "done; look at it again",
+            next="load the page of days again",
+        )
+
+
+def _which(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
+    """What the run is to name: its interval; where a pipeline has none, the numbers from the first
+    to the last batch that committed in that time.
+    """
+    if spec.source.select is Select.INTERVAL:
+        return {"interval": (start, end)}
+    found = _roots(spec, {"interval": (start, end)})
+    return {"batches": (min(found), max(found))} if found else {"interval": (start, end)}
+
+
+def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
+    try:
+        return replay.roots(ledger(), spec, **which)
+    except StateError:
+        return []
+
+
+def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
+    """A look at each batch, by a request that nobody has made."""
+    if isinstance(spec.sink, PostgresSink):
+        surroundings.find_connection(spec.sink.connection)
+    with ledger().transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    found = [replay.look(ledger(), spec, root, "") for root in roots]
+    return [_made(spec, pipeline, root, now) for root in found]
+
+
+def _made(spec: Spec, pipeline: Pipeline, root: Root, now: Named) -> Foreseen:
+    if root.why is not None:
+        return Foreseen(root=root, made_by=None, same=False)
+    marker = newest_marker(pipeline, root.batch_id, root.generation)
+    made = marker.code
+    same = made is not None and made.digest == now.digest and marker.spec_digest == spec.digest()
+    return Foreseen(root=root, made_by=made, same=same)
+
+
+def _declared(dag_id: str) -> Spec:
+    spec, declared = spec_of(dag_id)
+    if not declared:
+        raise HTTPException(
+            404,
+            f"this server does not see the file that declares {dag_id}: type `semel replay "
+            f"{dag_id}` where it is",
+        )
+    return spec
