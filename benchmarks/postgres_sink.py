@@ -7,8 +7,8 @@ Both sides write the same rows and columns, in one transaction, to a server with
 settings. The plain side is psycopg's `copy` of a file that was made before its clock starts: of
 CSV, and of COPY's binary format. The faster of the two counts. publish begins with the staged
 Parquet files. Beside it: a replay of the batch, which replaces its rows; upsert of a tenth of the
-rows, into an empty table and over the same keys; what tasks pay to find refused values; and reading a
-batch back.
+rows, into an empty table and over the same keys; what tasks pay to find refused values; and reading
+a batch back.
 """
 
 import resource

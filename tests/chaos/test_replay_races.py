@@ -6,10 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from fix_disk import Disk
-from fix_faults import collecting
-from fix_scene import Scene, attempts, sql
 from replays import (
     ROOT,
     dies_at,
@@ -22,6 +18,10 @@ from replays import (
     tree,
     waiting,
 )
+
+from fix_disk import Disk
+from fix_faults import collecting
+from fix_scene import Scene, attempts, sql
 from schedule import Played, every_order
 from semel import faults, limits, replay
 from semel.errors import AttemptLostError, CorruptionError, StateError

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import duckdb
 import pytest
+from replays import ROOT, hours_pass, outputs, replayed
 
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_scene import Scene
-from replays import ROOT, hours_pass, outputs, replayed
 from semel import faults
 from semel.ledger import Ledger
 from semel.reader import dataset

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from replays import dies_at, replayed, shown, waiting
 
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import events
 from fix_replay import sql
 from fix_scene import Scene
-from replays import dies_at, replayed, shown, waiting
 from schedule import Played, every_order
 from semel import faults, requarantine
 from semel.accept import accept_columns

@@ -31,7 +31,7 @@ from semel.code import Named
 from semel.errors import StateError
 from semel.ledger import pipelines
 from semel.replay import Root
-from semel.replayed import newest_marker
+from semel.replayed import marker_of
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import PostgresSink
@@ -181,7 +181,7 @@ def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
 def _made(spec: Spec, pipeline: Pipeline, root: Root, now: Named) -> Foreseen:
     if root.why is not None:
         return Foreseen(root=root, made_by=None, same=False)
-    marker = newest_marker(pipeline, root.batch_id, root.generation)
+    marker = marker_of(pipeline, root.batch_id, root.generation)
     made = marker.code
     same = made is not None and made.digest == now.digest and marker.spec_digest == spec.digest()
     return Foreseen(root=root, made_by=made, same=same)
