@@ -113,6 +113,8 @@ def _read(spec: Spec) -> Found:
         _assert_sum(marker["counts"], counts)
         _admit(found, marker, *taken)
     if table:
+        for path in sorted((roots["archive"] / "replaced").glob("b*.json")):
+            table.was_noted(json.loads(path.read_text()))
         assert not table.rows, f"rows of batches that no marker names: {table.rows}"
         assert not table.notes, f"batches noted that no marker names: {table.notes}"
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
@@ -187,13 +189,21 @@ class _Table:
 
     def landed(self, marker: dict[str, Any], counts: Counter[str]) -> list[dict[str, Any]]:
         """The rows of a marker's batch: as many as it says, all of its commit, and noted so."""
-        batch, seq, refused = marker["batch_id"], marker["commit_seq"], counts["refused"]
+        by, seq, refused = marker.get("replay", marker), marker["commit_seq"], counts["refused"]
+        batch = by["batch_id"]
         rows = self.rows.pop(batch, [])
         assert len(rows) == counts["data"] - refused, f"batch {batch}: {len(rows)} rows, {counts}"
         assert {row["_semel_seq"] for row in rows} <= {seq}
-        note = {"fence": marker["fence"], "commit_seq": seq, "rows": len(rows), "refused": refused}
+        note = {"fence": by["fence"], "commit_seq": seq, "rows": len(rows), "refused": refused}
         assert self.notes.pop(batch, None) == (note if counts["data"] else None)
         return rows
+
+    def was_noted(self, marker: dict[str, Any]) -> None:
+        """Of a batch whose marker was replaced no row is left, and its note stays."""
+        by = marker.get("replay", marker)
+        assert by["batch_id"] not in self.rows, f"rows of {by}, which was replaced"
+        if any(file["kind"] == "data" for file in marker["files"]):
+            assert self.notes.pop(by["batch_id"])["fence"] == by["fence"]
 
 
 def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:

@@ -59,7 +59,7 @@ OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
     "collect.after_removed", "requarantine.before_write", "requarantine.after_write",
 )  # fmt: skip
-"""What only replays and admissions pass, or collect behind one. A table is tried elsewhere."""
+"""What only replays and admissions pass, or collect behind one. A table with a key takes none."""
 
 NOT_IN_REPLAYS = (
     "stage.before_store", "stage.after_store", "stage.before_lose", "stage.after_lose",
@@ -89,7 +89,7 @@ def scripts(sink: str, point: str) -> list[str]:
     found = ["leased" if point in LEASE else "contested"]
     if point in IN_COLLECT:
         found.append("collecting")
-    if sink == "files" and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
+    if sink != "upsert" and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
         found.append("replaying")
     return found
 
@@ -98,8 +98,10 @@ def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of upsert only what append does not pass alike."""
     if sink == "files":
         return [point for point in faults.POINTS if point not in OF_TABLES]
+    if sink == "append":
+        return [point for point in faults.POINTS if not point.startswith("requarantine.")]
     passed = [point for point in faults.POINTS if point not in OF_REPLAYS]
-    return [p for p in passed if sink == "append" or p.partition(".")[0] in OF_UPSERT]
+    return [point for point in passed if point.partition(".")[0] in OF_UPSERT]
 
 
 def is_long(sink: str, point: str) -> bool:
@@ -238,7 +240,7 @@ class Scenes:
         """Runs to merge and to drop, the folder of an attempt that failed, replaced files."""
         time_passes(self.ledger, segments=True)
         scene.run("r1", "r2")
-        if scene.sink == "files":
+        if scene.sink != "upsert":
             replaying(self.ledger, scene.spec)
             hours = "UPDATE semel.batch SET finalized_at = finalized_at - interval '2 hours'"
             sql(self.ledger, hours)
@@ -278,7 +280,7 @@ def test_killed_and_killed_again(
     elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying", "admitting"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
-    replays = sink == "files" and script in ("replaying", "collecting")
+    replays = sink != "upsert" and script in ("replaying", "collecting")
     assert found.generations[1] == (2 if replays else 1)
     if twin:
         if stands or script not in ("adopting", "refusing"):
