@@ -2,18 +2,25 @@
 
 -- name: batches
 -- Those that were not given up; a batch that has not committed may yet get a time in the range. A
--- replay stands at its root's place, and has its output.
+-- replay stands at its root's place, and has its output; an admission belongs to its root.
+WITH own AS (
+    SELECT b.batch_id
+    FROM semel.batch AS b
+    WHERE b.pipeline_id = :pipeline_id AND b.status <> 'abandoned'
+      AND b.replays IS NULL AND b.admits IS NULL
+      AND CASE CAST(:by AS text)
+              WHEN 'number' THEN b.batch_id BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
+              WHEN 'interval' THEN b.interval_start >= CAST(:start AS timestamptz)
+                                   AND b.interval_end <= CAST(:end AS timestamptz)
+              ELSE COALESCE(b.batch_time, clock_timestamp()) >= CAST(:start AS timestamptz)
+                   AND COALESCE(b.batch_time, clock_timestamp()) < CAST(:end AS timestamptz) END
+)
 SELECT b.batch_id, b.status, b.split_bytes,
        (SELECT min(r.batch_id) FROM semel.batch AS r
         WHERE r.replays = b.batch_id AND r.status IN ('planned', 'committed')) AS replay
 FROM semel.batch AS b
-WHERE b.pipeline_id = :pipeline_id AND b.status <> 'abandoned' AND b.replays IS NULL
-  AND CASE CAST(:by AS text)
-          WHEN 'number' THEN b.batch_id BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
-          WHEN 'interval' THEN b.interval_start >= CAST(:start AS timestamptz)
-                               AND b.interval_end <= CAST(:end AS timestamptz)
-          ELSE COALESCE(b.batch_time, clock_timestamp()) >= CAST(:start AS timestamptz)
-               AND COALESCE(b.batch_time, clock_timestamp()) < CAST(:end AS timestamptz) END
+WHERE b.status <> 'abandoned' AND b.replays IS NULL
+  AND (b.batch_id IN (SELECT batch_id FROM own) OR b.admits IN (SELECT batch_id FROM own))
 ORDER BY b.commit_seq, b.batch_id;
 
 -- name: claims

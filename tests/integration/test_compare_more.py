@@ -14,6 +14,8 @@ from fix_compare import batch, compared, forge
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_sink_postgres import Warehouse
+from semel import requarantine
+from semel.accept import accept_columns
 from semel.cli import main
 from semel.compare import Cause
 from semel.errors import TerminalError
@@ -99,6 +101,35 @@ def test_records_behind_a_transform(
     assert told == {
         "e000005": (Cause.COPY, "10", "1000"), "late": (Cause.LATE, None, "2")
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("scope", ["horizon", "bucket"])
+def test_an_admission(bench: Workbench, ledger: Ledger, scope: str) -> None:
+    """Dead letters that were admitted later are their root's: both paths have them. Ids that they
+    brought, or that others outside had, are known as they were.
+    """
+    kinds = {"id": "string", "n": "int", "at": "timestamp"}
+    dedup = {"record_time": "at", "dedup": {"scope": scope, "horizon": "30 days"}}
+    spec = bench.spec(source={"schema": kinds}, **dedup)
+    bench.write("in/0.jsonl", events(0, 3))
+    batch(ledger, spec)
+    big = [{**e, "n": 1 << 40} for e in events(1, 9)]
+    bench.write("in/1.jsonl", [*events(7, 12), *big])
+    batch(ledger, spec)
+    assert compared(ledger, spec, 2).equal
+    spec = bench.spec(source={"schema": {**kinds, "n": "bigint"}}, **dedup)
+    accept_columns(ledger, spec)
+    before = compared(ledger, spec, 2)
+    assert before.causes == {"quarantined": 6}
+    assert before.apart == {"only_live": {"type_mismatch": 6}}
+    done = requarantine.run(ledger, spec, "again", 2, LocalEngine(), log=lambda _: None)
+    assert done.finalized.counts.survivors == 4
+    bench.write("in/2.jsonl", [*events(0, 2), *big, *events(30, 33)])
+    batch(ledger, spec)
+    for first, last, known in ((1, 4, 0), (2, 4, 3), (4, 4, 9), (2, 2, 2)):
+        found = compared(ledger, spec, first, last)
+        assert found.equal and found.known == known, found
+    assert found.batches == (2, 3) and not found.apart
 
 
 @pytest.fixture

@@ -99,8 +99,9 @@ class _Compare:
             self._seconds |= made.seconds
             outputs = self._outputs([made.marker], numbered=False)
             for marker in chosen.markers:
-                outputs.add_apart(LIVE, marker)
-                outputs.add_claims(marker.batch_id, chosen.claims[marker.batch_id])
+                outputs.add_apart(LIVE, marker, letters=chosen.judges_last(marker))
+            for batch_id, claims in chosen.claims.items():
+                outputs.add_claims(batch_id, claims)
             outputs.add_apart(OTHER, made.marker)
             self._engine.run("verdicts")
 

@@ -69,6 +69,8 @@ def _file_changed(chosen: Chosen, marker: Marker) -> bool:  # noqa: ARG001 - as 
 
 def _source_changed(chosen: Chosen, marker: Marker) -> bool:
     """Whether what is read now is not what the winner read; by the same rules alone."""
+    if marker.admits is not None:
+        return False  # Its root tells it.
     claims = chosen.claims[marker.batch_id]
     if marker.replay is not None:  # What was read was judged when it was read first.
         first = archive.replaced(marker.archive, marker.batch_id, 1)

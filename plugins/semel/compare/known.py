@@ -61,7 +61,7 @@ def _find(engine: Engine, chosen: Chosen) -> list[ShardIds]:
     for marker in chosen.markers:
         before = last + (marker.spec.dedup.scope is Scope.BUCKET)
         if marker.commit_seq < before and marker.counts.survivors:
-            for part in in_source(marker, tuple(chosen.claims[marker.batch_id])):
+            for part in in_source(marker, chosen.claims_of(marker)):
                 engine.insert("insert_first_seen", _table(marker, part, ("h1", "h2")))
     found = engine.columns("known")
     shards, h1, h2 = found["shard"], found["h1"], found["h2"]
@@ -86,9 +86,7 @@ def _repeated(
     ids of another one, for they are among the first seen.
     """
     if marker.spec.dedup.scope is Scope.BUCKET:
-        for part in in_source(
-            marker, tuple(chosen.claims[marker.batch_id]), (Kind.DEAD_LETTERS,)
-        ):
+        for part in in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,)):
             yield part, part[3]
         return
     for file in marker.of_kind(Kind.DECISIONS):

@@ -104,15 +104,15 @@ class Outputs:
                 found.setdefault((key, content), dict(zip(names, texts, strict=True)))
         return found
 
-    def add_apart(self, side: int, marker: Marker) -> None:
-        """The decisions and dead letters of a batch."""
+    def add_apart(self, side: int, marker: Marker, *, letters: bool = True) -> None:
+        """The decisions of a batch, and its dead letters where these are still such."""
         batch = marker.batch_id if side == 0 else _NULL
         identity = fast.identity(marker.spec, lambda name: f"record_id.{fast.column(name)}")
         for kind, statement, columns in (
             (Kind.DECISIONS, "insert_decisions", ["reason", "record_id"]),
             (Kind.DEAD_LETTERS, "insert_letters", ["reason"]),
         ):
-            for file in marker.of_kind(kind):
+            for file in marker.of_kind(kind) if letters or kind is Kind.DECISIONS else ():
                 wanted = ["source_partition_id", "offset", *columns]
                 for some in _parquet(marker, file, wanted):
                     if kind is Kind.DECISIONS:

@@ -19,8 +19,8 @@ from semel.spec.sinks import PostgresSink
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Finalized batches in the order of their commits. `claims` by batch, as their files lie now;
-    `split_bytes` as each was cut.
+    """Finalized batches in the order of their commits, each with its admissions. `claims` by batch,
+    as their files lie now; `split_bytes` as each was cut. Admissions have no claims of their own.
     """
 
     spec: Spec
@@ -33,6 +33,16 @@ class Chosen:
     def batches(self) -> tuple[int, ...]:
         """Their numbers."""
         return tuple(marker.batch_id for marker in self.markers)
+
+    def claims_of(self, marker: Marker) -> tuple[Claim, ...]:
+        """The ranges that a batch's records lie in."""
+        return tuple(self.claims[marker.admits.batch_id if marker.admits else marker.batch_id])
+
+    def judges_last(self, marker: Marker) -> bool:
+        """Whether no admission has judged its dead letters again."""
+        root = marker.admits.batch_id if marker.admits else marker.batch_id
+        later = [m.batch_id for m in self.markers if m.admits and m.admits.batch_id == root]
+        return marker.batch_id == max(later, default=root)
 
 
 def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
