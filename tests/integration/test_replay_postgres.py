@@ -88,6 +88,20 @@ def test_rows_are_replaced(bench: Workbench, ledger: Ledger, table: Warehouse) -
     assert sorted(found) == [e["id"] for e in events(0, 60)]
 
 
+def test_a_new_column(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """The table lacks it: refused before the job, with the statement that adds it, which works."""
+    two_batches(bench, ledger, sink=SINK)
+    schema = {"id": "string", "n": "bigint", "at": "timestamp", "more": "string"}
+    spec = bench.spec(sink=SINK, source={"schema": schema})
+    allow(ledger, spec)
+    with pytest.raises(TerminalError, match="lacks the column 'more'") as said:
+        replayed(ledger, spec, 1, "again")
+    table.run("ALTER TABLE " + str(said.value).partition("ALTER TABLE ")[2])
+    replayed(ledger, spec, 1, "again")
+    assert made_by(table) == [(2, 2, 10, 10, 10), (3, 1, 60, 60, 60)]
+    assert table.run("SELECT count(more), count(*) FROM events") == [(0, 70)]
+
+
 # Attacks PG9, F9.
 @pytest.mark.parametrize(
     "point",
