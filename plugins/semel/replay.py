@@ -203,13 +203,18 @@ def request_of(spec: Spec) -> str:
     return f"cli:replay:{code.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
 
 
-def planned(ledger: Ledger, spec: Spec, request_key: str) -> list[Batch]:
-    """The newest replay of each batch that a request has replayed, in the order of their roots."""
+def planned(
+    ledger: Ledger, spec: Spec, request_key: str, root: int | None = None
+) -> list[Batch]:
+    """The newest replay of each batch that a request has replayed, in the order of their roots.
+
+    `root`: of that batch alone.
+    """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
         found = rows(
             connection, "replay", "of_request",
-            pipeline_id=pipeline.pipeline_id, request_key=request_key,
+            pipeline_id=pipeline.pipeline_id, request_key=request_key, root=root,
         )  # fmt: skip
         return [batch_of(connection, spec, r["batch_id"]) for r in found]
 
@@ -296,8 +301,7 @@ def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
 
 
 def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
-    found = (b for b in planned(ledger, spec, request_key) if b.root == root)
-    return next(found, None)
+    return next(iter(planned(ledger, spec, request_key, root)), None)
 
 
 def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:

@@ -27,7 +27,8 @@ ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 SELECT b.batch_id, b.request_key, b.status, b.spec_digest,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
-WHERE b.replays = :root AND b.status IN ('planned', 'committed');
+WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
+  AND b.status <> 'abandoned' AND b.status IN ('planned', 'committed');
 
 -- name: insert
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
@@ -45,6 +46,7 @@ RETURNING batch_id;
 SELECT DISTINCT ON (replays) batch_id, replays, status
 FROM semel.batch
 WHERE pipeline_id = :pipeline_id AND request_key = :request_key AND replays IS NOT NULL
+  AND (CAST(:root AS bigint) IS NULL OR replays = :root)
 ORDER BY replays, ordinal DESC;
 
 -- name: won
