@@ -1,11 +1,11 @@
 """A replay beside itself and beside live runs, at each of its points; and into a table."""
 
 import pytest
+from replays import ROOT, replayed, shown, waiting
 
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_scene import Scene, attempts, sql
-from replays import ROOT, replayed, shown, waiting
 from semel import faults, limits
 from semel.errors import AttemptLostError
 from semel.ledger import Ledger
