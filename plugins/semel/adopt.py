@@ -19,6 +19,7 @@ from pathlib import Path
 
 from semel import faults, limits, settings
 from semel.adoption import note, runs
+from semel.adoption.history import History, histories
 from semel.adoption.ids import GoneError, ids_of
 from semel.adoption.landed import check_landed
 from semel.adoption.partitions import Adoptee, partitions_of
@@ -43,6 +44,7 @@ class Adopted:
     pipeline: str
     found: bool
     batches: int
+    replays: int = 0
     source_partitions: int = 0
     files_found: int = 0
     ids: int = 0
@@ -107,23 +109,29 @@ def _adopt(
             f"run {spec.name}"
         )
     _check(spec, kept, found)
+    batches = histories(found)
     check_landed(spec.name, target.address, kept, found, landed)
     batch_max = _batch_max(there.batch_max, found, landed)
-    now = _pass_numbers(ledger, spec, found, batch_max, [_numbers(o, log) for o in others])
+    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
     partitions = partitions_of(open_source(spec), found)
     lost = note.gaps([marker.commit_seq for marker in found])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
-        catalog = _catalog(spec, found, partitions, now, Path(spills), forget_ids=forget_ids)
+        catalog = _catalog(spec, batches, partitions, now, Path(spills), forget_ids=forget_ids)
         if lost:
             note.write(kept, lost)
-        _write(ledger, spec, target.address, kept, found, partitions, catalog)
-    listed = {marker.target_of(file) for marker in found for file in marker.files}
+        _write(ledger, spec, target.address, kept, batches, partitions, catalog)
+    outputs = [marker for batch in batches for marker in batch.outputs]
+    listed = {marker.target_of(file) for marker in outputs for file in marker.files}
     named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
-    won = {f"b{marker.batch_id:08d}/f{marker.fence:04d}" for marker in found}
+    numbers = {marker.batch_id for marker in found}
+    named |= {str(kept / path) for path, of in there.replaced.items() if of not in numbers}
+    made = ((m.made_by, m.replay.fence if m.replay else m.fence) for m in outputs)
+    won = {f"b{number:08d}/f{fence:04d}" for number, fence in made}
     return Adopted(
         pipeline=spec.name,
         found=False,
         batches=len(found),
+        replays=len(outputs) - len(found),
         source_partitions=len(partitions),
         files_found=sum(part.found for part in partitions),
         ids=sum(run.ids for run in catalog.runs),
@@ -234,7 +242,7 @@ def _partition_max(found: list[Marker]) -> int:
 def _pass_numbers(
     ledger: Ledger,
     spec: Spec,
-    found: list[Marker],
+    batches: list[History],
     batch_max: int,
     others: list[tuple[int, int]],
 ) -> datetime:
@@ -242,7 +250,7 @@ def _pass_numbers(
 
     TerminalError: this ledger gave some of them to others.
     """
-    numbers = [(batch_max, _partition_max(found)), *others]
+    numbers = [(batch_max, _partition_max([batch.first for batch in batches])), *others]
     with ledger.transaction() as connection:
         change(connection, "adopt", "lock_numbers")
         # Keeps D5.
@@ -250,8 +258,8 @@ def _pass_numbers(
             connection,
             "adopt",
             "taken",
-            batches=[marker.batch_id for marker in found],
-            partitions=list({c.source_partition_id for m in found for c in m.claims}),
+            batches=[marker.made_by for batch in batches for marker in batch.outputs],
+            partitions=list({c.source_partition_id for b in batches for c in b.claims}),
         )
         if taken:
             shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])
@@ -277,7 +285,7 @@ def _pass_numbers(
 
 def _catalog(
     spec: Spec,
-    found: list[Marker],
+    batches: list[History],
     partitions: list[Adoptee],
     now: datetime,
     folder: Path,
@@ -291,11 +299,12 @@ def _catalog(
     # Keeps D8.
     floor = None
     if spec.dedup.scope is Scope.BUCKET:
-        seconds = found[-1].bucket_seconds if found else spec.bucket_seconds
+        seconds = batches[-1].first.bucket_seconds if batches else spec.bucket_seconds
         # What collect would say now: each bucket from there on is made again.
         floor = int(now.timestamp() - horizon) // seconds
     expired, gone = 0, []
-    for marker in found:
+    for batch in batches:
+        marker = batch.first
         if marker.spec.by_position:
             continue
         # Keeps C8.
@@ -303,7 +312,7 @@ def _catalog(
             expired += 1
             continue
         try:
-            ids = ids_of(marker, [of[c.source_partition_id].here(c) for c in marker.claims])
+            ids = ids_of(batch, [of[c.source_partition_id].here(c) for c in batch.claims])
         except GoneError as error:
             gone.append((marker, str(error)))
             continue
@@ -350,11 +359,12 @@ def _write(
     spec: Spec,
     address: str,
     kept: Path,
-    found: list[Marker],
+    batches: list[History],
     partitions: list[Adoptee],
     catalog: _Catalog,
 ) -> None:
-    last = found[-1] if found else None
+    last = batches[-1].first if batches else None
+    newest = max((batch.newest for batch in batches), key=lambda m: m.committed_at, default=None)
     with ledger.transaction() as connection:
         made = row(
             connection,
@@ -367,9 +377,9 @@ def _write(
             shards=spec.dedup.shards,
             bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,
             commit_seq=last.commit_seq if last else 0,
-            batch_time_last=max((marker.batch_time for marker in found), default=None),
+            batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
             gc_floor=catalog.gc_floor,
-            sink_schema=json.dumps(last.sink_columns) if last else None,
+            sink_schema=json.dumps(newest.sink_columns) if newest else None,
         )
         if made is None:
             raise RetryableError(
@@ -378,7 +388,7 @@ def _write(
             )
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
-        write_batches(connection, pipeline_id, found)
+        write_batches(connection, pipeline_id, batches)
         if catalog.runs:
             horizon = int(spec.dedup.horizon.total_seconds())
             segment_id = ensure_segment(connection, pipeline_id, horizon)

@@ -101,6 +101,11 @@ class Marker:
         return self.replay.batch_id if self.replay else self.batch_id
 
     @property
+    def committed_at(self) -> datetime:
+        """When the batch that wrote the output committed."""
+        return datetime.fromisoformat(self.replay.committed_at) if self.replay else self.batch_time
+
+    @property
     def archive(self) -> Path:
         """The folder of the archive that the marker lies in."""
         return self.path.parents[1]
@@ -211,6 +216,15 @@ def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
     """Like `markers_of`, of a sink folder (None: no folder) and an archive."""
     found = [read_marker(path, sink) for path in marker_paths(kept)]
     return sorted(found, key=lambda marker: marker.commit_seq)
+
+
+def generations(marker: Marker) -> list[Marker]:
+    """The markers of all outputs of a batch: those that replays replaced, first ones first, and
+    `marker`, the newest. CorruptionError: one that was kept aside is gone or damaged.
+    """
+    before = range(1, marker.generation)
+    paths = [archive.replaced(marker.archive, marker.batch_id, number) for number in before]
+    return [*(read_marker(path, marker.sink) for path in paths), marker]
 
 
 def marker_paths(archive_path: Path) -> list[Path]:

@@ -56,32 +56,43 @@ FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
 INSERT INTO semel.batch
     (batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
      interval_start, interval_end, commit_seq, batch_time, planned_at, seen_at, committed_at,
-     finalized_at)
+     finalized_at, replays, generation, admits, admission)
 OVERRIDING SYSTEM VALUE
 SELECT b.batch_id, :pipeline_id, b.request_key, b.ordinal, 'finalized', b.spec,
        b.spec_digest, :split_bytes, b.interval_start, b.interval_end, b.commit_seq, b.batch_time,
-       b.batch_time, b.batch_time, b.batch_time, b.batch_time
+       b.committed_at, b.committed_at, b.committed_at,
+       -- When a replay was finalized nobody knows: what it replaced may be read still.
+       CASE WHEN b.replays IS NULL THEN b.committed_at ELSE clock_timestamp() END,
+       b.replays, b.generation, b.admits, b.admission
 FROM jsonb_to_recordset(CAST(:batches AS jsonb))
          AS b (batch_id bigint, request_key text, ordinal int, spec jsonb, spec_digest text,
                interval_start timestamptz, interval_end timestamptz, commit_seq bigint,
-               batch_time timestamptz);
+               batch_time timestamptz, committed_at timestamptz, replays bigint, generation int,
+               admits bigint, admission int);
+
+-- name: replaced
+-- Collect removes what is left of their files.
+UPDATE semel.batch AS b SET replaced_by = r.replaced_by
+FROM jsonb_to_recordset(CAST(:replaced AS jsonb)) AS r (batch_id bigint, replaced_by bigint)
+WHERE b.batch_id = r.batch_id;
 
 -- name: insert_attempts
 INSERT INTO semel.attempt
     (batch_id, fence, status, snapshot_seq, gc_floor, driver, input_digest, sink_schema,
      records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
      rows_written, bytes_read, reason, started_at, staged_at, ended_at)
-SELECT b.batch_id, a.fence, 'won', b.commit_seq - 1, p.gc_floor, 'adopt', a.input_digest,
+SELECT b.batch_id, a.fence, 'won', COALESCE(b.commit_seq, r.commit_seq) - 1, p.gc_floor, 'adopt', a.input_digest,
        a.sink_schema, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
-       a.quarantined, a.late, a.rows_written, a.bytes_read, 'taken over by adopt', b.batch_time,
-       b.batch_time, b.batch_time
+       a.quarantined, a.late, a.rows_written, a.bytes_read, 'taken over by adopt', b.committed_at,
+       b.committed_at, b.committed_at
 FROM jsonb_to_recordset(CAST(:attempts AS jsonb))
          AS a (batch_id bigint, fence int, input_digest text, sink_schema text,
                records_read bigint, survivors bigint, duplicates_batch bigint,
                duplicates_catalog bigint, quarantined bigint, late bigint, rows_written bigint,
                bytes_read bigint)
 JOIN semel.batch AS b USING (batch_id)
-JOIN semel.pipeline AS p USING (pipeline_id);
+JOIN semel.pipeline AS p USING (pipeline_id)
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays;
 
 -- name: insert_claims
 INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)

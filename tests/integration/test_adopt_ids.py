@@ -16,6 +16,7 @@ from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel import limits
 from semel.adopt import adopt
+from semel.adoption.history import History, histories
 from semel.adoption.ids import GoneError, ids_of
 from semel.adoption.partitions import partitions_of
 from semel.errors import TerminalError
@@ -85,7 +86,8 @@ def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     parts = partitions_of(open_source(spec), [marker])
     of = {part.known.source_partition_id: part for part in parts}
     claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
-    made = ids_of(marker, claims)
+    [batch] = histories([marker])
+    made = ids_of(batch, claims)
     spans = {(part.bucket_start, part.bucket_end) for part in made}
     assert len(spans) == 1
     return {part.shard: set(zip(part.h1.tolist(), part.h2.tolist(), strict=True)) for part in made}
@@ -244,9 +246,9 @@ def test_what_has_expired_is_not_made_again(
     backdate(second, 9)
     asked = []
 
-    def noted(marker: Marker, claims: list) -> list:
-        asked.append(marker.batch_id)
-        return ids_of(marker, claims)
+    def noted(batch: History, claims: list) -> list:
+        asked.append(batch.first.batch_id)
+        return ids_of(batch, claims)
 
     monkeypatch.setattr("semel.adopt.ids_of", noted)
     lose(ledger)

@@ -7,9 +7,11 @@ tail. What comes out is as many distinct ids as the marker says that there were 
 error.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel import limits
+from semel.adoption.history import History
 from semel.batch import Claim
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
@@ -27,6 +30,7 @@ from semel.sinks.idsfile import read_ids
 from semel.sources import Source
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Scope
+from semel.steps import verdicts
 from semel.steps.job import StageJob, splits_of
 from semel.steps.read import read_again
 from semel.storage import checksum
@@ -57,19 +61,22 @@ Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 _NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
 
 
-def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
-    """The ids of a batch, by shard. `claims` are the marker's, in the files as they lie now."""
+def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
+    """The ids of a batch, by shard. `claims` are its ranges, in the files as they lie now.
+
+    Any of its outputs gives them whose files are there still.
+    """
+    marker = batch.first
     if not marker.counts.survivors:
         return []
-    ways = {
-        "ids files": lambda: _kept(marker),
-        "output": lambda: _proven(marker, _in_output(marker)),
-        "source": lambda: _proven(marker, in_source(marker, tuple(claims))),
-    }
-    if not marker.of_kind(Kind.IDS):
-        del ways["ids files"]
-    if marker.spec.transforms:
-        del ways["output"]
+    ways: dict[str, Callable[[], list[ShardIds]]] = {}
+    if marker.of_kind(Kind.IDS):
+        ways["ids files"] = lambda: _kept(marker)
+    for made in reversed(batch.outputs):
+        if made.sink and not made.spec.transforms:
+            name = f"output of generation {made.generation}" if batch.replays else "output"
+            ways[name] = partial(_of_output, marker, made)
+    ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
     whys = []
     for name, way in ways.items():
         try:
@@ -77,6 +84,10 @@ def ids_of(marker: Marker, claims: Iterable[Claim]) -> list[ShardIds]:
         except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
             whys.append(f"{name}: {error}")
     raise GoneError("; ".join(whys))
+
+
+def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
+    return _proven(marker, _in_output(made))
 
 
 def _kept(marker: Marker) -> list[ShardIds]:
@@ -162,16 +173,29 @@ def _in_output(marker: Marker) -> Iterator[Part]:
 
 
 def in_source(
-    marker: Marker, claims: tuple[Claim, ...], but: tuple[Kind, ...] = _NO_SURVIVORS
+    marker: Marker,
+    claims: tuple[Claim, ...],
+    but: tuple[Kind, ...] = _NO_SURVIVORS,
+    before: Marker | None = None,
 ) -> Iterator[Part]:
     """The ids of a batch's records, read again, but for those that files of the kinds `but` name.
 
-    SourceError: the source is not what it was. ValueError: such a file is not.
+    `before`: of an admission, whose dead letters its records are. SourceError: the source is not
+    what it was. ValueError, CorruptionError: such a file is not.
     """
     skip = _dropped(marker, but)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
     job = job_of(marker, claims, source)
+    with tempfile.TemporaryDirectory() as folder:
+        if before is not None:
+            letters = verdicts.read(before, before.counts).letters()
+            selected = letters.select(Path(folder), job.splits, only=True, judged=True)
+            job = replace(job, selected=selected)
+        yield from _read_again(job, skip)
+
+
+def _read_again(job: StageJob, skip: dict[int, np.ndarray]) -> Iterator[Part]:
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         done = read_again(job, split, offsets)

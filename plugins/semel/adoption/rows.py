@@ -4,10 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 
 import sqlalchemy as sa
 
 from semel import limits
+from semel.adoption.history import History
 from semel.adoption.partitions import Adoptee
 from semel.ledger import change
 from semel.manifest import Kind
@@ -29,15 +31,22 @@ def write_partitions(
 
 
 def write_batches(
-    connection: sa.Connection, pipeline_id: int, markers: list[Marker]
+    connection: sa.Connection, pipeline_id: int, batches: list[History]
 ) -> None:
-    """The batches with their attempts, claims and files. `markers` come in the order of commits."""
+    """The batches with their attempts, claims and files; then their replays, each a batch too.
+
+    `batches` come in the order of commits.
+    """
     ordinals: Counter[str] = Counter()
-    for some in _parts(markers):
+    replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
+    for some in (*_parts([each.first for each in batches]), *_parts(replays)):
         _insert_batches(connection, pipeline_id, some, ordinals)
         _insert_attempts(connection, some)
         _insert_claims(connection, some)
         _insert_files(connection, some)
+    pairs = [pair for each in batches for pair in pairwise(each.outputs)]
+    replaced = [{"batch_id": old.made_by, "replaced_by": new.made_by} for old, new in pairs]
+    change(connection, "adopt", "replaced", replaced=json.dumps(replaced))
 
 
 def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
@@ -50,19 +59,26 @@ def _insert_batches(
 ) -> None:
     batches = []
     for m in some:
-        ordinals[m.request_key] += 1
-        start, end = (time.isoformat() if time else None for time in m.interval)
+        request = m.replay.request_key if m.replay else m.request_key
+        ordinals[request] += 1
+        own = m.interval if not (m.replay or m.admits) else (None, None)
+        start, end = (time.isoformat() if time else None for time in own)
         batches.append(
             {
-                "batch_id": m.batch_id,
-                "request_key": m.request_key,
-                "ordinal": ordinals[m.request_key],
+                "batch_id": m.made_by,
+                "request_key": request,
+                "ordinal": ordinals[request],
                 "spec": m.spec.to_json(),
                 "spec_digest": m.spec_digest,
                 "interval_start": start,
                 "interval_end": end,
-                "commit_seq": m.commit_seq,
-                "batch_time": m.batch_time.isoformat(),
+                "commit_seq": m.commit_seq if m.replay is None else None,
+                "batch_time": m.batch_time.isoformat() if m.replay is None else None,
+                "committed_at": m.replay.committed_at if m.replay else m.batch_time.isoformat(),
+                "replays": m.batch_id if m.replay else None,
+                "generation": m.generation,
+                "admits": m.admits.batch_id if m.admits and not m.replay else None,
+                "admission": m.admits.admission if m.admits and not m.replay else None,
             }
         )
     change(
@@ -79,8 +95,8 @@ def _insert_attempts(connection: sa.Connection, some: list[Marker]) -> None:
     attempts = [
         {
             **vars(m.counts),
-            "batch_id": m.batch_id,
-            "fence": m.fence,
+            "batch_id": m.made_by,
+            "fence": m.replay.fence if m.replay else m.fence,
             "input_digest": m.input_digest,
             "sink_schema": json.dumps(m.sink_columns),
         }
@@ -90,21 +106,23 @@ def _insert_attempts(connection: sa.Connection, some: list[Marker]) -> None:
 
 
 def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
-    claims = [{**asdict(claim), "batch_id": m.batch_id} for m in some for claim in m.claims]
+    roots = [m for m in some if m.replay is None]
+    claims = [{**asdict(claim), "batch_id": m.batch_id} for m in roots for claim in m.claims]
     change(connection, "adopt", "insert_claims", claims=json.dumps(claims))
 
 
 def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
-    # A manifest has none of what finalize writes.
+    # A manifest has none of what finalize writes, and that of a replay none of what is its root's.
+    not_of = {True: set(Kind) - {Kind.DATA}, False: {Kind.CLAIMS, Kind.REFUSED}}
     files = [
         {
             **vars(file),
-            "batch_id": m.batch_id,
+            "batch_id": m.made_by,
             "ordinal": at,
             "final_path": m.target_of(file),
         }
         for m in some
         for at, file in enumerate(m.files)
-        if file.kind not in (Kind.CLAIMS, Kind.REFUSED)
+        if file.kind not in not_of[m.replay is not None]
     ]
     change(connection, "adopt", "insert_files", files=json.dumps(files))

@@ -14,6 +14,8 @@ def told(answer: "Adopted") -> str:
     if answer.found:
         return f"nothing to do: this ledger has {name} with the {batches} that have a marker"
     parts = count(answer.source_partitions, "source partition")
+    if answer.replays:
+        batches += f" ({count(answer.replays, 'replay')} of them)"
     lines = [
         f"adopted {name}: {batches}, {parts} ({count(answer.files_found, 'file')} found), "
         f"{count(answer.ids, 'id')} in {count(answer.id_runs, 'id run')}"

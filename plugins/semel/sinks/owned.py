@@ -44,13 +44,17 @@ def refuse_foreign_markers(
 def not_of(
     connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
 ) -> list[Marker]:
-    """The markers that are of no committed batch of this pipeline in this ledger."""
+    """The markers that are of no committed batch of this pipeline in this ledger.
+
+    That of a replayed batch is of two: the batch itself, and the newest of its replays.
+    """
     known = {
         (r["batch_id"], r["fence"], r["commit_seq"])
         for r in rows(connection, "batch", "committed", pipeline_id=pipeline_id)
     }
-    return [
-        m
-        for m in found
-        if m.pipeline != name or (m.batch_id, m.fence, m.commit_seq) not in known
-    ]
+
+    def is_known(m: Marker) -> bool:
+        made = m.replay is None or (m.replay.batch_id, m.replay.fence, None) in known
+        return made and (m.batch_id, m.fence, m.commit_seq) in known
+
+    return [m for m in found if m.pipeline != name or not is_known(m)]

@@ -4,6 +4,7 @@ asked.
 A trace is
 - any file in the archive's `markers/`, also a hidden one, which a crash left;
 - a decisions, dead letters or ids file by its name, `b<batch>-<part>.parquet`;
+- a marker in `replaced/`, `b<batch>-g<generation>.json`, also a hidden one;
 - an attempt's folder in `staging/`;
 - an output file: its name is what `sink.file_name` gives for some batch and part, in any folder.
 Empty folders and a user's own files are none.
@@ -24,6 +25,7 @@ from semel.spec.pipeline import Spec
 _NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is none of ours.
 _MARKER = re.compile(rf"b({_NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({_NUMBER})\.json\..*")
+_REPLACED = re.compile(rf"b({_NUMBER})-g{_NUMBER}\.json|\.b({_NUMBER})-g{_NUMBER}\.json\..*")
 _KEPT = re.compile(rf"b({_NUMBER})-{_NUMBER}\.parquet")
 _STAGED = re.compile(rf"b({_NUMBER})")
 
@@ -35,13 +37,14 @@ class Traces:
 
     markers: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
+    replaced: dict[str, int] = field(default_factory=dict)
     output: dict[str, int] = field(default_factory=dict)
     staging: dict[str, int] = field(default_factory=dict)
 
     @property
     def batch_max(self) -> int:
         """The highest number that a name holds; 0 when none does."""
-        every = (self.markers, self.kept, self.output, self.staging)
+        every = (self.markers, self.kept, self.replaced, self.output, self.staging)
         return max((number for part in every for number in part.values()), default=0)
 
 
@@ -70,6 +73,9 @@ def _walk(sink: Path | None, kept: Path, specs: list[Spec]) -> Iterator[tuple[st
         for path in _names(kept / kind):
             if match := _KEPT.fullmatch(os.path.basename(path)):
                 yield "kept", os.path.relpath(path, kept), int(match[1])
+    for path in _names(archive.replaced(kept, 0, 0).parent):
+        if match := _REPLACED.fullmatch(os.path.basename(path)):
+            yield "replaced", os.path.relpath(path, kept), int(match[1] or match[2])
     staging = archive.staging(kept)
     for path in _names(staging):
         if match := _STAGED.fullmatch(os.path.basename(path)):
