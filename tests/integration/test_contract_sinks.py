@@ -18,7 +18,7 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_sink_postgres import Table
 from fix_sinks import Files, Place
-from semel import faults
+from semel import faults, replay
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
@@ -201,6 +201,26 @@ def test_rows_are_what_a_batch_published(place: Place, ledger: Ledger) -> None:
                                                                          10 * number + 10)]
         assert read.column("n").to_pylist() == list(range(10 * number, 10 * number + 10))
         assert read.schema.field("n").type == pa.int64()
+
+
+# Attacks RP5, RP8, PG9.
+def test_an_output_is_replaced_or_the_sink_refuses(place: Place, ledger: Ledger) -> None:
+    """A sink that can be replaced gives by its newest marker each row once; one that cannot refuses
+    before any work, and stays as it is.
+    """
+    place.bench.write("in/a.jsonl", events(0, 10))
+    run(place, ledger, "r1")
+    before, engine = place.rows(), LocalEngine()
+    if place.declared.get("mode") == "upsert":
+        with pytest.raises(TerminalError, match="mode upsert"):
+            replay.run(ledger, place.spec(), "again", 1, engine, log=quiet)
+        assert not engine.jobs and place.rows() == before
+        return
+    replay.run(ledger, place.spec(), "again", 1, engine, log=quiet)
+    (marker,) = markers_of(place.spec())
+    read = pa.concat_tables(place.sink().rows(marker)).sort_by("id")
+    assert read.column("id").to_pylist() == [e["id"] for e in events(0, 10)]
+    assert marker.made_by == 2 and [row for row in place.rows() if row[0] == 2] == rows(0, 10, 2)
 
 
 # Attacks PG4, L3.
