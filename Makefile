@@ -39,7 +39,8 @@ soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECOND
 
 .PHONY: screenshots
 screenshots: venv ## Take the guide's pictures anew, from a live stack
-	@SEMEL_GUIDE_SHOTS=1 $(PYTEST) tests/acceptance/test_c_day.py -k whole_day
+	@SEMEL_GUIDE_SHOTS=1 $(PYTEST) tests/acceptance/test_c_day.py tests/acceptance/test_c_replay.py \
+		-k 'whole_day or wrong_transform'
 
 .PHONY: chaos
 chaos: venv ## Kill the live stack KILLS=30 times at random (SEED=n), and prove its output exact

@@ -7,8 +7,8 @@ from fix_dags import ROOT
 
 FOLDER = ROOT / "docs" / "guide"
 
-PICTURES = ("backfill", "days", "log")
-"""Each is taken by test_c_day.py, for `make screenshots`."""
+PICTURES = ("backfill", "days", "log", "replay", "replayed")
+"""Each is taken by test_c_day.py or test_c_replay.py, for `make screenshots`."""
 
 PICTURE_WIDTH = 1200
 PICTURE_BYTES_MAX = 150_000

@@ -5,12 +5,20 @@
 -- the same cells, and the sums of the whole group. Where a pipeline has no intervals, a batch stands
 -- at the time of its commit, and before that at the time of its plan. A replay stands in no cell: its
 -- batch has the account of the newest output, and names who made that, and who is at work on another.
+-- An admission stands in the interval of the batch whose dead letters it judges.
 WITH found AS (
     (SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             interval_start AS since, interval_end AS until
      FROM semel.batch
      WHERE CAST(:select AS text) = 'interval' AND pipeline_id = :pipeline_id
        AND interval_start < :until AND interval_end > :since
+     UNION ALL
+     SELECT b.batch_id, b.request_key, b.status, o.interval_start, o.interval_end, b.seen_at,
+            b.committed_at, o.interval_start, o.interval_end
+     FROM semel.batch AS o
+     JOIN semel.batch AS b ON b.admits = o.batch_id AND b.status <> 'abandoned'
+     WHERE CAST(:select AS text) = 'interval' AND o.pipeline_id = :pipeline_id
+       AND o.interval_start < :until AND o.interval_end > :since
      UNION ALL
      SELECT batch_id, request_key, status, interval_start, interval_end, seen_at, committed_at,
             batch_time, batch_time + interval '1 microsecond'

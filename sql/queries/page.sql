@@ -65,20 +65,24 @@ WHERE p.name = :name;
 -- name: generations
 -- The outputs of a batch, or of the one that it replays: by which batch, and what became of each.
 SELECT b.batch_id, b.replays, b.generation, b.status, b.request_key, b.finalized_at, b.replaced_by,
-       b.files_removed_at
+       b.files_removed_at, COALESCE(b.admits, r.admits) AS admits
 FROM semel.batch AS mine
 JOIN semel.batch AS b
     ON COALESCE(b.replays, b.batch_id) = COALESCE(mine.replays, mine.batch_id)
    AND b.status <> 'abandoned'
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
 WHERE mine.batch_id = :batch_id
 ORDER BY b.generation;
 
 -- name: claims
--- Of a batch; a replay reads those of the batch that it replays.
+-- Of a batch; a replay reads those of the batch that it replays, and an admission those of the batch
+-- whose dead letters it judges.
 SELECT p.name, lower(c.span) AS start, upper(c.span) AS "end", count(*) OVER () AS claims
 FROM semel.claim AS c
 JOIN semel.source_partition AS p USING (source_partition_id)
-WHERE c.batch_id = (SELECT COALESCE(b.replays, b.batch_id) FROM semel.batch AS b
+WHERE c.batch_id = (SELECT COALESCE(b.admits, r.admits, b.replays, b.batch_id)
+                    FROM semel.batch AS b
+                    LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
                     WHERE b.batch_id = :batch_id)
 ORDER BY c.ordinal
 LIMIT :count;

@@ -61,6 +61,7 @@ class Stack(Workbench):
             "SEMEL_STATE_DIR": str(self.state),
             "SEMEL_DATA_ROOTS": str(self.data),
             "SEMEL_PIPELINES_DIR": str(self.pipelines),
+            "SEMEL_TRANSFORMS_DIR": str(self.transforms),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             # A task that is marked failed is to hear of it while it still runs.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
@@ -73,6 +74,8 @@ class Stack(Workbench):
         self.dags.mkdir()
         for path in (ROOT / "dags").glob("*.py"):
             shutil.copy(path, self.dags)
+        for path in (ROOT / "spark_jobs").iterdir():
+            shutil.copy(path, self.transforms)
         (self.dags / "after_shop.py").write_text(documented("semel://shop", "airflow.md"))
         for name, source in SOURCES.items():
             self.spec(name, source={"path": f"{source}/*.jsonl"})

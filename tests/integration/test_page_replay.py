@@ -10,7 +10,8 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
-from semel import replay
+from semel import replay, requarantine
+from semel.accept import accept_columns
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.run import run_batch
@@ -195,3 +196,24 @@ def test_a_pipeline_without_intervals(
     replay.plan(ledger, spec, "c", 1)
     row = text_of(pages.get(DAYS).text)
     assert "done" in row and "in work" not in row
+
+
+def test_records_that_were_admitted_are_of_their_day(
+    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+) -> None:
+    """An admission stands in the interval of the batch whose dead letters it judges again."""
+    spec = bench.spec(source=SOURCE, schedule="@daily")
+    bad = b'{"id": "x1", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
+    bench.write("in/day-2026-11-01.jsonl", [*events(0, 10), bad])
+    run_batch(ledger, spec, "r1", engine, (FIRST, FIRST + timedelta(days=1)), log=quiet)
+    schema = {"id": "string", "n": "double", "at": "timestamp"}
+    spec = bench.spec(source=SOURCE | {"schema": schema}, schedule="@daily")
+    accept_columns(ledger, spec)
+    requarantine.run(ledger, spec, "again", 1, engine, quiet)
+    days = pages.get(f"{DAYS}?from=2026-11-01&to=2026-11-01").text
+    row = text_of(re.findall(r'<tr id="d20261101">(.*?)</tr>', days, re.S)[0])
+    assert row.startswith("2026-11-01 ✓ complete replay 12 11 0 1 2 "), row
+    shown = text_of(pages.get(f"{DAYS}/batches/2").text)
+    assert "the dead letters of batch 1" in shown and "day-2026-11-01.jsonl" in shown
+    replayed(ledger, spec, 2)
+    assert "the dead letters of batch 1" in text_of(pages.get(f"{DAYS}/batches/3").text)

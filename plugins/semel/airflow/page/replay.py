@@ -32,6 +32,7 @@ from semel.errors import StateError
 from semel.ledger import pipelines
 from semel.replay import Root
 from semel.replayed import marker_of
+from semel.spec.durations import format_duration
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import PostgresSink
@@ -95,6 +96,7 @@ def ask_replay(
         codes=Counter(one.made_by.digest for one in found or () if one.made_by),
         code=now.named,
         paused=bool(dag and dag.is_paused),
+        keep=format_duration(spec.limits.keep_replaced),
         token=token,
     )
 

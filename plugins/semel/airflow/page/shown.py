@@ -165,8 +165,9 @@ def sight(ledger: Ledger, spec: Spec) -> Sight:
 @dataclass(frozen=True, kw_only=True)
 class BatchShown:
     """All of one batch. `claims` are the first of `claim_count`, of a replay those of the batch
-    that it replays. `id_runs`: the first of what it added to the catalog. `generations`: the
-    outputs of that batch, its own among them.
+    that it replays, of an admission those of the batch whose dead letters it judges. `id_runs`: the
+    first of what it added to the catalog. `generations`: the outputs of that batch, its own among
+    them.
     """
 
     batch: dict[str, Any]
@@ -187,7 +188,8 @@ class BatchShown:
         """Its own one of the generations; an abandoned one is not among them."""
         mine = self.batch["batch_id"]
         found = (one for one in self.generations if one["batch_id"] == mine)
-        return next(found, {"batch_id": mine, "replays": None, "replaced_by": None})
+        none = dict.fromkeys(("replays", "replaced_by", "admits"))
+        return next(found, {"batch_id": mine, **none})
 
     @property
     def won(self) -> dict[str, Any] | None:

@@ -1,0 +1,173 @@
+"""A replay by a person, in Airflow's UI on the live stack: a transform that was wrong for three
+days, its correction, the page's button, and what readers see meanwhile.
+"""
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, expect
+
+from airflow_rest import wait_for
+from airflow_ui import Ui
+from fix_browser import browser, log_in, picture, window  # noqa: F401
+from fix_guide import PICTURE_WIDTH
+from fix_stack import Stack
+from semel import reader
+from semel.spec import pipeline
+
+NAME = "sales"
+ROWS = 50
+ONE = timedelta(days=1)
+NET = "-- What a sale is without tax.\nSELECT id, day, gross {} 1.25 AS net FROM records\n"
+DECLARED = {
+    "source": {
+        "path": f"{NAME}/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl",
+        "schema": {"id": "string", "day": "date", "gross": "double"},
+    },
+    "schedule": "@daily",
+    "transforms": [f"{NAME}.sql"],
+}  # fmt: skip
+
+
+def ago(days: int) -> date:
+    return datetime.now(UTC).date() - days * ONE
+
+
+def midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:  # noqa: F811
+    """A window of the stack's user, who has logged in by the form."""
+    with window(browser, width=PICTURE_WIDTH) as context:
+        log_in(context, _running_stack)
+        yield Ui(context.new_page(), _running_stack.airflow.url)
+
+
+def land(stack: Stack, day: date) -> None:
+    """A day's sales, with one that comes twice and one that is broken."""
+    sales = [{"id": f"{day}-{n}", "day": f"{day}", "gross": 125.0 * (n + 1)} for n in range(ROWS)]
+    stack.write(f"{NAME}/{day}.jsonl", [*sales, sales[0], b"{broken"])
+
+
+def output() -> dict[tuple[str, date], float]:
+    """What readers see: the amount by id and day; nothing twice."""
+    rows = reader.dataset(pipeline.find(NAME).sink_path()).to_table().to_pylist()
+    found = {(row["id"], row["day"]): row["net"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+class Reader(threading.Thread):
+    """Reads the output again and again. `seen`: how many rows by day and by whether they are right,
+    of each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[Counter] = []
+        self.error: Exception | None = None
+        self.ends = threading.Event()
+
+    def run(self) -> None:
+        while not self.ends.is_set():
+            try:
+                found = output()
+            except Exception as error:  # A thread's own would be lost.
+                self.error = error
+                return
+            right = {n: 100.0 * (n + 1) for n in range(ROWS)}
+            count = Counter(
+                (day, net == right[int(key.rpartition("-")[2])])
+                for (key, day), net in found.items()
+            )
+            self.seen.append(count)
+            time.sleep(0.05)
+
+
+def confirm(frame: FrameLocator) -> None:
+    """Load the page that asks until it has looked at the batches."""
+    again = frame.get_by_role("link", name="Load this page again")
+    button = frame.get_by_role("button", name="Replay", exact=True)
+    for _ in range(20):
+        expect(again.or_(button)).to_be_visible()
+        if button.is_visible():
+            return
+        again.click()
+    expect(button).to_be_visible()
+
+
+def test_a_wrong_transform_is_corrected(stack: Stack, ui: Ui) -> None:
+    """The page says by which code the days were made and by which they would be; its button replays
+    them; a reader sees of each day the old output or the new one, whole; the audit passes; and the
+    same run, cleared, changes nothing.
+    """
+    days = [ago(n) for n in (4, 3, 2)]
+    transform = stack.transforms / f"{NAME}.sql"
+    transform.write_text(NET.format("*"))
+    for day in days:
+        land(stack, day)
+    stack.spec(NAME, **DECLARED)
+    ui.wait_for_dag(NAME)
+    stack.airflow.pause(NAME, paused=False)
+    backfill = stack.airflow.backfill(NAME, midnight(days[0]), midnight(days[-1]))
+    for day in days:
+        when = midnight(day)
+        run = wait_for(lambda at=when: stack.airflow.run_of(NAME, "backfill", at), f"{day}", 60)
+        stack.airflow.succeeded(NAME, run)
+    stack.airflow.end_backfill(backfill)
+    assert len(output()) == 3 * ROWS and output()[f"{days[0]}-0", days[0]] == 156.25
+
+    transform.write_text(NET.format("/"))
+    watching = Reader()
+    watching.start()
+    frame = ui.days(NAME)
+    frame.get_by_label("from").fill(f"{days[0]}")
+    frame.get_by_label("to").fill(f"{days[-1]}")
+    frame.get_by_role("button", name="Show").click()
+    expect(frame.locator("tbody tr[id]")).to_have_count(3)
+    frame.get_by_role("link", name="replay what is shown").click()
+    confirm(frame)
+    rows = frame.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("yes")
+    expect(frame.get_by_text("the code and declaration of now")).to_have_count(0)
+    picture(ui.page, "replay")
+    known = stack.airflow.runs(NAME)
+    frame.get_by_role("button", name="Replay", exact=True).click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text(
+        f"{NAME}: the replay is on its way"
+    )
+    [run] = stack.airflow.runs(NAME) - known
+    stack.airflow.succeeded(NAME, run)
+    watching.ends.set()
+    watching.join()
+
+    assert watching.error is None, watching.error
+    assert all(set(count.values()) == {ROWS} and len(count) == 3 for count in watching.seen)
+    assert watching.seen[0].keys() == {(day, False) for day in days}
+    right = {(f"{day}-{n}", day): 100.0 * (n + 1) for day in days for n in range(ROWS)}
+    assert output() == right
+    frame = ui.days(NAME)
+    frame.get_by_label("from").fill(f"{days[0]}")
+    frame.get_by_label("to").fill(f"{days[-1]}")
+    frame.get_by_role("button", name="Show").click()
+    for day in days:
+        row = frame.locator(f"#d{day:%Y%m%d}")
+        expect(row.locator(".chip")).to_have_text("✓ complete")
+        expect(row).to_contain_text(re.compile(r"generation 2, by batch \d+, on \d{4}"))
+        expect(row.locator("td.n").nth(1)).to_have_text(f"{ROWS}")
+    picture(ui.page, "replayed")
+    code, answer, error = stack.call("audit", NAME)
+    assert code == 0, ([one for one in answer["checks"] if one["broken"]], error)
+
+    before = stack.batches(NAME)
+    ui.clear(NAME, run)
+    stack.airflow.succeeded(NAME, run)
+    assert stack.batches(NAME) == before and output() == right
