@@ -77,6 +77,7 @@ def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> O
         pipeline=pipeline.name,
         commit_seq=before[0]["commit_seq"],
         batches=tuple(r["batch_id"] for r in before),
+        modes=tuple(r["mode"] for r in before),
     )
 
 

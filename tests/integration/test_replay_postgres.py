@@ -301,3 +301,23 @@ def test_the_audit_proves_replayed_rows(
     assert audit(spec).ok and made_by(table)[1] == (4, 1, 60, 60, 0)
     table.run("DELETE FROM events WHERE id = 'e000003'")
     assert not audit(spec).ok
+
+
+# Attacks RP8, PG10.
+def test_what_landed_in_mode_upsert(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
+    """Also where the mode is append today: a later batch has rows in the place of this one's, which
+    a replay would put beside them.
+    """
+    upsert = bench.spec(sink={**SINK, "mode": "upsert", "key": ["n"]})
+    for number in (1, 2):
+        rows = [{"id": f"{number}-{n}", "n": n, "at": None} for n in range(number, number + 5)]
+        bench.write(f"in/{number}.jsonl", rows)
+        run(ledger, upsert, f"r{number}")
+    assert made_by(table) == [(1, 1, 1, 1, 0), (2, 2, 5, 5, 0)]
+    spec = bench.spec(sink=SINK)
+    table.run("DROP INDEX IF EXISTS events_n_idx")
+    table.run("ALTER TABLE events DROP CONSTRAINT IF EXISTS events_pkey")
+    assert "mode upsert" in str(refusal(ledger, spec, 1))
+    bench.write("in/3.jsonl", events(10, 15))
+    run(ledger, spec, "r3")
+    assert replayed(ledger, spec, 3, "again").batch.generation == 2

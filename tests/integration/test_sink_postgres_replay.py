@@ -189,7 +189,7 @@ def test_upsert_cannot_be_replaced(warehouse: Warehouse) -> None:
     """A row of it may have replaced another batch's: it says so, and what to do."""
     sink = warehouse.sink(mode="upsert", key=("id",))
     first(warehouse, sink)
-    with pytest.raises(TerminalError, match="mode upsert, .* a pipeline of another name"):
+    with pytest.raises(TerminalError, match="mode upsert: .* a pipeline of another name"):
         sink.check_replace(OLD)
 
 

@@ -71,11 +71,14 @@ class Won:
 class Old:
     """The outputs of one batch that a replay of it replaces: the batches that made them, first ones
     first, and their one place in the order of commits.
+
+    `modes`: `sink.mode` as each was declared; None where it was not.
     """
 
     pipeline: str
     commit_seq: int
     batches: tuple[int, ...]
+    modes: tuple[str | None, ...] = ()
 
 
 class Refused(NamedTuple):

@@ -34,12 +34,12 @@ class StayedError(TerminalError):
 # Keeps PG10, RP8.
 def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str, ...]:
     """Refuse what can be known to keep rows from being replaced. Returns notes for the operator."""
-    if target.key:
+    if target.key or "upsert" in old.modes:
         raise TerminalError(
-            f"{target.address} is written in mode upsert, where rows of a batch may have replaced "
-            "those of batches before it: what these were is not there any more, so nothing can "
-            "take a batch's rows back. Give the corrected transforms to a pipeline of another name "
-            "and table: it reads the source from its start"
+            f"batch {old.batches[-1]} cannot be replaced in {target.address}, in mode upsert: its "
+            "rows may have replaced those of batches before it, and later ones its own. What these "
+            "were is not there any more. Give the corrected transforms to a pipeline of another "
+            "name and table: it reads the source from its start"
         )
     if not examine(connection, target, None).exists:
         return ()
