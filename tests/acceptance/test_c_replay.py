@@ -64,6 +64,14 @@ def output() -> dict[tuple[str, date], float]:
     return found
 
 
+def told(stack: Stack) -> list[tuple[int, int]]:
+    """The events of the asset that Airflow has: of which batch, of which generation."""
+    found = stack.airflow.call("GET", "/api/v2/assets/events?limit=100")["asset_events"]
+    mine = [one["extra"] for one in found if one["extra"].get("pipeline") == NAME]
+    of = [(one["generation"], one["batch_id"]) for one in mine if "batch_id" in one]
+    return [(batch, generation) for generation, batch in sorted(of)]
+
+
 class Reader(threading.Thread):
     """Reads the output again and again. `seen`: how many rows by day and by whether they are right,
     of each time.
@@ -167,7 +175,32 @@ def test_a_wrong_transform_is_corrected(stack: Stack, ui: Ui) -> None:
     code, answer, error = stack.call("audit", NAME)
     assert code == 0, ([one for one in answer["checks"] if one["broken"]], error)
 
-    before = stack.batches(NAME)
+    before, events = stack.batches(NAME), told(stack)
+    assert events == [(n, 1) for n in (1, 2, 3)] + [(n, 2) for n in (1, 2, 3)]
     ui.clear(NAME, run)
     stack.airflow.succeeded(NAME, run)
     assert stack.batches(NAME) == before and output() == right
+    assert told(stack) == events
+
+
+def test_a_backfill_that_replays(stack: Stack) -> None:
+    """Airflow clears the runs that made the days, and gives them the configuration: each replays
+    its day. The next backfill has to give them another one, or they would replay for ever.
+    """
+    first, last = midnight(ago(4)), midnight(ago(2))
+    runs = [stack.airflow.run_of(NAME, "backfill", midnight(ago(n))) for n in (4, 3, 2)]
+    before, events = output(), told(stack)
+    for conf, made in (({"replay": True}, 3), ({}, 0)):
+        known = stack.batches(NAME)
+        how = {"reprocess_behavior": "completed", "dag_run_conf": conf}
+        tries = {run: stack.airflow.tasks(NAME, run)["finalize"].tries for run in runs}
+        number = stack.airflow.backfill(NAME, first, last, **how)
+        for run in runs:
+            again = tries[run] + 1
+            wait_for(
+                lambda r=run, n=again: stack.airflow.tasks(NAME, r)["finalize"].tries == n, run, 120
+            )
+            stack.airflow.succeeded(NAME, run)
+        stack.airflow.end_backfill(number)
+        assert stack.batches(NAME) == known + made and output() == before
+    assert told(stack) == [*events, *((n, 3) for n in (1, 2, 3))]
