@@ -77,6 +77,9 @@ def test_a_range_is_shown_and_then_replayed(
     assert pages.runs() == []
     sent = pages.send(WHERE, {"token": token_of(page)})
     assert sent.status == 303, sent.text
+    assert pages.send(WHERE, {"token": token_of(page)}).headers["location"] == (
+        sent.headers["location"]
+    ), "a form that is sent twice makes one run"
     [[run_id, kind, conf, start, end]] = pages.runs()
     assert (kind, conf) == ("manual", {"replay": True})
     assert (start[:10], end[:10]) == ("2026-11-01", "2026-11-04")

@@ -17,9 +17,12 @@ from airflow.api_fastapi.core_api.routes.public import dag_run
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 
 from semel import code, limits, replay
 from semel.airflow import replays, surroundings
@@ -79,8 +82,7 @@ def ask_replay(
     if found and not any(one.root.why for one in found):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
-            "generations": [one.root.generation for one in found],
-            "code": now.named.digest, "spec": spec.digest(),
+            "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
     dag = DagModel.get_dagmodel(dag_id)
@@ -105,8 +107,28 @@ def ask_replay(
 def do_replay(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
-    """Make the run that was shown. To reload where this leads makes no other one."""
+    """Make the run that was shown: one, also when the form is sent twice."""
     wanted = agreed(request, token, user, dag_id, "replay")
+    run_id = f"manual__{wanted['at']}"
+    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
+    try:
+        if not _is_made(dag_id, run_id):
+            _make(request, dag_id, user, wanted, run_id)
+    except IntegrityError:
+        if not _is_made(dag_id, run_id):  # By a twin, just now.
+            raise
+    return RedirectResponse(where, status_code=303)
+
+
+def _is_made(dag_id: str, run_id: str) -> bool:
+    with create_session() as session:
+        found = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        return session.scalar(found) is not None
+
+
+def _make(
+    request: Request, dag_id: str, user: Any, wanted: dict[str, Any], run_id: str
+) -> None:
     spec = _declared(dag_id)
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
     _refuse_other(spec, wanted, start, end)
@@ -117,15 +139,17 @@ def do_replay(
         between = {"data_interval_start": start, "data_interval_end": end}
     else:
         conf[replays.BATCHES] = f"{min(wanted['batches'])}..{max(wanted['batches'])}"
-    body = TriggerDAGRunPostBody(logical_date=datetime.now(UTC), conf=conf, **between)
+    body = TriggerDAGRunPostBody(
+        dag_run_id=run_id,
+        logical_date=datetime.fromisoformat(wanted["at"]),
+        conf=conf,
+        **between,
+    )
     with create_session() as session:
-        made = dag_run.trigger_dag_run(
+        dag_run.trigger_dag_run(
             dag_id=dag_id, body=body, dag_bag=DBDagBag(), user=user, session=session,
             request=request,
         )  # fmt: skip
-        run_id = made.run_id
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
-    return RedirectResponse(where, status_code=303)
 
 
 @router.get(
