@@ -17,16 +17,15 @@ import sqlalchemy as sa
 
 from semel import code, faults, limits
 from semel.abandon import abandon
-from semel.batch import Batch, BatchStatus, Claim, Counts, Pipeline, batch_of, run_of
+from semel.batch import Batch, BatchStatus, Counts, Pipeline, batch_of, run_of
 from semel.commit import Committed, commit
 from semel.errors import RetryableError, SemelError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
-from semel.replayed import letters_before, outputs, verdicts_of
+from semel.replayed import check_source, letters_before, outputs, verdicts_of
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
-from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 
@@ -381,19 +380,18 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
         )
     # Keeps RP8.
     old = outputs(ledger, pipeline, root, found["generation"] + 1)
+    if set(old.types) != {spec.sink.type}:
+        raise TerminalError(
+            f"the output of batch {root} is in a sink of another type ({old.types[-1]}) than the "
+            f"pipeline has now ({spec.sink.type}), which cannot replace it; give the corrected "
+            "transforms to a pipeline of another name and sink: it reads the source from its start"
+        )
     open_sink(spec, pipeline.sink_address).check_replace(old)
     # Keeps RP1.
     verdicts_of(ledger, pipeline, root)
     if found["admits"]:
         letters_before(ledger, pipeline, found["admits"], found["admission"])
     check_source(ledger, spec, found["admits"] or root)
-
-
-def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
-    """SourceError where what a batch claimed is not in the source as it was."""
-    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
-    source = open_source(spec)
-    source.check(source.find(claims, root), root)
 
 
 def _shown(interval: tuple[datetime, datetime] | None) -> str:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from semel.batch import Batch, Counts, Pipeline
+from semel.batch import Batch, Claim, Counts, Pipeline
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger, Row
 from semel.reader import Marker, read_marker
 from semel.sinks import Old, archive
+from semel.sources.declared import open_source
+from semel.spec.pipeline import Spec
 from semel.steps import account, verdicts
 from semel.steps.job import StageJob
 from semel.steps.verdicts import Verdicts
@@ -78,7 +80,15 @@ def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> O
         commit_seq=before[0]["commit_seq"],
         batches=tuple(r["batch_id"] for r in before),
         modes=tuple(r["mode"] for r in before),
+        types=tuple(r["type"] for r in before),
     )
+
+
+def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
+    """SourceError where what a batch claimed is not in the source as it was."""
+    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
+    source = open_source(spec)
+    source.check(source.find(claims, root), root)
 
 
 def run_job(

@@ -19,8 +19,8 @@ from semel.errors import StateError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.register import register
-from semel.replay import SILENT_SECONDS, check_source, finish_or_refuse
-from semel.replayed import letters_before
+from semel.replay import SILENT_SECONDS, finish_or_refuse
+from semel.replayed import check_source, letters_before
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log, Staged, stage
 

@@ -87,8 +87,9 @@ WHERE r.batch_id = :root
 RETURNING batch_id;
 
 -- name: generations
--- The outputs of a batch before one, with the attempt that won each, and how a table took them.
-SELECT b.batch_id, b.generation, b.commit_seq, a.fence, b.spec -> 'sink' ->> 'mode' AS mode
+-- The outputs of a batch before one, with the attempt that won each, and what sink took them how.
+SELECT b.batch_id, b.generation, b.commit_seq, a.fence, b.spec -> 'sink' ->> 'type' AS type,
+       b.spec -> 'sink' ->> 'mode' AS mode
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.generation < :generation

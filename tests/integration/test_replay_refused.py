@@ -130,3 +130,15 @@ def test_new_columns_are_accepted_first(bench: Workbench, ledger: Ledger) -> Non
         replayed(ledger, spec, 1, "again")
     allow(ledger, spec)
     assert replayed(ledger, spec, 1, "again").batch.generation == 2
+
+
+def test_an_output_in_another_kind_of_sink(bench: Workbench, ledger: Ledger) -> None:
+    """RP8: what lies in files is not replaced by rows of a table: both would be there."""
+    spec = two_batches(bench, ledger)
+    sql(
+        ledger,
+        "UPDATE semel.batch SET spec = jsonb_set(spec, '{sink,type}', '\"postgres\"') "
+        "WHERE batch_id = 1",
+    )
+    assert "in a sink of another type (postgres)" in str(refusal(ledger, spec, 1))
+    assert replay.look(ledger, spec, 2, "again").why is None

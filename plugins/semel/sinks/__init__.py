@@ -72,12 +72,13 @@ class Old:
     """The outputs of one batch that a replay of it replaces: the batches that made them, first ones
     first, and their one place in the order of commits.
 
-    `modes`: `sink.mode` as each was declared; None where it was not.
+    `types`, `modes`: `sink.type` and `sink.mode` as each was declared; no mode is None.
     """
 
     pipeline: str
     commit_seq: int
     batches: tuple[int, ...]
+    types: tuple[str, ...] = ()
     modes: tuple[str | None, ...] = ()
 
 
