@@ -31,7 +31,7 @@ class Place:
     """One place of an id. `what`: output, dead_letter, or the reason of a decision.
 
     `source` and `offset` (bytes) are the record's own; the output has them only with
-    sink.position_columns.
+    sink.position_columns. `made_by`: of output the replay that made it, if one did.
     """
 
     what: str
@@ -40,6 +40,7 @@ class Place:
     source: str | None = None
     offset: int | None = None
     detail: str = ""
+    made_by: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,7 @@ def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
         file=file,
         source=_path(marker, row.get("_semel_source")),
         offset=row.get("_semel_offset"),
+        made_by=marker.replay.batch_id if marker.replay else None,
     )
 
 
@@ -215,4 +217,4 @@ def _condition(
 
 
 def _path(marker: Marker, part: int | None) -> str | None:
-    return next((c.name for c in marker.claims if c.source_partition_id == part), None)
+    return next((c.name for c in marker.ranges if c.source_partition_id == part), None)

@@ -15,7 +15,7 @@ from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Reason
 from semel.manifest import Kind
-from semel.reader import MarkedFile, Marker, markers_of, read_marker
+from semel.reader import MarkedFile, Marker, generations, markers_of, read_marker
 from semel.sinks import archive
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -68,7 +68,8 @@ def letters(
 ) -> Letters:
     """The newest dead letters, at most `count`: the last batch first, each in source order.
 
-    TerminalError: the batch is not finalized. CorruptionError: a marker is damaged.
+    A replay has those of the batch that it replays. TerminalError: the batch is not finalized.
+    CorruptionError: a marker is damaged.
     """
     found = markers_of(spec) if batch_id is None else [_marker_of(spec, batch_id)]
     shown: list[Letter] = []
@@ -92,12 +93,15 @@ def letters(
 
 def _marker_of(spec: Spec, batch_id: int) -> Marker:
     path = archive.marker(archive.of(spec), batch_id)
-    if not path.exists():
-        raise TerminalError(
-            f"batch {batch_id} is no finalized batch of {spec.name}",
-            next=f"semel batches {spec.name}",
-        )
-    return read_marker(path, spec.sink_path())
+    if path.exists():
+        return read_marker(path, spec.sink_path())
+    for marker in markers_of(spec):
+        if marker.replay and batch_id in (old.made_by for old in generations(marker)):
+            return marker
+    raise TerminalError(
+        f"batch {batch_id} is no finalized batch of {spec.name}",
+        next=f"semel batches {spec.name}",
+    )
 
 
 def _count(marker: Marker, file: MarkedFile, reason: str | None) -> int:
@@ -115,7 +119,7 @@ def _read(
     path = marker.path_of(file)
     kept = ds.dataset(path, format="parquet")
     told = spec.limits.log_samples
-    names = {claim.source_partition_id: claim.name for claim in marker.claims}
+    names = {claim.source_partition_id: claim.name for claim in marker.ranges}
     if file.kind is Kind.REFUSED:
         rows = map(_refused_row, kept.head(count, **_A_FEW).to_pylist())
     else:
@@ -148,7 +152,7 @@ def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _numbered(spec: Spec, found: list[Marker], shown: list[Letter]) -> Iterator[Letter]:
     """The letters with their lines' numbers. Those of one file are counted together."""
-    claims = {marker.batch_id: marker.claims for marker in found}
+    claims = {marker.batch_id: marker.ranges for marker in found}
     source = open_source(spec)
     for (batch_id, name), group in groupby(shown, attrgetter("batch_id", "source")):
         some = list(group)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Made:
 
 
 def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
-    """A pipeline's finalized batches by the code that made them, the newest code first.
+    """A pipeline's finalized batches by the code that made their newest output, the newest first.
 
     Reads each marker.
     """
@@ -44,15 +45,23 @@ def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
     for place, r in enumerate(ledger.rows("look", "finalized", name=spec.name)):
         code = of_marker(archive.marker(root, r["batch_id"]))
         groups[code.digest if code else None].append((place, r, code))
-    newest_first = sorted(groups.items(), key=lambda group: -group[1][-1][0])
+    made = [(digest, sorted(members, key=_made_at)) for digest, members in groups.items()]
+    newest_first = sorted(made, key=lambda group: _made_at(group[1][-1]), reverse=True)
     return [_made(digest, members, archive.code(root)) for digest, members in newest_first]
+
+
+def _made_at(member: tuple[int, Any, Named | None]) -> tuple[datetime, int]:
+    place, r, _ = member
+    return r["made_at"], place
 
 
 def _made(
     digest: str | None, members: list[tuple[int, Any, Named | None]], folder: Path
 ) -> Made:
+    """`members`: each with its place in the order of commits; the one that was made last, last."""
     code = members[-1][2]
-    commits = (c.git_commit for _, _, c in members if c and c.git_commit)
+    commits = [c.git_commit for _, _, c in members if c and c.git_commit]
+    members = sorted(members, key=itemgetter(0))
     runs: list[tuple[int, int]] = []
     before = None
     for place, r, _ in members:

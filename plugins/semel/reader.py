@@ -133,6 +133,16 @@ class Marker:
         kept = (read_claims(self.path_of(file)) for file in self.of_kind(Kind.CLAIMS))
         return (*self.claims_listed, *(claim for claims in kept for claim in claims))
 
+    @cached_property
+    def ranges(self) -> tuple[Claim, ...]:
+        """The claims that its records lie in: its own, or those of the batch that it admits.
+
+        CorruptionError: that one's marker is damaged or gone.
+        """
+        if self.admits is None:
+            return self.claims
+        return read_marker(archive.marker(self.archive, self.admits.batch_id), self.sink).claims
+
 
 def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds.Dataset:
     """The output of all finalized batches, partition columns included.

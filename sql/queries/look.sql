@@ -25,28 +25,48 @@ WITH newest AS (
     ORDER BY b.batch_id DESC
     LIMIT :count
 )
-SELECT b.batch_id, b.pipeline, b.request_key, b.ordinal, b.status, b.interval_start,
-       b.interval_end, b.commit_seq, b.planned_at, b.finalized_at,
+SELECT b.batch_id, b.pipeline, b.request_key, b.ordinal, b.status,
+       COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
+       COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end,
+       b.commit_seq, b.replays, b.generation, b.replaced_by, b.admits, b.planned_at,
+       b.finalized_at,
        (SELECT count(*) FROM semel.attempt AS t WHERE t.batch_id = b.batch_id) AS attempts,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
        a.rows_written
 FROM newest AS b
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
+LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 ORDER BY b.batch_id DESC;
 
 -- name: finalized
-SELECT b.batch_id, b.interval_start, b.interval_end, b.batch_time
+-- Each batch that is no replay, and when the newest of its outputs was made.
+SELECT b.batch_id, COALESCE(b.interval_start, o.interval_start) AS interval_start,
+       COALESCE(b.interval_end, o.interval_end) AS interval_end, b.batch_time,
+       COALESCE(n.committed_at, b.committed_at) AS made_at
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
-WHERE p.name = :name AND b.status = 'finalized'
+LEFT JOIN semel.batch AS o ON o.batch_id = b.admits
+LEFT JOIN LATERAL (SELECT n.committed_at FROM semel.batch AS n
+                   WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.generation > 1
+                     AND n.status <> 'abandoned' AND n.status = 'finalized'
+                   ORDER BY n.generation DESC LIMIT 1) AS n ON true
+WHERE p.name = :name AND b.status = 'finalized' AND b.replays IS NULL
 ORDER BY b.commit_seq;
 
 -- name: batch
-SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal, b.status,
-       b.spec_digest, b.interval_start, b.interval_end, b.commit_seq, b.batch_time, b.reason,
-       b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.spec -> 'code' AS code
+-- `claims_of`: the batch whose claims it reads.
+SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request_key, b.ordinal,
+       b.status, b.spec_digest,
+       COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
+       COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end, b.commit_seq,
+       b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,
+       b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
+       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of, b.spec -> 'code' AS code
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
+LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 WHERE b.batch_id = :batch_id;
 
 -- name: attempts

@@ -12,6 +12,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import allow, as_float, aside, replayed, run, sql, two_batches
+from fix_sink_postgres import Warehouse
 from semel import faults, replay, requarantine
 from semel.audit import Verdict, audit
 from semel.collect import collect
@@ -145,6 +146,38 @@ def test_lies_about_admissions(bench: Workbench, ledger: Ledger) -> None:
     (spec.sink_path() / data["path"]).unlink()
     pq.write_table(twice, spec.sink_path() / data["path"])
     assert {"files", "output"} <= broken(audit(spec))
+
+
+TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
+
+
+def test_a_table(
+    bench: Workbench, ledger: Ledger, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a table are those of the newest output; each that is gone or other is told, and so
+    are batches whose rows have landed and that are not finalized."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    spec = two_batches(bench, ledger, sink=TABLE)
+    for key in ("again", "once more"):
+        replayed(ledger, spec, 1, key)
+        proven(spec, 1)
+    assert audit(spec).notes == ()
+    bench.write("in/c.jsonl", events(70, 75))
+
+    def die() -> None:
+        raise faults.FaultError("died here")
+
+    with faults.armed("finalize.after_publish", die), pytest.raises(faults.FaultError):
+        run(ledger, spec, "r3")
+    verdict = audit(spec)
+    assert "the table has rows of batches 5, which no marker lists" in verdict.notes[0]
+    assert broken(verdict) == {"strays"}
+    finalize(ledger, spec, 5)
+    proven(spec, 1)
+    warehouse.run("UPDATE events SET n = 7 WHERE id = 'e000003'")
+    assert broken(audit(spec)) == {"content"}
+    warehouse.run("DELETE FROM events WHERE id = 'e000003'")
+    assert broken(audit(spec)) == {"output", "sums"}
 
 
 def old_files(spec: Spec) -> list[Path]:

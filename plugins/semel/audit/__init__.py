@@ -333,8 +333,8 @@ class _Audit:
         if more := sorted(self._landed - numbers):
             shown = ", ".join(map(str, more))
             notes.append(
-                f"the table has rows of batches {shown}, which no marker lists: they are not "
-                "finalized; where one is a replay, the rows that it replaced count as missing"
+                f"the table has rows of batches {shown}, which no marker lists: these are not "
+                "finalized, and nothing of them was proven"
             )
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:

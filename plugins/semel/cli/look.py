@@ -101,7 +101,8 @@ def find(
             origin = f", from {place.source!r} byte {place.offset}" if place.source else ""
             detail = f" ({place.detail})" if place.detail else ""
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
-            print(f"{kind}: batch {place.batch_id}, {place.file}{origin}{detail}")
+            made = f", made by its replay {place.made_by}" if place.made_by else ""
+            print(f"{kind}: batch {place.batch_id}{made}, {place.file}{origin}{detail}")
         if not found.in_output:
             print("the id columns do not reach the output: survivors cannot be seen there")
         if not found.places:
@@ -233,6 +234,7 @@ def batches(
         table = _table("batch", "state", "tries", "interval", *_ACCOUNT, "pipeline", "request")
         for r in found:
             request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
+            request += _beside(r)
             request = escape(request)  # A run's name may hold what looks like rich's markup.
             head = (str(r["batch_id"]), r["status"], str(r["attempts"]), _interval(r))
             won = r["records_read"] is not None
@@ -242,6 +244,17 @@ def batches(
         output.result.print(table)
 
     output.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+
+
+def _beside(r: Any) -> str:
+    """What a batch is to others."""
+    said = [
+        f"replays {r['replays']}, generation {r['generation']}" if r["replays"] else "",
+        f"judges dead letters of {r['admits']}" if r["admits"] else "",
+        f"replaced by {r['replaced_by']}" if r["replaced_by"] else "",
+    ]
+    found = "; ".join(part for part in said if part)
+    return f" ({found})" if found else ""
 
 
 def _interval(r: Any) -> str:
@@ -266,19 +279,21 @@ def show(
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")
-        claims = ledger.rows("plan", "claims", batch_id=batch)
+        claims = ledger.rows("plan", "claims", batch_id=found[0]["claims_of"])
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
     known = dict(found[0])
     code = _code(known.pop("code"), known, attempts)
+    of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
+    known = {key: value for key, value in known.items() if key != "claims_of"}
 
     def render() -> None:
         for key, value in known.items():
-            if value is not None:
+            if value is not None and (key, value) != ("generation", 1):
                 print(f"{key}: {value}")
         for claim in claims:
-            part = claim["source_partition_id"]
-            print(f"claim: {claim['name']!r} bytes {claim['start']} to {claim['end']} ({part=})")
+            part, span = claim["source_partition_id"], f"{claim['start']} to {claim['end']}"
+            print(f"claim{of}: {claim['name']!r} bytes {span} ({part=})")
         for attempt in attempts:
             shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
             print(f"attempt: {shown}")
@@ -307,7 +322,7 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
     of, found = "plan", None
     with suppress(OSError):  # What the ledger knows is shown where the archive cannot be read.
-        of, found = "marker", code.of_marker(archive.marker(root, batch_id))
+        of, found = "marker", code.of_marker(_marker_of(root, batch))
         for won in (a for a in attempts if a["status"] == "won" and not found):
             attempt = archive.attempt(root, batch_id, won["fence"])
             of, found = "attempt", code.of_attempt(attempt)
@@ -322,6 +337,20 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     ]
     about = {"semel": found.semel, "git_commit": found.git_commit, "digest": found.digest}
     return {"of": of, **about, "files": files}
+
+
+def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
+    """Where the marker of a batch's own output is: kept aside once a replay has replaced it."""
+    from semel.sinks import archive
+
+    number = batch["replays"] or batch["batch_id"]
+    if batch["status"] != "finalized":
+        number = batch["batch_id"]  # A replay's is not there yet, but that of the output before.
+    if batch["replaced_by"] is None:
+        return archive.marker(root, number)
+    aside = archive.replaced(root, number, batch["generation"])
+    # The replay has committed; until it is finalized the marker is there still.
+    return aside if aside.exists() else archive.marker(root, number)
 
 
 def _print_code(code: dict[str, Any] | None) -> None:

@@ -1,0 +1,145 @@
+"""What the commands say of replayed batches: batches, show, find, letters, made-by."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_replay import allow, as_float, replayed, run, two_batches
+from semel import replay, requarantine
+from semel.cli import main
+from semel.find import find
+from semel.gaps import gaps
+from semel.ledger import Ledger
+from semel.letters import letters
+from semel.made_by import made_by
+from semel.run import run_batch
+from semel.sinks import archive
+from semel.spark.engine import SparkEngine
+from semel.spec.pipeline import Spec
+
+BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
+
+
+@pytest.fixture
+def command(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Runs a command and gives what it prints."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+
+    def ran(*words: str) -> str:
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    return ran
+
+
+def test_show_and_batches(bench: Workbench, ledger: Ledger, command: Any) -> None:
+    """Who replays whom, which generation, and who replaced it; ranges are the root's."""
+    spec = two_batches(bench, ledger)
+    replayed(ledger, spec, 1, "again")
+    replayed(ledger, spec, 1, "once more")
+    first, second, third = (command("show", str(number)) for number in (1, 3, 4))
+    assert "replaced_by: 3\n" in first and "replays" not in first and "generation" not in first
+    assert "replays: 1\ngeneration: 2\nreplaced_by: 4\n" in second
+    assert "replays: 1\ngeneration: 3\n" in third and "replaced_by" not in third
+    assert "claim: '" in first and "claim of batch 1: '" in second
+    assert "generation" not in command("show", "2")
+    claims = [json.loads(command("show", n, "--json"))["claims"] for n in ("1", "3")]
+    assert claims[0] == claims[1] != []
+    said = command("batches", spec.name)
+    for words in ("again (replays 1, generation 2; replaced by 4)", "r1 (replaced by 3)",
+                  "once more (replays 1, generation 3)"):  # fmt: skip
+        assert words in " ".join(said.split())
+    found = json.loads(command("batches", spec.name, "--json"))["batches"]
+    assert [(r["replays"], r["generation"], r["replaced_by"]) for r in found] == [
+        (1, 3, None), (1, 2, 4), (None, 1, None), (None, 1, 3),
+    ]  # fmt: skip
+    assert not gaps(ledger, spec).idle
+
+
+def test_show_and_made_by_tell_the_code_of_each(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, command: Any
+) -> None:
+    """Each output has the code that made it; each batch is under that of its newest one, once."""
+    query = bench.transforms / "times.sql"
+    query.write_text("SELECT id, n * 2 AS n FROM records")
+    source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+    spec = bench.spec(transforms=["times.sql"], source=source)
+    for day in (1, 2, 3):
+        bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
+        interval = datetime(2026, 11, day, tzinfo=UTC), datetime(2026, 11, day + 1, tzinfo=UTC)
+        run_batch(ledger, spec, f"r{day}", spark_engine, interval, log=quiet)
+    [before] = made_by(ledger, spec)
+    query.write_text("SELECT id, n * 3 AS n FROM records")
+    for root in (1, 2):
+        replay.run(ledger, spec, "again", root, spark_engine, log=quiet)
+    new, old = made_by(ledger, spec)
+    assert (new.batches, new.runs, old.batches) == ((1, 2), ((1, 2),), (3,))
+    assert [[t.day for t in span] for span in new.intervals] == [[1, 3]]
+    assert old.digest == before.digest != new.digest
+    assert "2 batches: 1 to 2\n  of 2026-11-01 to 2026-11-02\n" in command(
+        "batches", spec.name, "--made-by"
+    )
+
+    def shown(number: int) -> str:
+        code = json.loads(command("show", str(number), "--json"))["code"]
+        assert code["of"] == "marker"
+        return code["digest"]
+
+    assert [shown(n) for n in (1, 2, 3, 4, 5)] == [old.digest] * 3 + [new.digest] * 2
+    assert "2026-11-01" in command("show", "4")
+    query.write_text("SELECT id, n * 4 AS n FROM records")
+    number = replay.plan(ledger, spec, "third", 1)[0].batch_id
+    code = json.loads(command("show", str(number), "--json"))["code"]
+    assert code["of"] == "plan" and code["digest"] not in (old.digest, new.digest)
+
+
+def test_find_and_letters(bench: Workbench, ledger: Ledger, command: Any) -> None:
+    """A row is found once, in the newest output; a replay's dead letters are its batch's."""
+    spec = two_batches(bench, ledger)
+    replayed(ledger, spec, 1, "again")
+    replayed(ledger, spec, 1, "once more")
+    places = find(spec, ["e000042"]).places
+    assert [(p.what, p.batch_id, p.made_by) for p in places] == [
+        ("output", 1, 4), ("duplicate_in_batch", 1, None),
+    ]  # fmt: skip
+    said = command("find", spec.name, "e000042")
+    assert "output: batch 1, made by its replay 4, events-b00000004-00000.parquet\n" in said
+    assert find(spec, ["e000069"]).places[0].made_by is None
+    own = letters(spec, batch_id=1, count=9)
+    assert own.total == 1 and own.letters[0].line == 51
+    for number in (3, 4):
+        assert letters(spec, batch_id=number, count=9) == own
+    assert letters(spec, count=9).total == 1
+
+
+def admitted(bench: Workbench, ledger: Ledger) -> Spec:
+    spec = bench.spec(sink={"position_columns": True})
+    bench.write("in/a.jsonl", [*events(0, 5), BAD, b"{bad"])
+    run(ledger, spec, "r1")
+    spec = as_float(bench, sink={"position_columns": True})
+    allow(ledger, spec)
+    requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet)
+    return spec
+
+
+def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> None:
+    """It is found where it lies in the source, by the batch that judged it again."""
+    spec = admitted(bench, ledger)
+    path = str(bench.data / "in" / "a.jsonl")
+    places = find(spec, ["x1"]).places
+    assert [(p.what, p.batch_id, p.source) for p in places] == [
+        ("output", 2, path), ("dead_letter", 1, path),
+    ]  # fmt: skip
+    [left] = letters(spec, batch_id=2, count=9).letters
+    assert (left.source, left.line, left.reason) == (path, 7, "malformed")
+    assert "admits: 1\nadmission: 1\n" in command("show", "2")
+    assert "claim of batch 1: '" in command("show", "2")
+    assert "q (judges dead letters of 1)" in " ".join(command("batches", spec.name).split())
+    assert archive.marker(archive.of(spec), 2).exists()
