@@ -117,6 +117,21 @@ def test_a_replay_counts_as_finalized_by_adopt(bench: Workbench, ledger: Ledger)
     assert collect(ledger, spec, quiet).replaced_removed == 1
 
 
+# Attacks D4, C13.
+def test_the_newest_columns(bench: Workbench, ledger: Ledger) -> None:
+    """The pipeline's columns are those of what committed last: a replay of an earlier batch."""
+    two_batches(bench, ledger)
+    spec = as_float(bench)
+    allow(ledger, spec)
+    replayed(ledger, spec, 1, "again")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    bench.write("in/c.jsonl", events(70, 75))
+    run(ledger, spec, "r3")
+    assert replayed(ledger, spec, 2, "again").batch.generation == 2
+    proven(spec)
+
+
 # Attacks D7.
 @pytest.mark.parametrize("gone", ["newest", "all", "source"])
 def test_ids_from_any_output(bench: Workbench, ledger: Ledger, gone: str) -> None:
