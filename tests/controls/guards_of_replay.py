@@ -94,4 +94,22 @@ OF_REPLAY = (
         remove=without.unlinks_may_come_back,
         tests=(_LASTS,),
     ),
+    Guard(
+        name="a replay looks again under the lock",
+        rules="RP2",
+        remove=without.a_replay_is_written_unseen,
+        tests=(f"{_RACES}::test_two_requests_plan_at_once",),
+    ),
+    Guard(
+        name="an admission is there once",
+        rules="RP9",
+        remove=without.admissions_may_fork,
+        tests=("tests/integration/test_requarantine.py::test_two_at_once",),
+    ),
+    Guard(
+        name="an admission looks again under the lock",
+        rules="RP9",
+        remove=without.an_admission_is_written_unseen,
+        tests=("tests/chaos/test_requarantine_races.py::test_two_requests_admit_at_once",),
+    ),
 )

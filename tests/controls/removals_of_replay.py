@@ -88,3 +88,19 @@ def listed_files_go() -> None:
 
 def unlinks_may_come_back() -> None:
     source("collect", "_remove_output", {"sync_folder(folder)": "pass"})
+
+
+def a_replay_is_written_unseen() -> None:
+    """What was looked at before the lock counts."""
+    seen = 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'
+    source("replay", "plan", {seen: "False"})
+
+
+def admissions_may_fork() -> None:
+    index("batch_admission")
+
+
+def an_admission_is_written_unseen() -> None:
+    """What was looked at before the lock counts."""
+    seen = '(now and now["batch_id"]) != (last and last["batch_id"])'
+    source("requarantine", "_write", {seen: "False"})

@@ -103,7 +103,7 @@ def test_records_behind_a_transform(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", ["horizon", "bucket"])
+@pytest.mark.parametrize("scope", ["horizon", pytest.param("bucket", marks=pytest.mark.soak)])
 def test_an_admission(bench: Workbench, ledger: Ledger, scope: str) -> None:
     """Dead letters that were admitted later are their root's: both paths have them. Ids that they
     brought, or that others outside had, are known as they were.

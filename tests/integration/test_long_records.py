@@ -6,6 +6,7 @@ import pytest
 
 from fix_pipelines import Workbench
 from semel import limits
+from semel.adoption.history import histories
 from semel.adoption.ids import ids_of
 from semel.audit import audit
 from semel.find import find
@@ -29,7 +30,8 @@ def proved(bench: Workbench, ledger: Ledger, form: str, source: dict, text: str)
     assert [place.what for place in find(spec, ["long"]).places] == ["output"]
     (marker,) = markers(spec.sink_path())
     (bench.data / "in").rename(bench.data / "away")  # So that adopt has the output alone.
-    assert sum(len(part.h1) for part in ids_of(marker, marker.claims)) == 2
+    [batch] = histories([marker])
+    assert sum(len(part.h1) for part in ids_of(batch, batch.claims)) == 2
 
 
 @pytest.mark.parametrize("form", SINKS)
