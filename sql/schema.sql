@@ -117,9 +117,6 @@ CREATE TABLE semel.batch (
     -- An admission judges dead letters of another batch again: those that its last admission left.
     admits            bigint REFERENCES semel.batch,
     admission         int CHECK (admission >= 1),
-    -- This prevents a retried plan from cutting a second batch for the same request.
-    -- Keeps P5.
-    CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
@@ -136,6 +133,11 @@ CREATE TABLE semel.batch (
     CONSTRAINT batch_interval_whole CHECK (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
 );
+-- This prevents a retried plan from cutting a second batch for the same request. Of replays and
+-- admissions a request has one for each batch, and each of these is counted apart.
+-- Keeps P5.
+CREATE UNIQUE INDEX batch_request_unique ON semel.batch
+    (pipeline_id, request_key, COALESCE(replays, 0), COALESCE(admits, 0), ordinal);
 CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
 CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
 CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_start)

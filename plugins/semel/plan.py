@@ -284,6 +284,7 @@ def _write_batch(
         "insert_batch",
         pipeline_id=pipeline_id,
         request_key=request.key,
+        ordinal=request.before.ordinal + 1 if request.before else 1,
         spec=json.dumps(stored),
         spec_digest=request.spec.digest(),
         split_bytes=limits.SPLIT_BYTES,

@@ -19,6 +19,10 @@ ALTER TABLE semel.batch
         (status IN ('committed', 'finalized')) = (committed_at IS NOT NULL)
         AND (commit_seq IS NOT NULL) = (committed_at IS NOT NULL AND replays IS NULL)
         AND (commit_seq IS NULL) = (batch_time IS NULL));
+-- Of replays and admissions a request has one for each batch, and each of these is counted apart.
+ALTER TABLE semel.batch DROP CONSTRAINT batch_request_unique;
+CREATE UNIQUE INDEX batch_request_unique ON semel.batch
+    (pipeline_id, request_key, COALESCE(replays, 0), COALESCE(admits, 0), ordinal);
 -- This prevents a batch from having two outputs that both count.
 -- Keeps RP2.
 CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)

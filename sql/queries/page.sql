@@ -179,5 +179,5 @@ SELECT b.batch_id
 FROM semel.pipeline AS p
 JOIN semel.batch AS b USING (pipeline_id)
 WHERE p.name = :name AND b.request_key = :request_key
-ORDER BY b.ordinal DESC
+ORDER BY b.batch_id DESC
 LIMIT 1;

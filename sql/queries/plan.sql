@@ -13,10 +13,8 @@ LIMIT 1;
 -- name: insert_batch
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
                          interval_start, interval_end)
-VALUES (:pipeline_id, :request_key,
-        1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
-                      WHERE b.pipeline_id = :pipeline_id AND b.request_key = :request_key), 0),
-        CAST(:spec AS jsonb), :spec_digest, :split_bytes, :interval_start, :interval_end)
+VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
+        :interval_start, :interval_end)
 RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
           interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
           admission, batch_id AS claims_of;

@@ -35,7 +35,8 @@ INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, s
                          replays, generation)
 SELECT r.pipeline_id, :request_key,
        1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
-                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key), 0),
+                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key
+                       AND b.replays = r.batch_id), 0),
        CAST(:spec AS jsonb), :spec_digest, r.split_bytes, r.batch_id, :generation
 FROM semel.batch AS r
 WHERE r.batch_id = :root
@@ -80,7 +81,8 @@ INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, s
                          admits, admission)
 SELECT r.pipeline_id, :request_key,
        1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
-                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key), 0),
+                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key
+                       AND b.admits = r.batch_id), 0),
        CAST(:spec AS jsonb), :spec_digest, r.split_bytes, r.batch_id, :admission
 FROM semel.batch AS r
 WHERE r.batch_id = :root

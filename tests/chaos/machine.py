@@ -28,7 +28,13 @@ from semel.accept import accept_loss
 from semel.catalog import merge
 from semel.collect import collect
 from semel.commit import commit
-from semel.errors import CorruptionError, SemelError, SourceError, StateError
+from semel.errors import (
+    CorruptionError,
+    RetryableError,
+    SemelError,
+    SourceError,
+    StateError,
+)
 from semel.finalize import finalize
 from semel.plan import Plan, plan
 from semel.run import run_batch
@@ -180,9 +186,14 @@ class World:
         else:
             abandon(self.ledger, batch_id, "given up by the machine")
 
-    def calm(self, call: Callable[[], None], *, any_state: bool = False) -> None:
-        """Undisturbed, a verb succeeds; only files that moved, and the wrong state, may stop it."""
-        expected = (StateError,) if any_state else ()
+    def calm(
+        self, call: Callable[[], None], *, any_state: bool = False, beside: bool = False
+    ) -> None:
+        """Undisturbed, a verb succeeds; only files that moved, and the wrong state, may stop it;
+        and `beside` others, that one of these is at it.
+        """
+        expected: tuple[type[SemelError], ...] = (StateError,) if any_state else ()
+        expected += (RetryableError,) if beside else ()
         expected += (SourceError,) if self.moved else ()
         try:
             call()

@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from guards import GUARDS
+from guards_of_replay import OF_REPLAY
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PAGES = [ROOT / "docs" / name for name in ("protocol.md", "postgres.md")]
 
 
-@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.soak if g in OF_REPLAY else ()) for n, g in GUARDS.items()],
+)
 def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
     """Each of the guard's tests fails without it."""
     environment = {

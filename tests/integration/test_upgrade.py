@@ -30,7 +30,9 @@ AS_REVISION_7 = """
     ALTER TABLE semel.batch DROP COLUMN replays CASCADE, DROP COLUMN generation CASCADE,
         DROP COLUMN replaced_by CASCADE, DROP COLUMN files_removed_at CASCADE,
         DROP COLUMN admits CASCADE, DROP COLUMN admission CASCADE;
-    ALTER TABLE semel.batch ADD CONSTRAINT batch_committed_whole CHECK (
+    ALTER TABLE semel.batch
+        ADD CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
+        ADD CONSTRAINT batch_committed_whole CHECK (
         (status IN ('committed', 'finalized')) = (commit_seq IS NOT NULL)
         AND (commit_seq IS NULL) = (batch_time IS NULL)
         AND (commit_seq IS NULL) = (committed_at IS NULL));
