@@ -15,6 +15,9 @@ from semel.ledger import change
 from semel.manifest import Kind
 from semel.reader import Marker
 
+_Asked = tuple[str, int | None, int | None]
+"""A request, and which batch it replays or admits: what ordinals are counted by."""
+
 
 def write_partitions(
     connection: sa.Connection, pipeline_id: int, partitions: list[Adoptee]
@@ -37,7 +40,7 @@ def write_batches(
 
     `batches` come in the order of commits.
     """
-    ordinals: Counter[str] = Counter()
+    ordinals: Counter[_Asked] = Counter()
     replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
     for some in (*_parts([each.first for each in batches]), *_parts(replays)):
         _insert_batches(connection, pipeline_id, some, ordinals)
@@ -55,19 +58,21 @@ def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
 
 
 def _insert_batches(
-    connection: sa.Connection, pipeline_id: int, some: list[Marker], ordinals: Counter[str]
+    connection: sa.Connection, pipeline_id: int, some: list[Marker], ordinals: Counter[_Asked]
 ) -> None:
     batches = []
     for m in some:
         request = m.replay.request_key if m.replay else m.request_key
-        ordinals[request] += 1
+        replays = m.batch_id if m.replay else None
+        admits = m.admits.batch_id if m.admits and not m.replay else None
+        ordinals[request, replays, admits] += 1
         own = m.interval if not (m.replay or m.admits) else (None, None)
         start, end = (time.isoformat() if time else None for time in own)
         batches.append(
             {
                 "batch_id": m.made_by,
                 "request_key": request,
-                "ordinal": ordinals[request],
+                "ordinal": ordinals[request, replays, admits],
                 "spec": m.spec.to_json(),
                 "spec_digest": m.spec_digest,
                 "interval_start": start,
@@ -75,9 +80,9 @@ def _insert_batches(
                 "commit_seq": m.commit_seq if m.replay is None else None,
                 "batch_time": m.batch_time.isoformat() if m.replay is None else None,
                 "committed_at": m.replay.committed_at if m.replay else m.batch_time.isoformat(),
-                "replays": m.batch_id if m.replay else None,
+                "replays": replays,
                 "generation": m.generation,
-                "admits": m.admits.batch_id if m.admits and not m.replay else None,
+                "admits": admits,
                 "admission": m.admits.admission if m.admits and not m.replay else None,
             }
         )
