@@ -176,7 +176,9 @@ def test_a_wrong_transform_is_corrected(stack: Stack, ui: Ui) -> None:
     assert code == 0, ([one for one in answer["checks"] if one["broken"]], error)
 
     before, events = stack.batches(NAME), told(stack)
-    assert events == [(n, 1) for n in (1, 2, 3)] + [(n, 2) for n in (1, 2, 3)]
+    numbers = sorted({batch for batch, _ in events})
+    assert len(numbers) == 3
+    assert events == [(n, generation) for generation in (1, 2) for n in numbers]
     ui.clear(NAME, run)
     stack.airflow.succeeded(NAME, run)
     assert stack.batches(NAME) == before and output() == right
@@ -204,4 +206,5 @@ def test_a_backfill_that_replays(stack: Stack) -> None:
             stack.airflow.succeeded(NAME, run)
         stack.airflow.end_backfill(number)
         assert stack.batches(NAME) == known + made and output() == before
-    assert told(stack) == [*events, *((n, 3) for n in (1, 2, 3))]
+    numbers = sorted({batch for batch, _ in events})
+    assert told(stack) == [*events, *((n, 3) for n in numbers)]
