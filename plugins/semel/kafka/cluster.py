@@ -1,0 +1,169 @@
+"""A cluster as a pipeline declares it: clients for it, and what their errors mean."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import SemelError, TerminalError, UnavailableError
+from semel.kafka.connection import config_of, servers_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+
+ANSWER_SECONDS = 8
+"""A cluster that does not answer for so long is away: errors come within ten seconds."""
+
+_LOG = logging.getLogger("semel.kafka")  # librdkafka's own lines, which go to stderr otherwise.
+_LOG.addHandler(logging.NullHandler())
+_LOG.propagate = False
+
+_NO_RIGHT = (
+    "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)  # fmt: skip
+_AWAY = (
+    "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE",
+    "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION",
+    "BROKER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS",
+)  # fmt: skip
+
+_WAIT = {
+    "socket.connection.setup.timeout.ms": 5000,
+    "reconnect.backoff.max.ms": 1000,
+    "log_level": 3,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Kafka cluster, by its Airflow connection or its addresses. It goes to tasks as it is.
+
+    It holds no secret: each process that asks looks the connection up.
+    """
+
+    connection: str | None = None
+    servers: str | None = None
+
+    def __str__(self) -> str:
+        named = f"connection {self.connection!r}" if self.connection else self.servers
+        return f"the Kafka cluster of {named}" if self.connection else f"Kafka at {named}"
+
+    @property
+    def address(self) -> str:
+        """Canonical, without secrets: `kafka://host:port,host:port`."""
+        return f"kafka://{servers_of(self._config())}"
+
+    def _config(self) -> dict[str, Any]:
+        return config_of(self.connection, self.servers)
+
+    @contextmanager
+    def consumer(self, **config: Any) -> Iterator["Consumer"]:
+        """A consumer that commits nothing, for the length of a block; its errors in semel's words.
+
+        `config`: settings of librdkafka, with `_` for `.`.
+        """
+        kafka = client()
+        values = {"group_id": "semel", "enable_auto_commit": False, **config}
+        with self._within(values) as settings:
+            consumer = kafka.Consumer(settings, logger=_LOG)
+            try:
+                yield consumer
+            except kafka.KafkaException:
+                consumer.poll(0)  # Hands out what the threads of the client have met.
+                raise
+            finally:
+                consumer.close()
+
+    @contextmanager
+    def producer(self, **config: Any) -> Iterator["Producer"]:
+        """The same of a producer. What it has not sent at the end of the block is forgotten."""
+        kafka = client()
+        with self._within(config) as settings:
+            producer = kafka.Producer(settings, logger=_LOG)
+            try:
+                yield producer
+            except kafka.KafkaException:
+                producer.poll(0)
+                raise
+            finally:
+                producer.purge()
+
+    @contextmanager
+    def admin(self) -> Iterator["AdminClient"]:
+        """The same of an admin client. Its futures raise the same errors."""
+        kafka = client()
+        from confluent_kafka.admin import AdminClient
+
+        with self._within({}) as settings:
+            admin = AdminClient(settings, logger=_LOG)
+            try:
+                yield admin
+            except kafka.KafkaException:
+                admin.poll(0)
+                raise
+
+    @contextmanager
+    def _within(self, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The settings of a client, and its errors as SemelErrors."""
+        kafka = client()
+        met: list[KafkaError] = []
+        own = {key.replace("_", "."): value for key, value in config.items()}
+        try:
+            yield {**self._config(), **_WAIT, **own, "error_cb": met.append}
+        except kafka.KafkaException as error:
+            raise meaning(self, error.args[0], met) from error
+
+
+def client() -> Any:
+    """The package confluent_kafka. TerminalError: it is not installed here."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise TerminalError(
+            f"Kafka needs a package that is not installed here ({error})",
+            next="pip install 'semel[kafka]'",
+        ) from error
+    return confluent_kafka
+
+
+def meaning(cluster: Cluster, error: "KafkaError", met: "list[KafkaError]") -> SemelError:
+    """What an error of the client says to an operator.
+
+    `met`: what its threads have met before: why a cluster does not answer is told there alone.
+    """
+    codes = client().KafkaError
+    of_login = {codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED}
+    if login := next((e for e in (error, *met) if e.code() in of_login), None):
+        return TerminalError(
+            f"{cluster} refuses the login ({_said(login)}); correct user, password and "
+            "sasl.mechanism of its connection"
+        )
+    if secure := next((e for e in (error, *met) if e.code() == codes._SSL), None):
+        return TerminalError(
+            f"{cluster} and this side do not agree on TLS ({_said(secure)}); correct "
+            "security.protocol and the certificates (ssl.*) of its connection"
+        )
+    if error.code() == codes._INVALID_ARG:
+        return TerminalError(
+            f"{cluster}: its connection has a setting that librdkafka does not take "
+            f"({_said(error)}); correct it"
+        )
+    if error.code() in {getattr(codes, name) for name in _NO_RIGHT}:
+        return TerminalError(
+            f"{cluster} does not give the user of the connection a right ({_said(error)}); "
+            "docs/kafka.md lists the rights that are needed"
+        )
+    if error.code() in {getattr(codes, name) for name in _AWAY}:
+        why = next((e for e in met if e.code() in (codes._TRANSPORT, codes._RESOLVE)), error)
+        return UnavailableError(f"{cluster} does not answer ({_said(why)}); start it")
+    kind = UnavailableError if error.retriable() else TerminalError
+    return kind(f"{cluster}: {_said(error)}")
+
+
+def _said(error: "KafkaError") -> str:
+    """What the client says, on one line."""
+    return " ".join(f"{error.name()}: {error.str()}".split())[:300]
