@@ -16,6 +16,12 @@ def tenfold(records: DataFrame) -> DataFrame:
     return records.select("id", (f.col("n") * 10).alias("n"), "at")
 """
 
+WHERE = """
+import semel
+from semel.stack.kafka import POM
+print(semel.__file__, POM)
+"""
+
 READ = """
 import sys
 from semel.reader import dataset
@@ -53,8 +59,9 @@ def test_the_wheel_is_all_that_is_needed(
     The ledger's schema and the queries come from the wheel, and none of it from the checkout.
     """
     top = Path("/")
-    where = installed.call("python", "-c", "import semel; print(semel.__file__)", folder=top)
-    assert Path(where.stdout.strip()).is_relative_to(installed.bin.parent), where.stderr
+    where = installed.call("python", "-c", WHERE, folder=top)
+    for path in map(Path, where.stdout.split()):
+        assert path.is_file() and path.is_relative_to(installed.bin.parent), where.stderr
     assert "plan, stage, commit, finalize" in installed.call("semel", "--help", folder=top).stdout
     with database(postgres) as dsn:
         variables = {"SEMEL_LEDGER_DSN": dsn, "SEMEL_CACHE_DIR": str(project.folder / "cache")}

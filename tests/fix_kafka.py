@@ -1,0 +1,319 @@
+"""A real Kafka broker for tests: one for each worker, started when the first test asks for it.
+
+Helpers make topics, write to them, and read them by clients that have nothing of semel. A test may
+kill the broker: the next one finds it started again. Maven fetches it once into .semel/kafka/.
+"""
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from fix_certificates import Authority
+from semel.errors import SemelError
+from semel.stack import kafka as stack_kafka
+from semel.stack.kafka import Broker, Listener, Tls
+
+FETCHED = Path(__file__).resolve().parent.parent / ".semel" / "kafka"
+
+SECONDS_MAX = 60
+"""Bound of each wait for the broker, which mostly answers within milliseconds."""
+
+SETTINGS = {
+    # What is over its retention, or superseded under a key, goes within a second.
+    "log.retention.check.interval.ms": "200",
+    "log.cleaner.backoff.ms": "200",
+}
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.001",
+    "segment.ms": "200",
+    "delete.retention.ms": "0",
+}
+"""For a topic that keeps the last record of each key. The newest segment is left as it is."""
+
+_QUIET = {"log_level": 0}
+"""librdkafka would say on standard error that a killed broker is away, also after the test."""
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is produced. A value of None is a tombstone; without a timestamp it is now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers | None = None
+    timestamp_ms: int | None = None
+    partition: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What was read, and where it lay."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class Kafka:
+    """The broker, and what a test does with it by the listener PLAIN, which may do everything."""
+
+    def __init__(self, broker: Broker, authority: Authority) -> None:
+        self.broker, self.authority = broker, authority
+        self.admin = AdminClient(self.client() | _QUIET)
+        self._open: list[Producer] = []  # A producer that nobody holds is closed.
+
+    def client(self, listener: Listener = Listener.PLAIN, **more: str) -> dict[str, str]:
+        """A client's settings for one of the listeners: `more` with `_` for each `.`."""
+        settings = {"bootstrap.servers": self.broker.address(listener)}
+        if listener != Listener.PLAIN:
+            settings["security.protocol"] = listener.protocol
+        if "SSL" in listener.protocol:
+            settings["ssl.ca.location"] = str(self.authority.certificate)
+        return settings | {name.replace("_", "."): value for name, value in more.items()}
+
+    def topic(
+        self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] = {}
+    ) -> str:
+        """Make a topic, of a new name when none is given. Returns its name."""
+        name = name or f"t-{secrets.token_hex(6)}"
+        _done(self.admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]))
+        self._led(name, partitions)
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have `total` partitions."""
+        _done(self.admin.create_partitions([NewPartitions(topic, total)]))
+        self._led(topic, total)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until the broker knows nothing of it."""
+        _done(self.admin.delete_topics([topic]))
+        _until(lambda: topic not in self.admin.list_topics(timeout=SECONDS_MAX).topics)
+
+    def recreate(self, topic: str, *, partitions: int = 1) -> None:
+        """Delete a topic, and make another one of its name."""
+        self.delete(topic)
+        self.topic(topic, partitions=partitions)
+
+    def topic_id(self, topic: str) -> str:
+        """The broker's own id of a topic, which is another one after it was recreated."""
+        [found] = self.admin.describe_topics(TopicCollection([topic])).values()
+        return str(found.result(SECONDS_MAX).topic_id)
+
+    def produce(self, topic: str, records: Iterable[Record], **settings: str) -> None:
+        """Write records, and wait until each is acknowledged. `settings` as in `client`."""
+        _send(Producer(self._producing(settings)), topic, records)
+
+    def begin(self, topic: str, records: Iterable[Record], **settings: str) -> Producer:
+        """Write records in a transaction that stays open, and wait until each is acknowledged.
+
+        Returns its producer, which commits, aborts, or is left as it is.
+        """
+        settings = {"transactional_id": f"x-{secrets.token_hex(6)}"} | settings
+        producer = Producer(self._producing(settings))
+        producer.init_transactions(SECONDS_MAX)
+        producer.begin_transaction()
+        _send(producer, topic, records)
+        self._open.append(producer)
+        return producer
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete what lies before an offset, by partition; not even SIGKILL brings it back then."""
+        wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
+        _done(self.admin.delete_records(wanted))
+        lines = {f"{topic} {number} {offset}" for number, offset in before.items()}
+        kept = self.broker.folder / "data" / "log-start-offset-checkpoint"
+        _until(lambda: lines <= set(kept.read_text().splitlines()))
+
+    def ends(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The first offset of each partition, and the one after its last."""
+        consumer = Consumer(self._reading("read_uncommitted"))
+        try:
+            return {
+                part.partition: consumer.get_watermark_offsets(part, SECONDS_MAX, cached=False)
+                for part in self._partitions(topic)
+            }
+        finally:
+            consumer.close()
+
+    def drain(
+        self, topic: str, *, isolation: str = "read_committed", **settings: str
+    ) -> list[Read]:
+        """All that a topic has now, as a consumer reads it; ordered by partition and offset."""
+        consumer = Consumer(self._reading(isolation) | self.client(**settings))
+        parts = self._partitions(topic)
+        consumer.assign([TopicPartition(topic, p.partition, OFFSET_BEGINNING) for p in parts])
+        left, found, deadline = len(parts), [], time.monotonic() + SECONDS_MAX
+        try:
+            while left:
+                assert time.monotonic() < deadline, f"{topic} was not read within {SECONDS_MAX} s"
+                for message in consumer.consume(10_000, timeout=0.5):
+                    if message.error() is None:
+                        found.append(_read(message))
+                    elif message.error().code() == KafkaError._PARTITION_EOF:
+                        left -= 1
+                    else:
+                        raise KafkaException(message.error())
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda read: (read.partition, read.offset))
+
+    def compacted(self, topic: str) -> list[Read]:
+        """What is left of a topic of COMPACTED once each key has one record.
+
+        To end its last segment, a record is written whose key and value are empty.
+        """
+        time.sleep(int(COMPACTED["segment.ms"]) / 1000)
+        self.produce(topic, [Record(value=b"", key=b"")])
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            found = self.drain(topic)
+            if len({read.key for read in found}) == len(found):
+                return found
+            assert time.monotonic() < deadline, f"{topic} was not compacted in {SECONDS_MAX} s"
+
+    def user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
+        """Let somebody log in by a password."""
+        kind = getattr(ScramMechanism, mechanism.replace("-", "_"))
+        wanted = ScramCredentialInfo(kind, iterations=4096)
+        made = UserScramCredentialUpsertion(name, wanted, password.encode())
+        _done(self.admin.alter_user_scram_credentials([made]))
+
+    def allow(self, user: str, operation: str, *, topic: str = "", group: str = "") -> None:
+        """Let a user (`CN=reader` by certificate) READ, WRITE or DESCRIBE a topic or a group."""
+        kind = ResourceType.TOPIC if topic else ResourceType.GROUP
+        rule = AclBinding(
+            kind, topic or group, ResourcePatternType.LITERAL, f"User:{user}", "*",
+            AclOperation[operation], AclPermissionType.ALLOW,
+        )  # fmt: skip
+        _done(self.admin.create_acls([rule]))
+
+    def _producing(self, settings: Mapping[str, str]) -> dict[str, object]:
+        # Reports of what arrived cost more than sending it.
+        return {"delivery.report.only.error": True, **self.client(**settings), **_QUIET}
+
+    def _reading(self, isolation: str) -> dict[str, object]:
+        return {
+            **self.client(), **_QUIET, "group.id": "tests", "enable.auto.commit": False,
+            "enable.partition.eof": True, "isolation.level": isolation,
+        }  # fmt: skip
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        found = self.admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic]
+        if found.error:
+            raise KafkaException(found.error)
+        return [TopicPartition(topic, number) for number in sorted(found.partitions)]
+
+    def _led(self, topic: str, partitions: int) -> None:
+        """Wait until the broker leads each partition: before that, clients have to ask again."""
+
+        def led() -> bool:
+            found = self.admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic].partitions
+            return len(found) == partitions and all(p.leader >= 0 for p in found.values())
+
+        _until(led)
+
+
+def _send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
+    failed: list[KafkaError] = []
+    for record in records:
+        words = (topic, record.value, record.key, record.partition)
+        more = {"headers": record.headers, "timestamp": record.timestamp_ms or 0}
+        while True:
+            try:
+                producer.produce(*words, on_delivery=lambda error, _: failed.append(error), **more)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    left = producer.flush(SECONDS_MAX)
+    if failed:
+        raise KafkaException(failed[0])
+    assert not left, f"{left} records were not acknowledged within {SECONDS_MAX} s"
+
+
+def _read(message: Message) -> Read:
+    return Read(
+        partition=message.partition(), offset=message.offset(), key=message.key(),
+        value=message.value(), headers=message.headers() or [], timestamp_ms=message.timestamp()[1],
+    )  # fmt: skip
+
+
+def _done(futures: Mapping[object, Future]) -> None:
+    for future in futures.values():
+        future.result(SECONDS_MAX)
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not true():
+        assert time.monotonic() < deadline, f"the broker did not come to it in {SECONDS_MAX} s"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The broker's jars. Without Maven, or where it finds no repository, the test is skipped."""
+    try:
+        return stack_kafka.jars(FETCHED)
+    except SemelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def broker(kafka_jars: Path, authority: Authority) -> Iterator[Broker]:
+    """This worker's broker, with all listeners and with ACLs for whoever logs in."""
+    folder = Path(tempfile.mkdtemp(prefix="semel-kafka-"))
+    tls = Tls(own=authority.sign("broker").both, authority=authority.certificate)
+    made = Broker(
+        folder, jars=kafka_jars, listeners=set(Listener) - {Listener.PLAIN}, tls=tls,
+        authorizer=True, settings=SETTINGS,
+    )  # fmt: skip
+    try:
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def kafka(broker: Broker, authority: Authority) -> Kafka:
+    """The worker's broker, which runs; a test before this one may have killed it."""
+    broker.start()
+    return Kafka(broker, authority)
