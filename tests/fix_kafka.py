@@ -287,13 +287,18 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="session")
-def kafka_jars() -> Path:
+def fetched(home: Path) -> Path:
     """The broker's jars. Without Maven, or where it finds no repository, the test is skipped."""
     try:
-        return stack_kafka.jars(FETCHED)
+        return stack_kafka.jars(home)
     except SemelError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The broker's jars, shared by all workers and kept for later runs."""
+    return fetched(FETCHED)
 
 
 @pytest.fixture(scope="session")

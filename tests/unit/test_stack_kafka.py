@@ -1,0 +1,112 @@
+"""semel.stack.kafka without a broker: its jars are fetched once, and what is missing is said."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fix_kafka
+from semel.errors import TerminalError, UnavailableError
+from semel.stack import kafka
+
+MAVEN = """#!/bin/sh
+echo run >> "$COUNTED"
+sleep 0.3
+if [ -e "$BROKEN" ]; then echo '[ERROR] Unknown host repo.example'; exit 1; fi
+for word; do case "$word" in -DoutputDirectory=*) touch "${word#*=}/kafka.jar"; esac; done
+"""
+
+
+@pytest.fixture
+def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that stands for Maven. Returns the file that has a line for each of its runs."""
+    program = tmp_path / "bin" / "mvn"
+    program.parent.mkdir()
+    program.write_text(MAVEN)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("COUNTED", str(tmp_path / "counted"))
+    monkeypatch.setenv("BROKEN", str(tmp_path / "broken"))
+    return tmp_path / "counted"
+
+
+def test_the_jars_are_fetched_once(tmp_path: Path, maven: Path) -> None:
+    """Also where several processes want them at the same time; each waits until all are there."""
+    code = "import sys, pathlib; from semel.stack import kafka; "
+    code += "print(*(p.name for p in kafka.jars(pathlib.Path(sys.argv[1])).iterdir()))"
+    command = [sys.executable, "-c", code, str(tmp_path / "home")]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [one.communicate(timeout=60)[0] for one in started] == ["kafka.jar\n"] * 3
+    assert maven.read_text() == "run\n"
+
+
+def test_a_fetch_that_failed_is_made_again(tmp_path: Path, maven: Path) -> None:
+    """What Maven said is told, and what it left is not taken for the jars."""
+    home = tmp_path / "home"
+    (tmp_path / "broken").touch()
+    with pytest.raises(UnavailableError, match=r"Unknown host repo\.example"):
+        kafka.jars(home)
+    (tmp_path / "broken").unlink()
+    assert [path.name for path in kafka.jars(home).iterdir()] == ["kafka.jar"]
+    assert maven.read_text() == "run\nrun\n"
+
+
+def test_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what to install, and the tests that want a broker are skipped with it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TerminalError, match="sudo apt-get install -y maven") as raised:
+        kafka.jars(tmp_path)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(pytest.skip.Exception, match="sudo apt-get install -y maven"):
+        fix_kafka.fetched(tmp_path)
+
+
+def test_ci_installs_maven() -> None:
+    """There nothing is skipped."""
+    ci = Path(fix_kafka.__file__).parent.parent / ".ci" / "run"
+    assert "\ncommand -v mvn >/dev/null || missing+=(maven)" in ci.read_text()
+
+
+@pytest.mark.parametrize("home", ["", "elsewhere"])
+def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """One line says what to install, also where JAVA_HOME names a folder without it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", home and str(tmp_path / home))
+    with pytest.raises(TerminalError, match="sudo apt-get install -y openjdk-17-jre-headless"):
+        kafka.Broker(tmp_path, jars=tmp_path)
+
+
+def test_a_broker_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its log is in the error, at once; nothing is left running."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    refuse = "case \"$*\" in *StorageTool*) exit 0; esac; echo 'no heap for you' >&2; exit 1"
+    program.write_text(f"#!/bin/sh\n{refuse}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    broker = kafka.Broker(tmp_path / "broker", jars=tmp_path)
+    with pytest.raises(UnavailableError, match=r"broker\.log and ends with: no heap for you"):
+        broker.start()
+    assert broker.pid is None
+
+
+def test_the_settings_are_for_java_and_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others cannot read them; a folder may have any letters; what could not be made is told."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho bad settings; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    folder = tmp_path / "brökér"
+    broker = kafka.Broker(folder, jars=tmp_path, settings={"a": "b\\c"})
+    with pytest.raises(TerminalError, match="bad settings"):
+        broker.start()
+    written = folder / "server.properties"
+    assert written.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
+    text = written.read_text(encoding="ascii")
+    assert r"/br\u00f6k\u00e9r/data" in text and "a=b\\\\c\n" in text
