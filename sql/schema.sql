@@ -172,13 +172,13 @@ CREATE TABLE semel.claim (
         NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
 );
 
--- A loss: bytes that are not read, and whose word that is: their file is gone or was replaced, they
--- repeat what was read before, or they are a hole. It is subtracted like a claim: what is lost is
--- accounted for, not forgotten.
+-- A loss: positions that are not read, and whose word that is: their file is gone or was replaced,
+-- they repeat what was read before, they are a hole, or were gone before a plan first looked. It is
+-- subtracted like a claim: what is lost is accounted for, not forgotten.
 CREATE TABLE semel.loss (
     source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
     span              int8range NOT NULL,
-    reason            text NOT NULL CHECK (reason IN ('gone', 'replaced', 'repeated', 'hole')),
+    reason            text NOT NULL CHECK (reason IN ('gone', 'replaced', 'repeated', 'hole', 'before')),
     accepted_by       text NOT NULL,
     accepted_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- This prevents a loss from being counted twice.

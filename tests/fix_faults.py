@@ -20,13 +20,14 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from semel import faults, limits, replay, requarantine
 from semel.abandon import abandon
-from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
+from semel.accept import accept_columns, accept_file, accept_refused
 from semel.adopt import adopt
 from semel.batch import BatchStatus
 from semel.catalog import merge
 from semel.collect import collect
 from semel.compare import Range, compare
 from semel.ledger import Ledger
+from semel.losses import accept_loss
 from semel.plan import find_batch
 from semel.run import run_batch
 from semel.spec import pipeline

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from semel import faults, settings
 from semel.batch import Pipeline
 from semel.errors import RetryableError, SourceError, StateError
 from semel.finalize import Finalized, finalize
-from semel.ledger import Ledger, Row, change, partitions, pipelines, row, rows
+from semel.ledger import Ledger, Row, change, partitions, pipelines, row
 from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -43,16 +43,6 @@ class Accepted:
     """(partition, start, end)"""
     found: bool = False
     """It was settled before: nothing was changed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Positions [start, end) of a file, or the like, that is gone: recorded as lost."""
-
-    name: str
-    source_partition_id: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +105,14 @@ def accept_file(
                 continue
             # Keeps A7.
             if agreed and _foreseen(connection, seen, agreed[0], there).digest != agreed[1]:
-                raise _changed(seen.name)
-            accepted = _write(connection, pipeline_id, seen.word, by or _who())
+                raise changed(seen.name)
+            accepted = _write(connection, pipeline_id, seen.word, by or who())
             change(connection, "accept", "settle", pipeline_id=pipeline_id, name=seen.name)
             partitions.touch(connection, pipeline_id)
             faults.point("accept.before_accept")
         faults.point("accept.after_accept")
         return accepted
-    raise RetryableError(
-        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
-        "this again"
-    )
+    raise moving(path)
 
 
 def foresee(
@@ -146,11 +133,11 @@ def _looks(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_Look]:
     """Looks at a file, again and again for as long as somebody asks, with bounds."""
-    pipeline, source = _pipeline(ledger, spec), open_source(spec)
+    pipeline, source = pipeline_of(ledger, spec), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
         shown = source.discover()
-        name = _named(spec, path, {item.name for item in shown.found})
+        name = named(spec, path, {item.name for item in shown.found})
         if name is None:
             raise SourceError(_not_there(spec, path, shown))
         with ledger.transaction() as connection:
@@ -182,7 +169,7 @@ def _foreseen(
     lost, retired = _given_up(connection, seen.word)
     partition = offer.known and offer.known.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
-    digest = _digest(
+    stands_for = digest(
         seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
     )
     return Foreseen(
@@ -192,16 +179,26 @@ def _foreseen(
         end=end,
         retired=tuple(retired),
         lost=ranges,
-        digest=digest,
+        digest=stands_for,
     )
 
 
-def _digest(*values: object) -> str:
+def digest(*values: object) -> str:
+    """Stands for what was foreseen."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _changed(name: str) -> StateError:
+def moving(path: str) -> RetryableError:
+    """It changes faster than it can be looked at."""
+    return RetryableError(
+        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
+        "this again"
+    )
+
+
+def changed(name: str) -> StateError:
+    """What was agreed is not what there is now."""
     return StateError(
         f"{name!r} is not any more as it was shown, so nothing was done; look at it again"
     )
@@ -231,7 +228,7 @@ def _write(
         (new,) = partitions.insert(connection, pipeline_id, [(offer, None)])
         if offer.start:
             passed = {new["source_partition_id"]: [(0, offer.start)]}
-            partitions.lose(connection, passed, "repeated", by)
+            partitions.lose(connection, passed, offer.reason, by)
     else:
         partitions.update(connection, [as_read(offer, None, settled=False)])
         new = {
@@ -247,102 +244,8 @@ def _write(
     )
 
 
-# Keeps A5.
-def accept_loss(
-    ledger: Ledger, spec: Spec, path: str, *, by: str | None = None, agreed: str | None = None
-) -> list[Loss]:
-    """Record as lost what was seen of a file that is gone, and never read.
-
-    `by` as above; `agreed`: the digest of what was foreseen.
-    SourceError: nothing of a file of that name is missing; StateError: a batch still has it, or
-    something else than was agreed would be done now.
-    """
-    pipeline = _pipeline(ledger, spec)
-    with ledger.transaction() as connection:
-        pipelines.lock(connection, pipeline)
-        found = _missing(connection, spec, pipeline, path)
-        if not found:
-            return _lost_before(connection, spec, pipeline, path)
-        # Keeps A7.
-        if agreed and digest_of(found) != agreed:
-            raise _changed(found[0].name)
-        lost: Spans = {}
-        for one in found:
-            lost.setdefault(one.source_partition_id, []).append((one.start, one.end))
-        partitions.lose(connection, lost, "gone", by or _who())
-        partitions.account(connection, lost)
-        name, pipeline_id = found[0].name, pipeline.pipeline_id
-        change(connection, "accept", "settle", pipeline_id=pipeline_id, name=name)
-        partitions.touch(connection, pipeline_id)
-        faults.point("accept.before_loss")
-    faults.point("accept.after_loss")
-    return found
-
-
-def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
-    """What `accept_loss` would record, with the same errors. Empty: it is recorded already."""
-    pipeline = _pipeline(ledger, spec)
-    with ledger.transaction() as connection:
-        return _missing(connection, spec, pipeline, path)
-
-
-def digest_of(losses: list[Loss]) -> str:
-    """Stands for them."""
-    return _digest(*map(astuple, losses))
-
-
-def _missing(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
-) -> list[Loss]:
-    """What was seen of a path, is gone, and was never read. Empty: it was recorded before."""
-    closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
-    name = _named(spec, path, {k.name for k in closed})
-    meant = [k.source_partition_id for k in closed if k.name == name]
-    if not meant and not _lost_before(connection, spec, pipeline, path):
-        _refuse_held(connection, spec, pipeline, path)
-        shown = "; ".join(str(k) for k in closed[:5]) or "nothing is missing"
-        raise SourceError(
-            f"no records of {path!r} were seen and are gone ({shown}); a plan finds what is gone",
-            next=f"semel gaps {spec.name}",
-        )
-    return [
-        Loss(name=name, source_partition_id=partition, start=start, end=end)
-        for partition in meant
-        for start, end in spans[partition]
-    ]
-
-
-def _lost_before(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
-) -> list[Loss]:
-    """What was recorded as lost of a path: the same word may be given again."""
-    found = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
-    name = _named(spec, path, {r["name"] for r in found})
-    return [Loss(**r) for r in found if r["name"] == name]
-
-
-def _refuse_held(
-    connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
-) -> None:
-    """StateError when a planned batch has records of a path."""
-    silent = spec.limits.orphan_after.total_seconds()
-    held = rows(
-        connection,
-        "look",
-        "open_claims",
-        pipeline_id=pipeline.pipeline_id,
-        orphan_seconds=silent,
-    )
-    name = _named(spec, path, {r["name"] for r in held})
-    batch = next((r["batch_id"] for r in held if r["name"] == name), None)
-    if batch is not None:
-        raise StateError(
-            f"batch {batch} has claimed records of {name!r}: abandon it first, then run this again",
-            next=f"semel abandon {batch}",
-        )
-
-
-def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
+def pipeline_of(ledger: Ledger, spec: Spec) -> Pipeline:
+    """The pipeline's row. StateError: it never planned a batch."""
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
     if found is None:
@@ -353,9 +256,9 @@ def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
     return found
 
 
-def _named(spec: Spec, path: str, there: set[str]) -> str | None:
+def named(spec: Spec, path: str, there: set[str]) -> str | None:
     """Which of the known paths is meant: as it is, or below one of the usual folders."""
-    folders = (spec.source_root(), *settings.data_roots(), Path.cwd())
+    folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
     tried = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
     real = (os.path.realpath(os.path.dirname(name)) for name in tried)
     tried += [os.path.join(*pair) for pair in zip(real, map(os.path.basename, tried), strict=True)]
@@ -363,7 +266,7 @@ def _named(spec: Spec, path: str, there: set[str]) -> str | None:
 
 
 def _not_there(spec: Spec, path: str, shown: Shown) -> str:
-    name = _named(spec, path, {r.name for r in shown.refused})
+    name = named(spec, path, {r.name for r in shown.refused})
     whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
     return (
@@ -373,7 +276,7 @@ def _not_there(spec: Spec, path: str, shown: Shown) -> str:
     )
 
 
-def _who() -> str:
+def who() -> str:
     """Who accepts: user and machine."""
     try:
         user = getpass.getuser()
@@ -392,7 +295,7 @@ def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
     """Let the next batch that commits decide the output's columns. StateError: no such pipeline."""
-    pipeline = _pipeline(ledger, spec)
+    pipeline = pipeline_of(ledger, spec)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         faults.point("accept.before_columns")

@@ -213,17 +213,21 @@ class Counts:
 class Ignored:
     """Keys that the schema does not name, each with the number of records that have it.
 
-    `sampled`: the numbers are estimates, from some records of each block.
+    `sampled`: the numbers are estimates, from some records of each block. `tombstones`: messages
+    without a value, which are no records here.
     """
 
     keys: dict[str, int] = field(default_factory=dict)
     sampled: bool = False
+    tombstones: int = 0
 
     def __add__(self, other: "Ignored") -> "Ignored":
         both = Counter(self.keys) + Counter(other.keys)
         kept = sorted(both.items(), key=lambda item: (-item[1], item[0]))
         return Ignored(
-            keys=dict(kept[: limits.KEYS_COUNTED_MAX]), sampled=self.sampled or other.sampled
+            keys=dict(kept[: limits.KEYS_COUNTED_MAX]),
+            sampled=self.sampled or other.sampled,
+            tombstones=self.tombstones + other.tombstones,
         )
 
 

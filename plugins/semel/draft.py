@@ -53,15 +53,16 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
     LimitError.
     """
     spec, source = request.spec, survey.source
-    room = spec.limits.bytes_per_batch_max
     offers = survey.matched.offers
+    room = source.room(offers)
     spans = [(offer, *span) for offer in offers for span in unclaimed(offer, survey.free)]
     total = sum(end - start for _, start, end in spans)
     # Keeps P10.
     if spec.source.select == "interval" and total > room:
         raise LimitError(
-            f"pipeline {spec.name}: the interval holds {total} bytes in {len(spans)} ranges, and "
-            f"limits.bytes_per_batch_max is {room}; raise the limit, or run shorter intervals"
+            f"pipeline {spec.name}: the interval holds {total} {spec.source.unit} in {len(spans)} "
+            f"ranges, and {spec.source.limits} allows {room}; raise the limit, or run shorter "
+            "intervals"
         )
     taken, used = [], 0
     for offer, start, end in spans:

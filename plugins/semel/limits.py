@@ -43,6 +43,9 @@ SPLIT_BYTES = 64 << 20
 """Bytes of source one task reads: half a second's work or more, beside some 20 ms that Spark needs
 for a task. Fixed in the plan, so that every attempt cuts alike."""
 
+SPLIT_OFFSETS = 200_000
+"""The same of a topic, in offsets: some 40 MB of small messages."""
+
 SPLITS_PER_TASK_MAX = 256
 """Splits that one task has at most: small files are spread over all cores. Some 0.2 s of work, and
 one output file."""
@@ -160,6 +163,12 @@ ALIKE_MAX = 32
 
 BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
+
+MESSAGE_BYTES = 1 << 20
+"""What a broker takes as one message by default: a few of these need no look at their size."""
+
+BATCH_RECORDS_MAX = 50_000_000
+"""Default of limits.records_per_batch_max."""
 
 ATTEMPTS_LOST_BEFORE_LEASE = 3
 """Losses of one batch to other commits before its commit takes the pipeline's commit lease."""

@@ -22,7 +22,7 @@ from semel.errors import ChangedError, RetryableError, SourceError, TerminalErro
 from semel.idle import Idle, earlier, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.register import register
-from semel.sources import Range, Refusal
+from semel.sources import Offer, Range, Refusal
 from semel.sources.declared import open_source
 from semel.spec.durations import format_duration
 from semel.spec.parts import OnEmpty
@@ -231,10 +231,12 @@ def _write(
         partitions.close(connection, matched.gone, survey.lost)
         partitions.update(connection, draft.updates)
         new = partitions.insert(connection, pipeline_id, draft.made)
+        made = {r["name"]: r["source_partition_id"] for r in new}
+        _write_holes(connection, draft, made)
         batch = None
         if draft.ranges:
-            batch = _write_batch(connection, pipeline_id, request, stored)
-            made = {r["name"]: r["source_partition_id"] for r in new}
+            split = survey.source.split_size
+            batch = _write_batch(connection, pipeline_id, request, stored, split)
             _write_claims(connection, batch, draft.ranges, made)
         if released:
             partitions.restore(connection, released)
@@ -275,7 +277,11 @@ def _write_refusals(
 
 
 def _write_batch(
-    connection: sa.Connection, pipeline_id: int, request: Request, stored: dict[str, Any]
+    connection: sa.Connection,
+    pipeline_id: int,
+    request: Request,
+    stored: dict[str, Any],
+    split_size: int,
 ) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
@@ -287,28 +293,34 @@ def _write_batch(
         ordinal=request.before.ordinal + 1 if request.before else 1,
         spec=json.dumps(stored),
         spec_digest=request.spec.digest(),
-        split_bytes=limits.SPLIT_BYTES,
+        split_bytes=split_size,
         interval_start=start,
         interval_end=end,
     )
     return Batch.from_row(made)
 
 
+def _partition(offer: Offer, made: dict[str, int]) -> int:
+    return offer.known.source_partition_id if offer.known else made[offer.name]
+
+
+def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) -> None:
+    """Where no record stands before what is read, or ever will be, is lost."""
+    begun = {o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.made))}
+    for offer in begun.values():
+        if offer.start:
+            hole = {_partition(offer, made): [(0, offer.start)]}
+            partitions.lose(connection, hole, offer.reason, "plan")
+
+
 def _write_claims(
     connection: sa.Connection, batch: Batch, ranges: list[Range], made: dict[str, int]
 ) -> None:
-    """The ranges of a batch; what a hole before the first of an offer holds is lost."""
-
-    def partition(r: Range) -> int:
-        known = r.offer.known
-        return known.source_partition_id if known else made[r.offer.name]
-
-    holes = {partition(r): [(0, r.offer.start)] for r in ranges if r.offer.start}
-    partitions.lose(connection, holes, "hole", "plan")
+    """The ranges of a batch."""
     claims = [
         {
             "ordinal": ordinal,
-            "source_partition_id": partition(r),
+            "source_partition_id": _partition(r.offer, made),
             "start": r.start,
             "end": r.end,
             "evidence": r.evidence,

@@ -205,6 +205,9 @@ def stage(answer: "Staged") -> str:
     if answer.aside and answer.aside.samples:
         lines += ["set aside:", *(f"  {line}" for line in answer.aside.samples)]
     lines += [f"finalize keeps {what} in {where}" for what, where in _kept(answer.kept)]
+    if answer.ignored.tombstones:
+        passed = _count(answer.ignored.tombstones, "message")
+        lines.append(f"passed over: {passed} without a value; source.tombstones: keep takes them")
     if answer.ignored.keys:
         lines.append(_ignored(answer.ignored))
     lines += [f"wrote {_count(answer.files, 'file')} that no reader sees yet", "next: commit"]

@@ -11,7 +11,17 @@ from datetime import datetime
 
 from semel.batch import Batch, Pipeline
 from semel.ledger import Ledger, partitions
-from semel.sources import Found, Gone, Matched, Refusal, Shown, Source, Spans, Window
+from semel.sources import (
+    Found,
+    Gone,
+    Matched,
+    Partition,
+    Refusal,
+    Shown,
+    Source,
+    Spans,
+    Window,
+)
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 
@@ -52,6 +62,8 @@ class Survey:
     """What is free before the end of what was read: its batch was abandoned, or is an orphan."""
     lost: Spans
     """What was never read of what is gone now."""
+    missing: list[tuple[Partition, list[tuple[int, int]]]]
+    """What was never read, and is gone, of open partitions."""
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
     """What semel.refusal holds."""
@@ -80,15 +92,21 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}
     read = {o.known.source_partition_id: o.known.reached for o in offers}
     closed = {item.partition.source_partition_id: item.seen for item in matched.gone}
+    lows = {o.known.source_partition_id: o.low for o in offers if o.low}
     with ledger.transaction() as connection:
         orphans = partitions.holders(connection, orphans, ends)
         free = partitions.free_ranges(connection, ends, orphans)
         holes = partitions.free_ranges(connection, read, orphans)
         lost = partitions.free_ranges(connection, closed)
+        passed = partitions.free_ranges(connection, lows) if lows else {}
         before, spans = partitions.unaccounted(connection, pipeline_id)
     gone = [item for item in matched.gone if item.partition.source_partition_id in lost]
     gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in read]
-    spans |= lost
+    # Keeps KS3.
+    missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
+    gone += [Gone(partition=o.known, seen=o.low) for o in missing]
+    spans |= lost | passed
+    matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
     return Survey(
         source=source,
         shown=shown,
@@ -99,6 +117,7 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         free=free,
         holes=holes,
         lost=lost,
+        missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
         refusals=(
             *shown.refused,
             *matched.refused,

@@ -24,7 +24,7 @@ from machine_output import Output
 from semel import commit as commit_module
 from semel import faults, limits, replay
 from semel.abandon import abandon
-from semel.accept import accept_loss
+from semel.losses import accept_loss
 from semel.catalog import merge
 from semel.collect import collect
 from semel.commit import commit

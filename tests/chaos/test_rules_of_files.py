@@ -20,7 +20,7 @@ from look import manifest, statements, status
 from semel import faults
 from semel import ledger as ledger_module
 from semel.abandon import abandon
-from semel.accept import accept_loss
+from semel.losses import accept_loss
 from semel.catalog import merge
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot

@@ -11,9 +11,10 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position
 from semel.abandon import abandon
-from semel.accept import accept_file, accept_loss
+from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
+from semel.losses import accept_loss
 from semel.plan import plan
 from semel.run import run_batch
 from test_bad_records import run

@@ -14,12 +14,12 @@ from fix_pipelines import Workbench
 from fix_postgres import lose
 from fix_sources import Files
 from semel.abandon import abandon
-from semel.accept import accept_loss
 from semel.adopt import adopt
 from semel.batch import Claim
 from semel.errors import LimitError, SourceError
 from semel.gaps import State, gaps
 from semel.ledger import Ledger
+from semel.losses import accept_loss
 from semel.plan import plan
 from semel.run import run_batch
 from semel.sources import Source, nothing_known

@@ -18,10 +18,11 @@ from fix_pages import OWN_SITE, SECRET, Answer, Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
 from semel import limits
-from semel.accept import accept_file, accept_loss, digest_of, foresee, foresee_loss
+from semel.accept import accept_file, foresee
 from semel.batch import Batch
 from semel.errors import StateError
 from semel.ledger import Ledger
+from semel.losses import accept_loss, digest_of, foresee_loss
 from semel.plan import plan
 from semel.run import run_batch
 from semel.spec.pipeline import Spec

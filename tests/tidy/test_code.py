@@ -21,8 +21,8 @@ PACKAGE = tree.python_files("plugins/semel")
 BOTTOM = {"semel", "semel.errors", "semel.limits", "semel.faults", "semel.spec.durations"}
 VERBS = {
     f"semel.{verb}"
-    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "adopt",
-                 "run", "replay", "requarantine")
+    for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "accept", "losses",
+                 "adopt", "run", "replay", "requarantine")
 }
 OUTER = ("semel.cli", "semel.airflow", "semel.spark", "semel.stack", "semel.audit", "semel.compare")
 OUTER += ("semel.__main__", "semel.demo", "semel.summary", "semel.look", "semel.gaps", "semel.days")

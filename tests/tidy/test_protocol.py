@@ -18,12 +18,13 @@ PROTOCOL = tree.ROOT / "docs" / "protocol.md"
 
 FILES = tree.ROOT / "docs" / "files.md"
 POSTGRES = tree.ROOT / "docs" / "postgres.md"
-PAGES = (PROTOCOL, FILES, POSTGRES)
+KAFKA = tree.ROOT / "docs" / "kafka.md"
+PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
 """What holds rules. Those of one source or sink have a page of their own, and later ones also two
 letters.
 """
 
-_ID = re.compile(r"\b(?:PG|RP|[PSCFGALRD])[1-9][0-9]?\b")
+_ID = re.compile(r"\b(?:PG|RP|KS|[PSCFGALRD])[1-9][0-9]?\b")
 
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""

@@ -9,8 +9,9 @@ import yaml
 from fix_specs import CLICKS, first_digest
 from semel.errors import SpecError
 from semel.spec import pipeline
-from semel.spec.parts import Csv, Dedup, FilesSource
+from semel.spec.parts import Dedup
 from semel.spec.pipeline import Spec
+from semel.spec.sources import Csv, FilesSource
 
 DAYS = CLICKS | {
     "name": "days", "description": "d", "schedule": "@daily",

@@ -11,8 +11,9 @@ from semel.audit.exact import Rules
 from semel.audit.source import csv_of
 from semel.formats.table import sink_format
 from semel.spec.ddl import ColumnType
-from semel.spec.parts import Csv, Unknown
+from semel.spec.parts import Unknown
 from semel.spec.pipeline import Scope, Spec
+from semel.spec.sources import Csv
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",

@@ -17,8 +17,8 @@ from semel import limits
 from semel.audit.fields import record_end, split_fields
 from semel.errors import SourceError, TerminalError
 from semel.sources.files.claimed import ClaimedFile
-from semel.spec.parts import Csv
 from semel.spec.pipeline import Spec
+from semel.spec.sources import Csv
 
 _BOM = b"\xef\xbb\xbf"
 

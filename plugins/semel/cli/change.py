@@ -1,11 +1,14 @@
 """`semel accept | abandon | adopt | collect`: what changes the ledger beside a run."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel.cli import output
 from semel.errors import Doing
+
+if TYPE_CHECKING:
+    from semel.accept import Accepted
 
 
 def accept(
@@ -48,11 +51,13 @@ def accept(
         raise typer.BadParameter("give either a PATH, --columns or --refused BATCH")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
-    from semel.accept import accept_columns, accept_file, accept_loss, accept_refused
+    from semel.accept import accept_columns, accept_file, accept_refused
     from semel.cli.connect import open_ledger
+    from semel.losses import accept_loss
     from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
+    unit = spec.source.unit
     with open_ledger() as ledger:
         if refused is not None:
             accept_refused(ledger, spec, refused)
@@ -66,18 +71,21 @@ def accept(
             return
         if lost:
             losses = accept_loss(ledger, spec, path)
-            said = [f"lost: bytes {x.start} to {x.end} of {x.name!r}" for x in losses]
+            said = [f"lost: {unit} {x.start} to {x.end} of {x.name!r}" for x in losses]
             payload = {"pipeline": pipeline, "lost": losses}
             output.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
             return
         done = accept_file(ledger, spec, path, same=same, start=start)
-    how = "goes on in" if same else f"is read from byte {start} on as"
-    how = "is read already in" if done.found else how
-    new = f"partition {done.source_partition_id}, generation {done.generation}"
-    lines = [f"{done.name} {how} {new}"]
-    lines += [f"lost: bytes {a} to {b} of partition {part}" for part, a, b in done.lost]
+    how = "goes on in" if same else f"is read from {unit[:-1]} {start} on as"
+    lines = _accepted(done, "is read already in" if done.found else how, unit)
     payload = {"pipeline": pipeline, "accepted": done}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
+
+
+def _accepted(done: "Accepted", how: str, unit: str) -> list[str]:
+    new = f"partition {done.source_partition_id}, generation {done.generation}"
+    lost = [f"lost: {unit} {a} to {b} of partition {part}" for part, a, b in done.lost]
+    return [f"{done.name} {how} {new}", *lost]
 
 
 def abandon(

@@ -123,7 +123,7 @@ def read_split(
         record_ends=parser.record_ends,
         digest=digest,
     )
-    judge = _Judge(parser, schema, exact)
+    judge = Judge(parser, schema, exact)
     for piece in pieces:
         if isinstance(piece, Oversized):
             yield _oversized(piece, schema)
@@ -185,7 +185,7 @@ def judge_lines(
     parser: Parser, schema: pa.Schema, lines: Lines
 ) -> tuple[pa.Table, dict[int, Fault]]:
     """The columns and OFFSET of the good ones of some records, and the faults of the others."""
-    return _Judge(parser, schema, ()).judge(lines)
+    return Judge(parser, schema, ()).judge(lines)
 
 
 class _Left:
@@ -217,7 +217,7 @@ class _Left:
         self.lines = self.lines.take(good).packed() if len(self._places) else self.lines.take(good)
 
 
-class _Judge:
+class Judge:
     """Says of each record whether it is good: its row, or its fault."""
 
     def __init__(self, parser: Parser, schema: pa.Schema, exact: Collection[str]) -> None:

@@ -31,9 +31,13 @@ def shown(text: str, chars_max: int = limits.FOUND_CHARS_MAX) -> str:
     return cut + _CUT if len(text) > chars_max else cut
 
 
-def place(line: int | None, offset: int) -> str:
-    """Where a record is in its source: the number of its line, from 1 on, where that is known."""
-    return f"line {line:,} (byte {offset})" if line else f"byte {offset}"
+def place(line: int | None, offset: int, unit: str) -> str:
+    """Where a record is in its source: the number of its line, from 1 on, where that is known.
+
+    `unit`: what positions count, as in "bytes".
+    """
+    at = f"{unit.removesuffix('s')} {offset}"
+    return f"line {line:,} ({at})" if line else at
 
 
 def record(raw: bytes) -> str:

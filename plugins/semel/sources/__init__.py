@@ -136,9 +136,11 @@ def nothing_known(shown: Shown) -> Known:
 class Offer:
     """What may be read now: positions [start, end) of `known`, or of a partition that is new.
 
-    `whole`: as one range or not at all. `start` is behind what no record stands in (a hole that a
-    truncation left). `seen` is the end of what is there, `ahead` also of what cannot be read yet.
-    `evidence`: what recognises it besides what is read of it. Not `settled`: a plan looks again.
+    `whole`: as one range or not at all. Before `start` no record stands, which is written down as
+    a loss for that `reason`. What was before `low` is gone: what of it nobody claimed is missing.
+    What is free before `since` belongs to another time. `seen` is the end of what is there, `ahead`
+    also of what cannot be read yet. `evidence`: what recognises it besides what is read of it. Not
+    `settled`: a plan looks again.
     """
 
     name: str
@@ -146,6 +148,9 @@ class Offer:
     fingerprint: str
     known: Partition | None
     start: int = 0
+    reason: str = "hole"
+    low: int = 0
+    since: int = 0
     end: int = 0
     whole: bool = False
     seen: int = 0
@@ -167,7 +172,8 @@ class Range:
 @dataclass(frozen=True, kw_only=True)
 class Gone:
     """An open partition that is not there any more, or has a new life, with the end of what was
-    seen of it. `where`: what holds it now, if that is in the source and is not read.
+    seen of it; or one of which what was before `seen` is not there. `where`: what holds it now, if
+    that is in the source and is not read.
     """
 
     partition: Partition
@@ -213,6 +219,9 @@ class Source(Protocol):
     connection between calls.
     """
 
+    split_size: int
+    """The positions of one split, about."""
+
     def discover(self) -> Shown:
         """What is there now, whatever interval it belongs to. In the driver, in no transaction."""
         ...
@@ -234,6 +243,10 @@ class Source(Protocol):
 
         LimitError: it cannot be cut, and is too large.
         """
+        ...
+
+    def room(self, offers: Sequence[Offer]) -> int:
+        """How many positions of these one batch takes at most, by the declared limits."""
         ...
 
     def evidence(self, offer: Offer, end: int) -> Evidence:
@@ -307,7 +320,8 @@ def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
     """The ranges of an offer that may be taken. `free`: those of each known partition."""
     known = offer.known
     spans = free.get(known.source_partition_id, []) if known else [(0, offer.end)]
-    spans = [(max(start, offer.start), end) for start, end in spans]
+    first = max(offer.start, offer.low, offer.since)
+    spans = [(max(start, first), end) for start, end in spans]
     return [(start, end) for start, end in spans if start < end]
 
 

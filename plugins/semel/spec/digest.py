@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from semel.spec.parts import FilesSource
+from semel.spec.sources import FilesSource
 
 _NOT_OF_THE_DATA = frozenset(
     """

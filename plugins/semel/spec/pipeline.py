@@ -27,7 +27,6 @@ from semel.spec.parts import (
     REST_COLUMN,
     Dedup,
     Duration,
-    FilesSource,
     Late,
     Limits,
     Model,
@@ -37,6 +36,7 @@ from semel.spec.parts import (
     twice,
 )
 from semel.spec.sinks import PostgresSink, Sink
+from semel.spec.sources import FilesSource, KafkaSource, Source
 from semel.spec.yaml import Problem, Problems
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Spec(Model):
     """What it is for; shown in Airflow."""
     schedule: str | None = None
     """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
-    source: FilesSource
+    source: Source
     """Where records come from."""
     record_id: tuple[Text, ...] = ()
     """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
@@ -221,11 +221,14 @@ class Spec(Model):
 
         return pa.schema([(name, kind.arrow()) for name, kind in self.column_types().items()])
 
-    def source_root(self) -> Path:
-        """The absolute folder before the first part with a wildcard, symlinks resolved.
+    def source_root(self) -> Path | None:
+        """The absolute folder before the first part with a wildcard, symlinks resolved; None where
+        the source is no folder.
 
         TerminalError when it lies outside the data roots.
         """
+        if isinstance(self.source, KafkaSource):
+            return None
         return settings.allowed(_split_glob(self.source.path)[0], "source.path")
 
     def source_pattern(self) -> str:

@@ -62,7 +62,8 @@ def samples_of(
         claim = job.splits[sample.split].claim
         (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
         first = "" if count == 1 else ", one of them"
-        yield f"{reason} {count:,}{first}: {claim.name!r} {words.place(line, sample.offset)}"
+        where = words.place(line, sample.offset, job.spec.source.unit)
+        yield f"{reason} {count:,}{first}: {claim.name!r} {where}"
         if sample.text:
             yield f"    {sample.detail}"
             yield f"    {sample.text}"

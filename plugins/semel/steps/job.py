@@ -125,10 +125,14 @@ class StageJob:
         judged = self.selected is None or self.selected.judged
         return judged and not self.spec.by_position
 
-    def bytes_of(self, split: Split) -> int:
-        """The bytes of a split that count as read: once, by the batch that claims them."""
-        admits = self.selected is not None and self.selected.only
-        return 0 if admits else split.end - split.start
+    def bytes_of(self, split: Split, seen: int = 0) -> int:
+        """The bytes of a split that count as read: once, by the batch that claims them.
+
+        `seen`: those of its records, for positions that do not count bytes.
+        """
+        if self.selected is not None and self.selected.only:
+            return 0
+        return split.end - split.start if self.spec.source.unit == "bytes" else seen
 
     @property
     def tasks(self) -> int:

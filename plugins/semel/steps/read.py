@@ -129,6 +129,7 @@ class Tally:
     """
 
     kept: int = 0
+    bytes: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
@@ -136,6 +137,7 @@ class Tally:
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             kept=self.kept + other.kept,
+            bytes=self.bytes + other.bytes,
             reasons=self.reasons + other.reasons,
             samples=other.samples | self.samples,
             ignored=self.ignored + other.ignored,
@@ -163,6 +165,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     reason, detail = block.faults[at]
     offset = int(block.lines.offsets[at])
     (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    where = f"{split.claim.name!r} {words.place(line, offset, job.spec.source.unit)}"
     shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
     why = (
         "Either the schema changed so that it does not fit any more, or the file was edited in "
@@ -172,7 +175,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
         why = "The table does not take it; change the table"
     return TerminalError(
         f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
-        f"{split.claim.name!r} {words.place(line, offset)}: {reason}{shown}. {why}. The output "
+        f"{where}: {reason}{shown}. {why}. The output "
         "stays what it was"
     )
 
@@ -207,7 +210,7 @@ class _Reader:
             survivors=tally.kept,
             quarantined=tally.quarantined,
             late=tally.late,
-            bytes_read=self._job.bytes_of(self._split),
+            bytes_read=self._job.bytes_of(self._split, tally.bytes),
         )
         self._digest.update(
             repr((self._split.start, self._split.end, tally.records + self._left_out)).encode()
@@ -267,6 +270,7 @@ class _Reader:
             firsts[str(reason)] = min(at, firsts.get(str(reason), at))
         return Tally(
             kept=block.table.num_rows,
+            bytes=block.bytes_read,
             reasons=reasons,
             samples={reason: self._sample(block, at) for reason, at in firsts.items()},
             ignored=block.ignored,

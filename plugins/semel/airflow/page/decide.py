@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
 from semel import accept, limits
+from semel import losses as lost
 from semel.abandon import abandon
 from semel.airflow.page import shown
 from semel.airflow.page.common import (
@@ -89,7 +90,7 @@ def ask_accept(
     if found and found[0]:
         what = found[0]
         losses = how == "lost"
-        digest = accept.digest_of(what) if losses else what.digest
+        digest = lost.digest_of(what) if losses else what.digest
         end = 0 if losses else what.end
         name = what[0].name if losses else what.name
         wanted = {"file": name, "how": how, "start": start, "end": end, "digest": digest}
@@ -118,7 +119,7 @@ def do_accept(
     file, how = wanted["file"], wanted["how"]
     write_down(user, dag_id, "semel_accept", {k: wanted[k] for k in ("file", "how", "start")})
     if how == "lost":
-        done: Any = accept.accept_loss(
+        done: Any = lost.accept_loss(
             ledger(), spec, file, by=_name(user), agreed=wanted["digest"]
         )
     else:
@@ -207,7 +208,7 @@ def _declared(dag_id: str) -> Spec:
 
 def _foreseen(spec: Spec, file: str, how: How, start: int) -> Any:
     if how == "lost":
-        return accept.foresee_loss(ledger(), spec, file)
+        return lost.foresee_loss(ledger(), spec, file)
     return accept.foresee(ledger(), spec, file, same=how == "same", start=start)
 
 

@@ -4,12 +4,23 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from semel import limits
 from semel.batch import Claim
 from semel.formats import declared as formats
 from semel.formats.records import Block, read_split
-from semel.sources import Evidence, Gone, Known, Matched, Partition, Refusal, Window, Word
+from semel.sources import (
+    Evidence,
+    Gone,
+    Known,
+    Matched,
+    Offer,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+)
 from semel.sources.files import accepted, claimed, matching, offers, places, refusals
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.content import is_gzip
@@ -30,6 +41,8 @@ class FilesSource:
     spec: Spec
     root: Path
 
+    split_size: ClassVar[int] = limits.SPLIT_BYTES
+
     @classmethod
     def of(cls, spec: Spec) -> Self:
         return cls(spec=spec, root=Path(os.path.realpath(spec.source_root())))
@@ -45,6 +58,9 @@ class FilesSource:
 
     def stop(self, offer: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
         return offers.stop(self.spec, offer, start, end, room, first=first)
+
+    def room(self, offers: Sequence[Offer]) -> int:
+        return self.spec.limits.bytes_per_batch_max
 
     def evidence(self, offer: FileOffer, end: int) -> Evidence:
         return read_up_to(self.spec, offer.content, end)

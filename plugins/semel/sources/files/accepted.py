@@ -1,5 +1,7 @@
 """What accepting a refused file comes to."""
 
+from dataclasses import replace
+
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
 from semel.sources import Known, Word, quoted
@@ -56,7 +58,7 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
         if k is not None and k is not known
     }
     return Word(
-        offer=offer_of(seen, known, start=start),
+        offer=replace(offer_of(seen, known, start=start), reason="repeated"),
         ended=list(ended.values()),
         superseded=list(found.superseded),
     )

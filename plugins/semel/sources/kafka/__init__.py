@@ -1,0 +1,111 @@
+"""Kafka as a source: a source partition is a partition of a topic, and a position an offset.
+
+The topic's id belongs to its identity, so that a topic that was made anew is another one.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from semel import limits
+from semel.batch import Claim
+from semel.formats.records import Block
+from semel.kafka.cluster import Cluster
+from semel.sources import (
+    Evidence,
+    Gone,
+    Known,
+    Matched,
+    Offer,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+)
+from semel.sources.kafka import claimed, matching, topics
+from semel.sources.kafka.matching import PartitionOffer
+from semel.sources.kafka.messages import messages
+from semel.sources.kafka.records import Records
+from semel.sources.kafka.topics import ShownTopics
+from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from semel.steps.job import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource:
+    """`source: {type: kafka, ...}`."""
+
+    spec: Spec
+    cluster: Cluster
+
+    split_size: ClassVar[int] = limits.SPLIT_OFFSETS
+
+    @classmethod
+    def of(cls, spec: Spec) -> Self:
+        source = spec.source
+        cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
+        return cls(spec=spec, cluster=cluster)
+
+    def discover(self) -> ShownTopics:
+        return topics.discover(self.cluster, self.spec.source)
+
+    def match(self, shown: ShownTopics, known: Known, window: Window) -> Matched:
+        return matching.match(self.spec, self.cluster, shown, known, window)
+
+    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+        return matching.gone(self.spec, gone, spans)
+
+    # Keeps P6.
+    def stop(self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        return min(end, start + max(room, 0))
+
+    def room(self, offers: Sequence[Offer]) -> int:
+        return claimed.room(self.spec, self.cluster, offers)
+
+    def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
+        return {"topic_id": offer.found.topic_id}
+
+    def accept(
+        self, shown: ShownTopics, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        return matching.word(self.spec, known, name, same=same, start=start, is_open=is_open)
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return claimed.locate(self.discover(), partitions)
+
+    def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+        self.check(claims, batch_id)
+        return list(claims)
+
+    def check(self, claims: Collection[Claim], batch_id: int) -> None:
+        claimed.check(self.cluster, claims, batch_id)
+
+    def is_whole(self, claim: Claim) -> bool:
+        return False
+
+    def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
+        topic, partition = claimed.place_of(split.claim)
+        records = Records(self.spec)
+        claimed.check_topic(self.cluster, split.claim, batch_id)
+        for chunk in messages(self.cluster, topic, partition, split.start, split.end):
+            yield records.block(chunk)
+        # Keeps KS1. It may have been made anew while it was read.
+        claimed.check_topic(self.cluster, split.claim, batch_id)
+        for part in records.digests():
+            digest.update(part)
+
+    def joins(self, claim: Claim) -> bool:
+        return False
+
+    def text(self, split: "Split", batch_id: int) -> bytes:
+        raise NotImplementedError("the messages of a topic are no text")
+
+    def lines_of(
+        self, claim: Claim, positions: Sequence[int], batch_id: int
+    ) -> list[int | None]:
+        return [None] * len(positions)
+
+    def records_max(self, split: "Split", batch_id: int) -> int | None:
+        return split.end - split.start

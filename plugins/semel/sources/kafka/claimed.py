@@ -1,0 +1,105 @@
+"""Claims of topics: proven where they are, and found again for a ledger that was lost."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from semel import limits
+from semel.batch import Claim
+from semel.errors import ChangedError, SourceError
+from semel.kafka.cluster import Cluster
+from semel.sources import Offer, Partition
+from semel.sources.kafka.messages import first_sizes
+from semel.sources.kafka.topics import Place, ShownTopics, ids_of, offsets
+from semel.spec.pipeline import Spec
+
+
+def place_of(claim: Claim) -> Place:
+    """The topic and the partition of a claim."""
+    topic, _, partition = claim.name.rpartition("/")
+    return topic, int(partition)
+
+
+# Keeps KS1.
+def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
+    """SourceError where claimed offsets are not there any more; ChangedError where others are."""
+    places = {place_of(claim) for claim in claims}
+    with cluster.admin() as admin:
+        ids, _ = ids_of(admin, sorted({topic for topic, _ in places}))
+        there = [(t, p) for t, p in places if t in ids and p in ids[t][1]]
+        low, end = offsets(admin, there, "low"), offsets(admin, there, "end")
+    for claim in claims:
+        topic, partition = place_of(claim)
+        _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
+        if (topic, partition) not in low:
+            raise _away(claim, batch_id)
+        first, last = low[topic, partition], end[topic, partition]
+        if first > claim.start:
+            raise SourceError(
+                f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of "
+                f"{claim.name!r}, and those before {first} were deleted before it read them; they "
+                "do not come back: abandon the batch, and the next plan names what is lost",
+                next=f"semel abandon {batch_id}",
+            )
+        if last < claim.end:
+            raise SourceError(
+                f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of "
+                f"{claim.name!r}, which ends at {last} now: the cluster lost records; abandon the "
+                "batch, and the next plan says what to do",
+                next=f"semel abandon {batch_id}",
+            )
+
+
+def check_topic(cluster: Cluster, claim: Claim, batch_id: int) -> None:
+    """The same of the topic alone."""
+    topic, _ = place_of(claim)
+    with cluster.admin() as admin:
+        ids, _ = ids_of(admin, [topic])
+    _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
+
+
+def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
+    if topic_id is None:
+        raise _away(claim, batch_id)
+    if not claim.identity.startswith(f"{topic_id}/"):
+        raise ChangedError(
+            f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}, "
+            "and the topic was deleted and made anew since"
+        )
+
+
+def _away(claim: Claim, batch_id: int) -> SourceError:
+    return SourceError(
+        f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}, and "
+        "the cluster has no such topic any more, or its user may not see it; give the right back, "
+        "or abandon the batch: the next plan names what is lost",
+        next=f"semel abandon {batch_id}",
+    )
+
+
+def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partition | None]:
+    """As `Source.locate`: a topic's id tells it."""
+    there = {found.identity: found for found in shown.found}
+    placed: list[Partition | None] = []
+    for known in partitions:
+        found = there.get(known.identity)
+        placed.append(found and replace(known, name=found.name, seen=max(known.seen, found.end)))
+    return placed
+
+
+def room(spec: Spec, cluster: Cluster, offers: Sequence[Offer]) -> int:
+    """How many offsets a batch takes: the declared bytes by the size of some messages.
+
+    Of the offer with the most to read, the first messages are read to see how large they are.
+    """
+    records, declared = spec.limits.records_per_batch_max, spec.limits.bytes_per_batch_max
+    largest = max(offers, key=_ahead, default=None)
+    if largest is None or sum(map(_ahead, offers)) * limits.MESSAGE_BYTES <= declared:
+        return records
+    start, found = largest.end - _ahead(largest), largest.found
+    sizes = first_sizes(cluster, found.topic, found.partition, start, largest.end)
+    return min(records, declared // max(1, sum(sizes) // max(len(sizes), 1)))
+
+
+def _ahead(offer: Offer) -> int:
+    reached = offer.known.reached if offer.known else 0
+    return max(0, offer.end - max(offer.start, offer.low, offer.since, reached))

@@ -1,0 +1,272 @@
+"""Which source partition each partition of a topic is, and what of it may be read now."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from semel.errors import SourceError
+from semel.kafka.cluster import Cluster
+from semel.sources import (
+    Gone,
+    Known,
+    Matched,
+    Offer,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+    quoted,
+)
+from semel.sources.kafka.topics import FoundPartition, ShownTopics, offsets
+from semel.spec.pipeline import Spec
+
+
+class Held(StrEnum):
+    """What the ledger holds of a partition that a cluster shows."""
+
+    NOTHING = "nothing"
+    OPEN = "open"
+    """An open source partition of this topic id."""
+    CLOSED = "closed"
+    """One that was not to be seen for a while."""
+    OTHER = "other"
+    """Its name is open, under the id of an earlier topic of that name."""
+
+
+class Does(StrEnum):
+    """What a plan does with it."""
+
+    BEGIN = "begin"
+    """It is new, and so is its topic: what is there is read, what was there before is not."""
+    JOIN = "join"
+    """It is new in a topic that is known: all that was ever in it is read."""
+    GO_ON = "go on"
+    REFUSE = "refuse"
+
+
+# Keeps KS2.
+def judge(held: Held, topic_known: bool, shrunk: bool) -> Does:
+    """The decision table: all sixteen cases.
+
+    `shrunk`: it ends before what was read of it, so that its offsets are given to other records.
+    """
+    match held, topic_known, shrunk:
+        case Held.NOTHING, False, _:
+            return Does.BEGIN
+        case Held.NOTHING, True, _:
+            return Does.JOIN
+        case ((Held.OPEN | Held.CLOSED), _, False):
+            return Does.GO_ON
+        case _:
+            return Does.REFUSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOffer(Offer):
+    """A partition of a topic that is read on, or as a new source partition."""
+
+    found: FoundPartition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A partition of a topic, the source partition that it is or was, and what a plan does."""
+
+    found: FoundPartition
+    held: Held
+    known: Partition | None
+    does: Does
+
+
+def match(
+    spec: Spec, cluster: Cluster, shown: ShownTopics, known: Known, window: Window
+) -> Matched:
+    """As `Source.match`."""
+    judged = judge_all(known)
+    edges = _edges(cluster, [one.found for one in judged], window)
+    offers, begun, refused = [], [], []
+    for one in judged:
+        if one.does is Does.REFUSE:
+            refused.append(_refused(spec, one))
+            continue
+        offer = offer_of(one, edges)
+        if one.known is None:
+            begun.append(offer)
+        if one.does is Does.JOIN and one.found.low:
+            refused.append(_joined_late(one.found))
+        else:
+            offers.append(offer)
+    there = {item.identity for item in shown.found}
+    named = {item.name for item in shown.found}
+    gone = [
+        Gone(partition=k, seen=max(k.seen, k.reached))
+        for k in known.partitions
+        # One whose name has another topic now waits for a person's word.
+        if k.identity not in there and k.name not in named
+    ]
+    return Matched(
+        offers=offers, refused=refused, gone=gone, retired=[], renamed=[], begun=begun, resumed=()
+    )
+
+
+def word(
+    spec: Spec, known: Known, name: str, *, same: bool, start: int, is_open: bool
+) -> Word | None:
+    """As `Source.accept`."""
+    one = next((one for one in judge_all(known) if one.found.name == name), None)
+    if one is None or one.does is not Does.REFUSE:
+        if is_open and not same:
+            return None
+        raise SourceError(
+            f"{name!r} is not refused as a topic that was made anew or lost records at its end, so "
+            "there is nothing to accept",
+            next=f"semel gaps {spec.name}",
+        )
+    found = one.found
+    if same:
+        raise SourceError(
+            f"{name!r} cannot go on where it was read to: its offsets are given to other records "
+            "now; accept it as a new generation instead",
+            next=f"semel accept {spec.name} {quoted(name)}",
+        )
+    if start and not found.low <= start <= found.end:
+        raise SourceError(
+            f"no record of {name!r} is at offset {start}: those from {found.low} to {found.end} "
+            "can be read"
+        )
+    offer = offer_of(replace(one, known=None, does=Does.BEGIN), None)
+    if start:
+        offer = replace(offer, start=start, reason="repeated")
+    return Word(offer=offer, ended=[one.known], superseded=[])
+
+
+def judge_all(known: Known) -> list[Judged]:
+    """What a plan does with each partition that is not as it was, or not read to its end."""
+    found = []
+    for item, (held, partition, topic_known) in _held(known, known.unsettled).items():
+        shrunk = partition is not None and item.end < partition.reached
+        does = judge(held, topic_known, shrunk)
+        found.append(Judged(found=item, held=held, known=partition, does=does))
+    return found
+
+
+def _held(
+    known: Known, unsettled: list[FoundPartition]
+) -> dict[FoundPartition, tuple[Held, Partition | None, bool]]:
+    """What the ledger holds of each, and whether it knows another part of its topic.
+
+    Closed partitions are asked for, and topics only where one of their partitions is new.
+    """
+    by_identity = {k.identity: k for k in known.partitions}
+    by_name = {k.name: k for k in known.partitions}
+    new = [f for f in unsettled if f.identity not in by_identity]
+    closed, topics = {}, set()
+    if new:
+        found = known.rows("kafka", "closed", identities=[f.identity for f in new])
+        closed = {r["identity"]: Partition(**r) for r in found}
+        asked = sorted({f.topic_id for f in new})
+        topics = {r["topic"] for r in known.rows("kafka", "topics", topics=asked)}
+    held = {}
+    for found in unsettled:
+        mine = by_identity.get(found.identity)
+        if mine is not None:
+            held[found] = Held.OPEN, mine, True
+        elif found.identity in closed:
+            held[found] = Held.CLOSED, closed[found.identity], True
+        elif found.name in by_name:
+            held[found] = Held.OTHER, by_name[found.name], False
+        else:
+            held[found] = Held.NOTHING, None, found.topic_id in topics
+    return held
+
+
+Edges = tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]
+"""Of each partition: where a window begins and where it ends, as offsets."""
+
+
+# Keeps KS5.
+def _edges(cluster: Cluster, found: list[FoundPartition], window: Window) -> Edges | None:
+    """A window's offsets: the first of a record that is not older than each of its times.
+
+    An offset belongs to one window alone, whatever the order of the timestamps is.
+    """
+    if window is None or not found:
+        return None
+    with cluster.admin() as admin:
+        places = [(f.topic, f.partition) for f in found]
+        return offsets(admin, places, window[0]), offsets(admin, places, window[1])
+
+
+def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
+    """What may be read of a partition, in a window."""
+    found, known = one.found, one.known
+    since, end = 0, found.end
+    if edges is not None:
+        since, end = (
+            found.end if edge[found.topic, found.partition] < 0
+            else min(edge[found.topic, found.partition], found.end)
+            for edge in edges
+        )  # fmt: skip
+    begins = one.does is Does.BEGIN
+    return PartitionOffer(
+        name=found.name,
+        identity=found.identity,
+        fingerprint=found.fingerprint,
+        known=known,
+        # Keeps KS4.
+        start=found.low if begins else 0,
+        reason="before",
+        low=0 if begins else found.low,
+        since=since,
+        end=end,
+        seen=found.end,
+        ahead=found.high if edges is None else end,
+        # What is free before an interval is no hole.
+        settled=edges is None,
+        evidence={"topic_id": found.topic_id},
+        found=found,
+    )
+
+
+def _refused(spec: Spec, one: Judged) -> Refusal:
+    found, known = one.found, one.known
+    number = f"partition {known.source_partition_id}, generation {known.generation}"
+    accept = f"semel accept {spec.name} {found.name}"
+    if one.held is Held.OTHER:
+        return Refusal(
+            name=found.name,
+            reason="recreated",
+            detail=f"the topic was deleted and made anew since it was read up to offset "
+            f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
+            f"`{accept}` reads the new topic from its start",
+        )
+    return Refusal(
+        name=found.name,
+        reason="truncated",
+        detail=f"it ends at offset {found.end}, and was read up to {known.reached} ({number}): the "
+        f"cluster lost records, and gives their offsets to others. `{accept} --from {found.end}` "
+        "reads what comes from there on",
+    )
+
+
+def _joined_late(found: FoundPartition) -> Refusal:
+    return Refusal(
+        name=found.name,
+        reason="gone",
+        detail=f"offsets 0 to {found.low} were deleted before a plan saw this new partition; the "
+        "next plan names the command that goes on",
+    )
+
+
+def gone(spec: Spec, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+    """As `Source.gone`."""
+    known = gone.partition
+    shown = ", ".join(f"{start} to {end}" for start, end in spans)
+    return Refusal(
+        name=known.name,
+        reason="gone",
+        detail=f"offsets {shown} (partition {known.source_partition_id}, generation "
+        f"{known.generation}) were never read, and the cluster does not have them any more: they "
+        "passed the topic's retention, or were deleted with it. "
+        f"`semel accept {spec.name} {known.name} --lost` records them as lost, and what comes "
+        "after them is read",
+    )

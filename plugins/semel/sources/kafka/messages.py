@@ -1,0 +1,105 @@
+"""The messages of a range of offsets, in their order, as a committed reader sees them."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from semel import limits
+from semel.errors import SourceError, UnavailableError
+from semel.kafka.cluster import Cluster, client, meaning
+from semel.sources.kafka.topics import is_missing
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+CHUNK = 20_000
+"""Messages that are handed on at once, at most."""
+
+FIRST = 500
+"""The first time: they show how large messages are."""
+
+WAIT_SECONDS = 0.1
+"""How long one call waits for a chunk to become full."""
+
+SILENT_SECONDS = 60
+"""A cluster that gives nothing for so long, though there is something, is away."""
+
+SHORT_SECONDS = 10
+"""A partition that ends too early for so long has lost records: a new leader may take a while to
+know how far its records are committed."""
+
+_READING = {
+    "isolation_level": "read_committed",
+    "auto_offset_reset": "error",
+    "enable_partition_eof": True,
+    "check_crcs": True,
+    "fetch_wait_max_ms": 100,
+    "queued_max_messages_kbytes": 32 << 10,
+}
+
+
+# Keeps KS1.
+def messages(
+    cluster: Cluster, topic: str, partition: int, start: int, end: int
+) -> Iterator[Sequence["Message"]]:
+    """The messages at offsets [start, end), in chunks. Not each offset has one: markers of
+    transactions, aborted and compacted messages leave gaps.
+
+    SourceError: some were deleted. UnavailableError: the cluster does not answer.
+    """
+    kafka = client()
+    name = f"{topic}/{partition}"
+    with cluster.consumer(**_READING) as consumer:
+        consumer.assign([kafka.TopicPartition(topic, partition, start)])
+        reached, ended = start, None
+        progress, wanted = time.monotonic(), FIRST
+        while reached < end:
+            got = consumer.consume(min(wanted, end - reached), timeout=WAIT_SECONDS)
+            good = [message for message in got if message.error() is None]
+            if good:
+                progress = time.monotonic()
+                reached = good[-1].offset() + 1
+                if reached > end:
+                    good = [message for message in good if message.offset() < end]
+                yield good
+                size = sum(map(len, good)) // max(len(good), 1) + 1
+                wanted = min(CHUNK, max(FIRST, 2 * limits.BLOCK_BYTES // size))
+            for message in got:
+                if (error := message.error()) is not None:
+                    ended = _ended(cluster, name, message, error, end)
+                    reached = max(reached, ended)
+            seconds = time.monotonic() - progress
+            if ended is not None and ended < end and seconds > SHORT_SECONDS:
+                raise SourceError(
+                    f"{name!r} ends at offset {ended}, the plan names offsets up to {end}: the "
+                    "cluster lost records"
+                )
+            if seconds > SILENT_SECONDS:
+                raise UnavailableError(
+                    f"{cluster} gave nothing of {name!r} from offset {reached} on for "
+                    f"{SILENT_SECONDS} s; check that its brokers run"
+                )
+
+
+def _ended(cluster: Cluster, name: str, message: "Message", error: Any, end: int) -> int:
+    """The offset before which a reader has seen all there is. Raises what is an error."""
+    codes = client().KafkaError
+    if error.code() == codes._PARTITION_EOF:
+        return message.offset()
+    if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+        raise SourceError(
+            f"{name!r}: offsets before {end} that were planned are not there any more; retention, "
+            "or somebody, has deleted them"
+        )
+    if is_missing(error):
+        raise SourceError(f"{name!r} is not there any more: its topic was deleted")
+    raise meaning(cluster, error, [])
+
+
+def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:
+    """The sizes, in bytes, of some of the first values of a range of offsets."""
+    found = messages(cluster, topic, partition, start, end)
+    try:
+        return [len(message) for message in next(found, ())]
+    finally:
+        found.close()

@@ -1,0 +1,156 @@
+"""What a cluster shows of the declared topics: partitions, and the offsets that can be read."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
+from semel.sources import Refusal, Shown
+from semel.spec.sources import KafkaSource
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+_INTERNAL = "__"
+"""Topics of Kafka's own begin so; a pattern does not find them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundPartition:
+    """One partition of a topic, as it is now.
+
+    Records that can be read are in [low, end): what is before was deleted, what is behind belongs
+    to an open transaction, up to `high`. The topic's id is another one once it was made anew.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    low: int
+    end: int
+    high: int
+    when: datetime | None = None
+    """A partition has no time of its own: its records have."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownTopics(Shown):
+    """All partitions of the topics that are there; `missing`: declared ones that are not."""
+
+    found: list[FoundPartition]
+    missing: tuple[str, ...]
+
+
+def discover(cluster: Cluster, source: KafkaSource) -> ShownTopics:
+    """As `Source.discover`. UnavailableError, TerminalError: see cluster.meaning."""
+    with cluster.admin() as admin:
+        names = source.topics or _matching(admin, source.pattern)
+        ids, missing = ids_of(admin, names)
+        places = [(topic, part) for topic, (_, parts) in ids.items() for part in parts]
+        low, end, high = (offsets(admin, places, which) for which in ("low", "end", "high"))
+    found = [
+        FoundPartition(
+            topic=topic,
+            topic_id=ids[topic][0],
+            partition=part,
+            low=low[topic, part],
+            end=end[topic, part],
+            high=high[topic, part],
+        )
+        for topic, part in places
+    ]
+    refused = [
+        Refusal(
+            name=name,
+            reason="missing",
+            detail="the cluster has no such topic, or the connection's user may not see it; make "
+            "it, or correct source.topics",
+        )
+        for name in missing
+    ]
+    return ShownTopics(found=found, refused=refused, missing=missing)
+
+
+def _matching(admin: "AdminClient", pattern: str) -> list[str]:
+    """The topics of which the whole name matches."""
+    there = admin.list_topics(timeout=ANSWER_SECONDS).topics
+    own = re.compile(pattern)
+    return sorted(n for n in there if own.fullmatch(n) and not n.startswith(_INTERNAL))
+
+
+def ids_of(
+    admin: "AdminClient", names: Iterable[str]
+) -> tuple[dict[str, tuple[str, list[int]]], tuple[str, ...]]:
+    """The id and the partitions of each topic; and the names of those that are not there."""
+    kafka = client()
+    asked = kafka.TopicCollection(list(names))
+    found, missing = {}, []
+    for name, future in admin.describe_topics(asked, request_timeout=ANSWER_SECONDS).items():
+        try:
+            described = future.result()
+        except kafka.KafkaException as error:
+            if not is_missing(error.args[0]):
+                raise
+            missing.append(name)
+            continue
+        # As in URLs: an identity must not hold two slashes.
+        topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")
+        found[name] = topic_id, sorted(p.id for p in described.partitions)
+    return found, tuple(missing)
+
+
+def is_missing(error: "KafkaError") -> bool:
+    """Whether an error says that a topic, or a partition of it, is not there."""
+    codes = client().KafkaError
+    return error.code() in (
+        codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION,
+        codes.UNKNOWN_TOPIC_ID,
+    )  # fmt: skip
+
+
+Place = tuple[str, int]
+"""A topic's name, and a partition of it."""
+
+
+def offsets(
+    admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
+) -> dict[Place, int]:
+    """One offset of each partition, all of them asked at once.
+
+    `which`: `low`, the first that can be read; `end`, behind the last one that a committed reader
+    may see; `high`, behind the last one there is; or the first of a record that is not older than a
+    time, -1 where there is none.
+    """
+    kafka = client()
+    from confluent_kafka.admin import OffsetSpec
+
+    if isinstance(which, datetime):
+        spec = OffsetSpec.for_timestamp(round(which.timestamp() * 1000))
+    else:
+        spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
+    committed = which == "end"
+    level = kafka.IsolationLevel
+    asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
+    if not asked:
+        return {}
+    answers = admin.list_offsets(
+        asked,
+        isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
+        request_timeout=ANSWER_SECONDS,
+    )
+    return {(at.topic, at.partition): answers[at].result().offset for at in asked}

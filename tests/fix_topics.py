@@ -1,0 +1,52 @@
+"""A topic as a test's source: a pipeline over it, and events written to it."""
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from fix_kafka import Kafka, Record
+from fix_pipelines import Workbench, events
+from semel.spec.pipeline import Spec
+
+
+class Topic:
+    """A topic of one or more partitions, and pipelines that read it."""
+
+    def __init__(self, bench: Workbench, kafka: Kafka, partitions: int = 1) -> None:
+        self.bench, self.kafka = bench, kafka
+        self.name = kafka.topic(partitions=partitions)
+
+    def spec(self, **changes: object) -> Spec:
+        """A pipeline by position over the topic: a record that is read twice shows."""
+        source = {
+            "type": "kafka",
+            "bootstrap_servers": self.kafka.broker.bootstrap,
+            "topics": [self.name],
+            "value": "json",
+            "schema": {"id": "string", "n": "bigint", "at": "timestamp"},
+        }
+        source |= changes.pop("source", {})
+        source = {key: value for key, value in source.items() if value is not None}
+        return self.bench.spec(**{"record_id": None, "source": source, **changes})
+
+    def append(self, start: int, stop: int, *, partition: int = 0, **beside: object) -> None:
+        """Produce `events(start, stop)`."""
+        self.put(
+            Record(value=json.dumps(event).encode(), partition=partition, **beside)
+            for event in events(start, stop)
+        )
+
+    def put(self, records: Iterable[Record | bytes]) -> None:
+        """Produce records; bytes are a value."""
+        made = (Record(value=r) if isinstance(r, bytes) else r for r in records)
+        self.kafka.produce(self.name, made)
+
+    def at(self, partition: int = 0) -> str:
+        """What semel calls a partition of it."""
+        return f"{self.name}/{partition}"
+
+
+@pytest.fixture
+def topic(bench: Workbench, kafka: Kafka) -> Topic:
+    return Topic(bench, kafka)
