@@ -1,5 +1,6 @@
 """The frame of the command line: exit codes, --json, and a start that imports nothing heavy."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -104,6 +105,22 @@ def test_a_wrong_command_line_is_2(words, capsys):
     assert cli.main([*words, "--json"]) == 2
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(answer) == {"error", "message", "next"}
+
+
+@pytest.mark.parametrize("words", [["collect", "flights"], ["adopt", "flights"]])
+def test_what_a_verb_tells_is_printed_as_it_is(words, monkeypatch, capsys):
+    """A path in what a verb tells meanwhile may hold what looks like markup: none of it is lost."""
+    line = "left for the next time: /data/[red]/[/x]"
+
+    def tell(*_, log, **__):
+        log(line)
+        raise RetryableError("later")
+
+    monkeypatch.setattr("semel.cli.connect.open_ledger", lambda: contextlib.nullcontext())
+    monkeypatch.setattr("semel.collect.collect", lambda ledger, spec, log: tell(log=log))
+    monkeypatch.setattr("semel.adopt.adopt", tell)
+    assert cli.main(words) == 1
+    assert capsys.readouterr().err.startswith(f"{line}\nsemel: later\n")
 
 
 def test_validate_tells_right_from_wrong(tmp_path, capsys):

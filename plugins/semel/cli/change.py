@@ -130,9 +130,7 @@ def adopt(
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with open_ledger() as ledger:
-        done = take_over(
-            ledger, spec, others, forget_ids=forget_ids, log=output.progress.print
-        )
+        done = take_over(ledger, spec, others, forget_ids=forget_ids, log=output.say)
     output.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
@@ -158,7 +156,7 @@ def collect(
     with open_ledger() as ledger:
         for name in [pipeline] if pipeline else names:
             try:
-                done.append(collect_one(ledger, pipelines.find(name), output.progress.print))
+                done.append(collect_one(ledger, pipelines.find(name), output.say))
             except SemelError as error:
                 if pipeline:
                     raise

@@ -28,6 +28,11 @@ AsJson = Annotated[
 """The --json option of a command: `as_json: AsJson = False`."""
 
 
+def say(line: str) -> None:
+    """A line for a person who waits, as it is: it may hold what looks like rich's markup."""
+    progress.print(line, markup=False)
+
+
 def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) -> None:
     """Print the result: `payload` as one JSON object, or what `render` prints for people."""
     if as_json:
