@@ -107,6 +107,32 @@ def test_a_wrong_command_line_is_2(words, capsys):
     assert set(answer) == {"error", "message", "next"}
 
 
+BACKWARDS = ["--interval", "2026-01-02", "2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["run", "flights", *BACKWARDS], "END must be after START"),
+        *(
+            ([command, "flights", *words], why)
+            for command in ("replay", "compare")
+            for words, why in (
+                (BACKWARDS, "END must be after START"),
+                ([], "give either --interval START END or --batches A..B"),
+                ([*BACKWARDS, "--batches", "1"], "give either"),
+                (["--batches", "3..2"], "the first number is the larger one"),
+                (["--batches", "x"], "names no batches"),
+            )
+        ),
+    ],
+)
+def test_a_range_that_is_none_is_2(words, why, capsys):
+    """A range that names nothing is a usage error, and says what is wrong with it."""
+    assert cli.main([*words, "--json"]) == 2
+    assert why in json.loads(capsys.readouterr().out)["message"]
+
+
 @pytest.mark.parametrize("words", [["collect", "flights"], ["adopt", "flights"]])
 def test_what_a_verb_tells_is_printed_as_it_is(words, monkeypatch, capsys):
     """A path in what a verb tells meanwhile may hold what looks like markup: none of it is lost."""

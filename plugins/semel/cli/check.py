@@ -5,20 +5,14 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import output
+from semel.cli import options, output
 
 
 def check(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            help="sc://host:port, or a master such as spark://host:7077; else SEMEL_SPARK_REMOTE, "
-            "else the local stack's."
-        ),
-    ] = None,
+    spark: options.Spark = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Check the ledger, Spark, its executors and the folders. Exit 1 when something is wrong.
@@ -41,10 +35,7 @@ def check(
         except SpecError as error:
             broken = str(error).splitlines()[0]
 
-    def log(line: str) -> None:
-        output.progress.print(line, markup=False)
-
-    found = look(specs, spark, log)
+    found = look(specs, spark, output.say)
     for name in sorted({name for spec in specs for name in spec.notify}):
         from semel.airflow import notify
 

@@ -1,19 +1,15 @@
 """`semel compare`: does the live path give what the batch path gives?"""
 
-import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel import limits
-from semel.cli import output
-from semel.cli.run import DATES
+from semel.cli import options, output
 
 if TYPE_CHECKING:
     from semel.compare import Comparison, Difference, Range, Side
 
-_NUMBERS = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 _FOR_AUDIT = {"unknown", "output_changed", "source_changed"}
 _KINDS = {
     "only_live": "only in {live}",
@@ -27,16 +23,16 @@ _KINDS = {
 def compare(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     interval: Annotated[
-        tuple[datetime, datetime] | None,
+        options.Span | None,
         typer.Option(
             metavar="START END",
-            formats=DATES,
+            formats=options.DATES,
             help="Batches whose interval lies in [START, END), in UTC; with select: arrival those "
             "that committed then.",
         ),
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Batches by number, in place of that.")
+        str | None, typer.Option(metavar="A[..B]", help="Batches by number, in place of that.")
     ] = None,
     other: Annotated[
         str | None,
@@ -50,10 +46,7 @@ def compare(
             min=0, max=limits.DIFFERENCES_SHOWN_MAX, help="Differences to show; all are counted."
         ),
     ] = limits.DIFFERENCES_SHOWN,
-    spark: Annotated[
-        str | None,
-        typer.Option(help="As of `semel run`: sc://host:port, or a master such as local[2]."),
-    ] = None,
+    spark: options.Spark = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Check that many small batches gave what one batch gives that reads all of it at once.
@@ -75,18 +68,15 @@ def compare(
     spec = pipelines.find(pipeline)
     second = pipelines.find(other) if other is not None else None
 
-    def log(line: str) -> None:
-        output.progress.print(line, markup=False)
-
     with open_ledger() as ledger:
         found = look(
             ledger,
             spec,
             wanted,
-            open_job=lambda: open_engine(spark or settings.spark_remote(), log),
+            open_job=lambda: open_engine(spark or settings.spark_remote(), output.say),
             other=second,
             shown=limit,
-            log=log,
+            log=output.say,
         )
 
     told = spec.limits.log_samples and (second is None or second.limits.log_samples)
@@ -97,23 +87,18 @@ def compare(
 
 
 def _range(
-    interval: tuple[datetime, datetime] | None, batches: str | None, other: str | None
+    interval: options.Span | None, batches: str | None, other: str | None
 ) -> "Range":
     from semel.compare import Range
 
-    if (interval is None) == (batches is None):
-        raise typer.BadParameter("give either --interval START END or --batches A..B")
-    if interval is not None:
-        start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
-        if start >= end:
-            raise typer.BadParameter("--interval: END must be after START")
+    between, numbers = options.range_of(interval, batches)
+    if between is not None:
+        start, end = between
         return Range(start=start, end=end)
     if other is not None:
         raise typer.BadParameter("--with needs --interval: each pipeline has its own numbers")
-    found = _NUMBERS.fullmatch(batches)
-    if not found or int(found[1]) > int(found[2] or found[1]):
-        raise typer.BadParameter(f"--batches: {batches!r} is not a range such as 3..7")
-    return Range(first=int(found[1]), last=int(found[2] or found[1]))
+    first, last = numbers
+    return Range(first=first, last=last)
 
 
 def _lines(found: "Comparison", *, told: bool) -> list[str]:

@@ -1,19 +1,15 @@
 """`semel replay`: compute the output of finalized batches again, without Airflow."""
 
-from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli import output
+from semel.cli import options, output
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
     from semel.replay import Replayed, Root
     from semel.spec.pipeline import Spec
-
-_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 
 def replay(
@@ -23,10 +19,10 @@ def replay(
         typer.Option(metavar="A[..B]", help="The batches, by number: one, or from A to B."),
     ] = None,
     interval: Annotated[
-        tuple[datetime, datetime] | None,
+        options.Span | None,
         typer.Option(
             metavar="START END",
-            formats=_FORMATS,
+            formats=options.DATES,
             help="The batches of the data intervals in [START, END), in UTC; by the time of their "
             "commit, where the pipeline has no intervals.",
         ),
@@ -45,13 +41,7 @@ def replay(
         str | None,
         typer.Option(help="The request's name, if not that of the code and declaration of now."),
     ] = None,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            help="sc://host:port, or a master such as local[2]; else SEMEL_SPARK_REMOTE, else the "
-            "local stack's."
-        ),
-    ] = None,
+    spark: options.Spark = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Compute the output of finalized batches again, with today's transforms and declaration.
@@ -65,18 +55,17 @@ def replay(
 
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
-    if (batches is None) == (interval is None):
-        raise typer.BadParameter("give either --batches A..B or --interval START END")
     from semel import replay as verb
     from semel.cli.connect import open_ledger
     from semel.cli.requarantine import judge_again
     from semel.spec import pipeline as pipelines
 
+    between, numbers = options.range_of(interval, batches)
     spec = pipelines.find(pipeline)
     request = request or verb.request_of(spec)
     act = judge_again if requarantine else _compute_again
     with open_ledger() as ledger:
-        roots = verb.roots(ledger, spec, batches=_numbers(batches), interval=_window(interval))
+        roots = verb.roots(ledger, spec, batches=numbers, interval=between)
         act(ledger, spec, request, roots, spark, dry_run=dry_run, as_json=as_json)
 
 
@@ -94,7 +83,6 @@ def _compute_again(
     from semel import settings, summary
     from semel.spark.session import open_engine
 
-    log = partial(output.progress.print, markup=False)
     found = [verb.look(ledger, spec, root, request) for root in roots]
     if dry_run:
         _emit_plan(spec.name, found, as_json=as_json)
@@ -102,29 +90,10 @@ def _compute_again(
     verb.refuse(found)
     done: list[Replayed] = []
     if todo := [one.batch_id for one in found if not one.done]:
-        with open_engine(spark or settings.spark_remote(), log) as engine:
-            done += verb.run_all(ledger, spec, request, todo, engine, log)
+        with open_engine(spark or settings.spark_remote(), output.say) as engine:
+            done += verb.run_all(ledger, spec, request, todo, engine, output.say)
     plain = _plain(spec.name, request, found, done)
     output.emit(plain, as_json=as_json, render=lambda: print(summary.replay(found, done)))
-
-
-def _window(interval: tuple[datetime, datetime] | None) -> tuple[datetime, datetime] | None:
-    if interval is None:
-        return None
-    start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
-    return start, end
-
-
-def _numbers(batches: str | None) -> tuple[int, int] | None:
-    if batches is None:
-        return None
-    from semel.batch import numbers
-    from semel.errors import TerminalError
-
-    try:
-        return numbers(batches)
-    except TerminalError as error:
-        raise typer.BadParameter(f"--batches {error}") from error
 
 
 def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """`semel replay --requarantine`: judge the dead letters of finalized batches again."""
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.cli import output
@@ -24,7 +23,6 @@ def judge_again(
     from semel import requarantine, settings, summary
     from semel.spark.session import open_engine
 
-    log = partial(output.progress.print, markup=False)
     left = requarantine.left(ledger, spec, roots)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}
@@ -32,10 +30,10 @@ def judge_again(
         return
     done = []
     if left:
-        with open_engine(spark or settings.spark_remote(), log) as engine:
+        with open_engine(spark or settings.spark_remote(), output.say) as engine:
             for at, (root, letters) in enumerate(left.items(), 1):
-                log(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
-                done.append(requarantine.run(ledger, spec, request, root, engine, log))
+                output.say(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
+                done.append(requarantine.run(ledger, spec, request, root, engine, output.say))
     admitted = [
         {
             "batch_id": one.root,

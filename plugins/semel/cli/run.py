@@ -1,35 +1,27 @@
 """`semel run | migrate`: a pipeline's verbs without Airflow, and the ledger's schema."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from semel.cli import output
-
-DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
-"""How times are given on the command line."""
+from semel.cli import options, output
 
 
 def run(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     interval: Annotated[
-        tuple[datetime, datetime] | None,
+        options.Span | None,
         typer.Option(
-            metavar="START END", formats=DATES, help="The data interval [START, END), in UTC."
+            metavar="START END",
+            formats=options.DATES,
+            help="The data interval [START, END), in UTC.",
         ),
     ] = None,
     request: Annotated[
         str | None,
         typer.Option(help="The request's name, if not the command line's own."),
     ] = None,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            help="sc://host:port, or a master such as local[2]; else SEMEL_SPARK_REMOTE, else the "
-            "local stack's."
-        ),
-    ] = None,
+    spark: options.Spark = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Plan, stage, commit and finalize one batch of a pipeline.
@@ -45,21 +37,16 @@ def run(
     from semel.spark.session import open_engine
     from semel.spec import pipeline as pipelines
 
+    window = options.window(interval) if interval is not None else None
     spec = pipelines.find(pipeline)
-    window = None
-    if interval is not None:
-        start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
-        window = (start, end)
     # One name for all runs by hand: the request finds its batch again, and then plans the next.
     request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
 
     interval_of(spec, window)  # Before Spark is started.
 
-    def log(line: str) -> None:
-        output.progress.print(line, markup=False)
-
-    with open_ledger() as ledger, open_engine(spark or settings.spark_remote(), log) as engine:
-        done = run_batch(ledger, spec, request, engine, window, log)
+    remote = spark or settings.spark_remote()
+    with open_ledger() as ledger, open_engine(remote, output.say) as engine:
+        done = run_batch(ledger, spec, request, engine, window, output.say)
 
     def render() -> None:
         print(summary.plan(done.plan))

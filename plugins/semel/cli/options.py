@@ -1,0 +1,49 @@
+"""Options that several commands have: a range of batches, and the Spark that does the work."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+"""How times are given on the command line."""
+
+Span = tuple[datetime, datetime]
+
+Spark = Annotated[
+    str | None,
+    typer.Option(
+        help="sc://host:port, or a master such as local[2] or spark://host:7077; else "
+        "SEMEL_SPARK_REMOTE, else the local stack's."
+    ),
+]
+"""The --spark option of a command: `spark: Spark = None`."""
+
+
+def window(interval: Span) -> Span:
+    """The times of `--interval START END`, in UTC where they name no zone. BadParameter: END is not
+    after START.
+    """
+    start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
+    if start >= end:
+        raise typer.BadParameter("--interval: END must be after START")
+    return start, end
+
+
+def range_of(
+    interval: Span | None, batches: str | None
+) -> tuple[Span | None, tuple[int, int] | None]:
+    """What `--interval` or `--batches` says: a window, or a first and a last number; the other one
+    is None. BadParameter: neither is given, or both, or it is no range.
+    """
+    from semel.batch import numbers
+    from semel.errors import TerminalError
+
+    if (interval is None) == (batches is None):
+        raise typer.BadParameter("give either --interval START END or --batches A..B")
+    if interval is not None:
+        return window(interval), None
+    try:
+        return None, numbers(batches)
+    except TerminalError as error:
+        raise typer.BadParameter(f"--batches: {error}") from error
