@@ -18,16 +18,16 @@ import sqlalchemy as sa
 from semel import code, faults, limits
 from semel.abandon import abandon
 from semel.batch import Batch, BatchStatus, Counts, Pipeline, batch_of, run_of
-from semel.commit import Committed, commit
 from semel.errors import RetryableError, SemelError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
 from semel.replayed import check_source, letters_before, outputs, verdicts_of
+from semel.run import finish
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Log, Staged, stage
+from semel.stage import Engine, Log
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
 """A batch without a sign of life for so long is at work no more."""
@@ -57,9 +57,7 @@ class Replayed:
 
     batch: Batch
     found: bool
-    staged: Staged | None = None
-    committed: Committed | None = None
-    finalized: Finalized | None = None
+    finalized: Finalized
 
 
 def roots(
@@ -230,17 +228,8 @@ def run(
 ) -> Replayed:
     """Plan, stage, commit and finalize the replay of one batch. It goes on where it stopped."""
     batch, found = plan(ledger, spec, request_key, root, once=once)
-    number = batch.batch_id
-
-    def staging() -> Staged:
-        return stage(ledger, spec, number, engine, log)
-
-    staged = staging()
-    committed = commit(ledger, spec, number, staging, log)
-    finalized = finalize(ledger, spec, number)
-    return Replayed(
-        batch=finalized.batch, found=found, staged=staged, committed=committed, finalized=finalized
-    )
+    finalized = finish(ledger, spec, batch.batch_id, engine, log)
+    return Replayed(batch=finalized.batch, found=found, finalized=finalized)
 
 
 def run_all(

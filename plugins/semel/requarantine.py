@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from semel import code, faults
 from semel.abandon import abandon
 from semel.batch import Batch, BatchStatus, Pipeline, batch_of
-from semel.commit import commit
 from semel.errors import StateError
-from semel.finalize import Finalized, finalize
+from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.register import register
 from semel.replay import SILENT_SECONDS, finish_or_refuse
 from semel.replayed import check_source, letters_before
+from semel.run import finish
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Log, Staged, stage
+from semel.stage import Engine, Log
 
 _MEANWHILE = "the dead letters of batch {root} were judged by somebody else meanwhile"
 
@@ -105,14 +105,7 @@ def run(
     batch = plan(ledger, spec, request_key, root)
     if batch is None:
         return Admitted(root=root, batch=None, finalized=None)
-    number = batch.batch_id
-
-    def staging() -> Staged:
-        return stage(ledger, spec, number, engine, log)
-
-    staging()
-    commit(ledger, spec, number, staging, log)
-    done = finalize(ledger, spec, number)
+    done = finish(ledger, spec, batch.batch_id, engine, log)
     return Admitted(root=root, batch=done.batch, finalized=done)
 
 

@@ -55,14 +55,37 @@ def run_batch(
         time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
         return Ran(plan=planned, seconds=seconds)
-    batch_id = planned.batch.batch_id
+    steps = steps_of(ledger, spec, planned.batch.batch_id, engine, log)
+    done = {verb: timed(verb, step) for verb, step in steps.items()}
+    return Ran(
+        plan=planned,
+        staged=done["stage"],
+        committed=done["commit"],
+        finalized=done["finalize"],
+        seconds=seconds,
+    )
+
+
+def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) -> Finalized:
+    """Stage, commit and finalize a planned batch. What is done already is not done again."""
+    steps = steps_of(ledger, spec, batch_id, engine, log)
+    steps["stage"]()
+    steps["commit"]()
+    return steps["finalize"]()
+
+
+def steps_of(
+    ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log
+) -> dict[str, Callable[[], Any]]:
+    """What there is to do with a planned batch, by verb, in this order: `Staged`, `Committed` and
+    `Finalized` come back.
+    """
 
     def staging() -> Staged:
         return stage(ledger, spec, batch_id, engine, log)
 
-    staged = timed("stage", staging)
-    committed = timed("commit", lambda: commit(ledger, spec, batch_id, staging, log))
-    finalized = timed("finalize", lambda: finalize(ledger, spec, batch_id))
-    return Ran(
-        plan=planned, staged=staged, committed=committed, finalized=finalized, seconds=seconds
-    )
+    return {
+        "stage": staging,
+        "commit": lambda: commit(ledger, spec, batch_id, staging, log),
+        "finalize": lambda: finalize(ledger, spec, batch_id),
+    }

@@ -15,20 +15,19 @@ import pyarrow as pa
 from semel import limits, settings
 from semel.adoption.ids import ShardIds
 from semel.batch import Claim, Pipeline
-from semel.commit import commit
 from semel.compare.known import teach
 from semel.compare.which import Chosen
 from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
-from semel.finalize import finalize
 from semel.ledger import Ledger, change, pipelines
 from semel.ledger import scratch as scratch_ledgers
 from semel.reader import Marker, read_marker
+from semel.run import steps_of
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import FilesSink
-from semel.stage import Engine, Log, Outcome, Staged, stage
+from semel.stage import Engine, Log, Outcome
 from semel.steps.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder
 
@@ -92,18 +91,10 @@ def _run(
     def said(line: str) -> None:
         log(f"batch path: {line.replace(f'batch {_BATCH}, ', '')}")
 
-    def staging() -> Staged:
-        return stage(scratch, spec, _BATCH, engine, said)
-
-    steps = {
-        "stage": staging,
-        "commit": lambda: commit(scratch, spec, _BATCH, staging, said),
-        "finalize": lambda: finalize(scratch, spec, _BATCH),
-    }
     pipeline = _plan(scratch, chosen, spec)
     if known:
         teach(scratch, pipeline, int(spec.dedup.horizon.total_seconds()), known, folder)
-    for name, step in steps.items():
+    for name, step in steps_of(scratch, spec, _BATCH, engine, said).items():
         began = time.monotonic()
         try:
             step()
