@@ -87,22 +87,15 @@ def roots(
 def look(
     ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
 ) -> Root:
-    """Whether a batch can be replayed now. It reads its decisions and dead letters.
-
-    One that the request has replayed, or is replaying, needs no look; and neither does one of which
-    plan finishes or gives up another replay first. `once`: as in `plan`.
+    """Whether a batch can be replayed now. It reads its decisions and dead letters, unless the
+    request has replayed the batch, or is replaying it. `once`: as in `plan`.
     """
     pipeline = _pipeline(ledger, spec)
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
     done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
     begun = mine is not None and mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
-    why: SemelError | None = None
-    try:
-        if not done and not begun and _other_at_work(ledger, root) is None:
-            _check(ledger, spec, pipeline, found)
-    except SemelError as error:
-        why = error
+    why = None if done or begun else _why_not(ledger, spec, pipeline, found)
     between = found["interval_start"], found["interval_end"]
     return Root(
         batch_id=root,
@@ -134,7 +127,7 @@ def plan(
         if _answers(pipeline, spec, mine, found, once=once):
             return mine, True
         at_work = mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
-        if at_work and not _outdated(ledger, spec, mine):
+        if at_work and not outdated(ledger, spec, mine):
             return mine, True
     with ledger.transaction() as connection:
         other = _at_work(connection, root)
@@ -309,8 +302,10 @@ def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: b
     return mine.spec_digest == spec.digest() and made is not None and made.digest == now
 
 
-def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
-    """Whether a replay of this request was given up, for its declaration is not what it was."""
+def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
+    """Give up a planned replay or admission whose declaration is not what it was, unless it shows
+    life. Returns whether it was given up.
+    """
     if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():
         return False
     reason = "its declaration changed since it was planned"
@@ -327,25 +322,19 @@ def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, r
 
     `root`: the batch that is taken again. RetryableError: the other one is at work.
     """
+    _refuse_alive(other, root)
     number = other["batch_id"]
     if other["status"] == BatchStatus.COMMITTED:
         finalize(ledger, spec, number)
         return
     reason = f"it gave no sign of life, and {request_key} takes batch {root} again"
-    if other["alive"] or abandon(ledger, number, reason, silent_only=True) is None:
+    if abandon(ledger, number, reason, silent_only=True) is None:
+        raise _busy(other, root)  # It has begun an attempt meanwhile.
+
+
+def _refuse_alive(other: Row, root: int) -> None:
+    if other["status"] == BatchStatus.PLANNED and other["alive"]:
         raise _busy(other, root)
-
-
-def _other_at_work(ledger: Ledger, root: int) -> Row | None:
-    """The replay of a batch that is at work, and that plan settles before it makes another one.
-
-    RetryableError: it is planned and shows life.
-    """
-    with ledger.transaction() as connection:
-        other = _at_work(connection, root)
-    if other and other["status"] == BatchStatus.PLANNED and other["alive"]:
-        raise _busy(other, root)
-    return other
 
 
 def _busy(other: Row, root: int) -> RetryableError:
@@ -355,6 +344,25 @@ def _busy(other: Row, root: int) -> RetryableError:
         "wait for it, or abandon it",
         next=f"semel show {number}",
     )
+
+
+def _why_not(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row
+) -> SemelError | None:
+    """Why a batch cannot be replayed now. Where another replay of it is not over, plan first
+    finishes that one or gives it up, and checks the batch then: here only whether it can do that.
+    """
+    root = found["batch_id"]
+    try:
+        with ledger.transaction() as connection:
+            other = _at_work(connection, root)
+        if other is not None:
+            _refuse_alive(other, root)
+        else:
+            _check(ledger, spec, pipeline, found)
+    except SemelError as error:
+        return error
+    return None
 
 
 def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:

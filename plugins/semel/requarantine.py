@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from semel import code, faults
-from semel.abandon import abandon
 from semel.batch import Batch, BatchStatus, Pipeline, batch_of
 from semel.errors import StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.register import register
-from semel.replay import SILENT_SECONDS, finish_or_refuse
+from semel.replay import SILENT_SECONDS, finish_or_refuse, outdated
 from semel.replayed import check_source, letters_before
 from semel.run import finish
 from semel.spec.pipeline import Spec
@@ -86,11 +85,13 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
     with ledger.transaction() as connection:
         last = _last(connection, root)
     if last is not None and last["status"] != BatchStatus.FINALIZED:
-        mine = last["request_key"] == request_key
-        if mine and (found := _mine(ledger, spec, last)) is not None:
-            return found
-        if not mine:
+        if last["request_key"] != request_key:
             finish_or_refuse(ledger, spec, last, request_key, root)
+        else:
+            with ledger.transaction() as connection:
+                mine = batch_of(connection, spec, last["batch_id"])
+            if not outdated(ledger, spec, mine):
+                return mine
     with ledger.transaction() as connection:
         last = _last(connection, root)
     if not _left(ledger, last, root):
@@ -107,17 +108,6 @@ def run(
         return Admitted(root=root, batch=None, finalized=None)
     done = finish(ledger, spec, batch.batch_id, engine, log)
     return Admitted(root=root, batch=done.batch, finalized=done)
-
-
-def _mine(ledger: Ledger, spec: Spec, last: Row) -> Batch | None:
-    """The request's own admission; None: it was given up, for its declaration changed since."""
-    number = last["batch_id"]
-    if last["status"] == BatchStatus.PLANNED and last["spec_digest"] != spec.digest():
-        reason = "its declaration changed since it was planned"
-        if abandon(ledger, number, reason, silent_only=True) is not None:
-            return None
-    with ledger.transaction() as connection:
-        return batch_of(connection, spec, number)
 
 
 def _write(

@@ -24,7 +24,7 @@ ORDER BY b.commit_seq NULLS LAST, b.batch_id;
 
 -- name: at_work
 -- The replay of a batch that is planned or committed, and whether it shows life.
-SELECT b.batch_id, b.request_key, b.status, b.spec_digest,
+SELECT b.batch_id, b.request_key, b.status,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive
 FROM semel.batch AS b
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
@@ -66,7 +66,7 @@ WHERE admits = :root AND admission = :admission AND status = 'finalized';
 
 -- name: last_admission
 -- The newest admission of a batch, at work or not.
-SELECT b.batch_id, b.admission, b.status, b.request_key, b.spec_digest,
+SELECT b.batch_id, b.admission, b.status, b.request_key,
        b.seen_at > clock_timestamp() - make_interval(secs => :silent_seconds) AS alive,
        a.quarantined + a.late AS letters
 FROM semel.batch AS b
