@@ -73,7 +73,8 @@ def roots(
     its commit, where the pipeline has no intervals. StateError: there are none.
     """
     pipeline = _pipeline(ledger, spec)
-    found = _roots(ledger, pipeline, batches=batches, interval=interval)
+    with ledger.transaction() as connection:
+        found = _roots(connection, pipeline, batches=batches, interval=interval)
     if not found:
         what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
         raise StateError(
@@ -246,7 +247,7 @@ def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
 
 
 def _roots(
-    ledger: Ledger | sa.Connection,
+    connection: sa.Connection,
     pipeline: Pipeline,
     *,
     batches: tuple[int, int] | None = None,
@@ -254,21 +255,18 @@ def _roots(
 ) -> list[Row]:
     first, last = batches or (None, None)
     since, until = interval or (None, None)
-    values = {
-        "pipeline_id": pipeline.pipeline_id,
-        "first": first, "last": last, "since": since, "until": until,
-    }  # fmt: skip
-    if isinstance(ledger, Ledger):
-        return ledger.rows("replay", "roots", **values)
-    return rows(ledger, "replay", "roots", **values)
+    return rows(
+        connection, "replay", "roots", pipeline_id=pipeline.pipeline_id,
+        first=first, last=last, since=since, until=until,
+    )  # fmt: skip
 
 
 def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
     """The batch that is to be replayed. StateError: it is none that claimed records itself."""
-    found = _roots(ledger, pipeline, batches=(root, root))
-    if found:
-        return found[0]
     with ledger.transaction() as connection:
+        found = _roots(connection, pipeline, batches=(root, root))
+        if found:
+            return found[0]
         batch = batch_of(connection, spec, root)
     if batch.replays is not None:
         raise StateError(
