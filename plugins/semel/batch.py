@@ -103,6 +103,11 @@ class Batch(_FromRow):
     claims_of: int
 
     @property
+    def open(self) -> bool:
+        """Whether it is planned or committed, and has an end to come to."""
+        return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
+
+    @property
     def root(self) -> int:
         """The batch whose output it makes: its own, or that of the one that it replays."""
         return self.replays or self.batch_id

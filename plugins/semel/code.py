@@ -108,6 +108,11 @@ def look(spec: Spec) -> Code:
 
 
 # Keeps S26.
+def stored(spec: Spec) -> dict[str, Any]:
+    """What a batch keeps of its declaration and of the code of now. TerminalError: as of `look`."""
+    return spec.to_json() | {"code": look(spec).to_json()}
+
+
 def take(
     spec: Spec, batch: Batch, kept: Path, attempt: Path, log: Callable[[str], None]
 ) -> dict[str, bytes]:

@@ -102,7 +102,7 @@ def plan(
     for _ in range(_ROUNDS_MAX):
         with ledger.transaction() as connection:
             before = _latest(connection, pipeline, request_key)
-        if before is not None and before.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED):
+        if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
             gone = reason and abandon(ledger, before.batch_id, reason, silent_only=True)
             if not gone:
@@ -217,7 +217,7 @@ def _write(
     pipeline_id = pipeline.pipeline_id
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, for it reads the transforms' files.
-        stored = request.spec.to_json() | {"code": code.look(request.spec).to_json()}
+        stored = code.stored(request.spec)
     with ledger.transaction() as connection:
         _lock(connection, pipeline, request, survey)
         if not survey.same_refusals:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -95,7 +96,7 @@ def look(
     found = _root(ledger, pipeline, spec, root)
     mine = _of_request(ledger, spec, request_key, root)
     done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
-    begun = mine is not None and mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
+    begun = mine is not None and mine.open
     why = None if done or begun else _why_not(ledger, spec, pipeline, found)
     between = found["interval_start"], found["interval_end"]
     return Root(
@@ -127,8 +128,7 @@ def plan(
     if mine is not None:
         if _answers(pipeline, spec, mine, found, once=once):
             return mine, True
-        at_work = mine.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
-        if at_work and not outdated(ledger, spec, mine):
+        if mine.open and not outdated(ledger, spec, mine):
             return mine, True
     with ledger.transaction() as connection:
         other = _at_work(connection, root)
@@ -136,7 +136,7 @@ def plan(
         finish_or_refuse(ledger, spec, other, request_key, root)
         found = _root(ledger, pipeline, spec, root)
     _check(ledger, spec, pipeline, found)
-    stored = spec.to_json() | {"code": code.look(spec).to_json()}
+    stored = code.stored(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP2.
@@ -146,20 +146,12 @@ def plan(
                 f"batch {root} was replayed by somebody else meanwhile",
                 next=f"semel show {root}",
             )
-        made = row(
-            connection,
-            "replay",
-            "insert",
-            request_key=request_key,
-            spec=json.dumps(stored),
-            spec_digest=spec.digest(),
-            root=root,
-            generation=found["generation"] + 1,
+        made = insert(
+            connection, spec, stored, request_key, replays=root, generation=found["generation"] + 1
         )
         faults.point("replay.before_write")
     faults.point("replay.after_write")
-    with ledger.transaction() as connection:
-        return batch_of(connection, spec, made["batch_id"]), False
+    return made, False
 
 
 def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
@@ -298,6 +290,20 @@ def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: b
         made = code.of_marker(archive.marker(kept, mine.root))
     now = code.look(spec).named.digest
     return mine.spec_digest == spec.digest() and made is not None and made.digest == now
+
+
+def insert(
+    connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
+) -> Batch:
+    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`). `stored`:
+    its declaration, with the code of now.
+    """
+    places = {"replays": None, "generation": 1, "admits": None, "admission": None, **place}
+    made = row(
+        connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
+        spec_digest=spec.digest(), **places,
+    )  # fmt: skip
+    return batch_of(connection, spec, made["batch_id"])
 
 
 def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:

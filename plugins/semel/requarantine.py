@@ -6,7 +6,6 @@ good now gets its id like any new record, against the catalog of now; what is st
 dead letter of the admission, where the next one finds it. So a dead letter is admitted once.
 """
 
-import json
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -17,7 +16,7 @@ from semel.errors import StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.register import register
-from semel.replay import SILENT_SECONDS, finish_or_refuse, outdated
+from semel.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
 from semel.replayed import check_source, letters_before
 from semel.run import finish
 from semel.spec.pipeline import Spec
@@ -124,27 +123,19 @@ def _write(
     admission = last["admission"] + 1 if last else 1
     letters_before(ledger, pipeline, root, admission)
     check_source(ledger, spec, root)
-    stored = spec.to_json() | {"code": code.look(spec).to_json()}
+    stored = code.stored(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP9.
         now = _last(connection, root)
         if (now and now["batch_id"]) != (last and last["batch_id"]):
             raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
-        made = row(
-            connection,
-            "replay",
-            "insert_admission",
-            request_key=request_key,
-            spec=json.dumps(stored),
-            spec_digest=spec.digest(),
-            root=root,
-            admission=admission,
+        made = insert(
+            connection, spec, stored, request_key, admits=root, admission=admission
         )
         faults.point("requarantine.before_write")
     faults.point("requarantine.after_write")
-    with ledger.transaction() as connection:
-        return batch_of(connection, spec, made["batch_id"])
+    return made
 
 
 def _last(connection: sa.Connection, root: int) -> Row | None:

@@ -31,15 +31,19 @@ WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
   AND b.status <> 'abandoned' AND b.status IN ('planned', 'committed');
 
 -- name: insert
+-- Of two of a request for the same batch the second one is counted behind the first.
+-- Keeps RP2, RP9.
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                         replays, generation)
+                         replays, generation, admits, admission)
 SELECT r.pipeline_id, :request_key,
        1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
                      WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key
-                       AND b.replays = r.batch_id), 0),
-       CAST(:spec AS jsonb), :spec_digest, r.split_bytes, r.batch_id, :generation
+                       AND COALESCE(b.replays, 0) = COALESCE(CAST(:replays AS bigint), 0)
+                       AND COALESCE(b.admits, 0) = COALESCE(CAST(:admits AS bigint), 0)), 0),
+       CAST(:spec AS jsonb), :spec_digest, r.split_bytes,
+       CAST(:replays AS bigint), :generation, CAST(:admits AS bigint), CAST(:admission AS int)
 FROM semel.batch AS r
-WHERE r.batch_id = :root
+WHERE r.batch_id = COALESCE(CAST(:replays AS bigint), CAST(:admits AS bigint))
 RETURNING batch_id;
 
 -- name: of_request
@@ -74,19 +78,6 @@ LEFT JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 WHERE b.admits = :root AND b.status <> 'abandoned'
 ORDER BY b.admission DESC
 LIMIT 1;
-
--- name: insert_admission
--- Keeps RP9.
-INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                         admits, admission)
-SELECT r.pipeline_id, :request_key,
-       1 + COALESCE((SELECT max(b.ordinal) FROM semel.batch AS b
-                     WHERE b.pipeline_id = r.pipeline_id AND b.request_key = :request_key
-                       AND b.admits = r.batch_id), 0),
-       CAST(:spec AS jsonb), :spec_digest, r.split_bytes, r.batch_id, :admission
-FROM semel.batch AS r
-WHERE r.batch_id = :root
-RETURNING batch_id;
 
 -- name: generations
 -- The outputs of a batch before one, with the attempt that won each, and what sink took them how.
