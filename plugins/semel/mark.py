@@ -42,6 +42,8 @@ _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
 )  # fmt: skip
 """The keys that a replay gives anew. The others stay those of the batch that it replays."""
+_OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
+"""The keys that tell the markers of two attempts apart."""
 
 
 def content(
@@ -170,12 +172,7 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
         there = json.loads(marker.read_bytes())
         if there.get("generation", 1) > 1:
             return
-        if any(there[key] != content[key] for key in ("batch_id", "fence", "files", "counts")):
-            raise CorruptionError(
-                f"the marker {marker} does not match the ledger; nothing was touched. "
-                "Compare it with what the ledger has, and restore the right one",
-                next=f"semel show {content['batch_id']}",
-            ) from None
+        _check_same(marker, there, content)
         sync_folder(marker.parent)
 
 
@@ -202,7 +199,7 @@ def replace(
         return  # A later replay replaced this one, which was finalized before.
     new = _successor(there, batch, won, output)
     if there.generation == batch.generation:
-        _check_same(path, text, new)
+        _check_same(path, json.loads(text), new)
     else:
         _keep_aside(archive.replaced(kept, batch.root, there.generation), text, there)
         _rename(archive.attempt(kept, batch.batch_id, won["fence"]), path, new)
@@ -267,14 +264,15 @@ def _successor(
     }
 
 
-def _check_same(path: Path, text: bytes, content: dict[str, Any]) -> None:
-    there = json.loads(text)
-    if any(there.get(key) != content[key] for key in ("batch_id", "replay", "files", "counts")):
+def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> None:
+    """CorruptionError: the marker that is `there` is not that of the attempt that won."""
+    if any(there.get(key) != content.get(key) for key in _OF_ATTEMPT):
+        made_by = content.get("replay", content)
         raise CorruptionError(
             f"the marker {path} does not match the ledger; nothing was touched. Compare it with "
             "what the ledger has, and restore the right one",
-            next=f"semel show {content['replay']['batch_id']}",
-        )
+            next=f"semel show {made_by['batch_id']}",
+        ) from None
 
 
 # Keeps RP5.
