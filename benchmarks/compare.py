@@ -16,7 +16,7 @@ from typing import Any
 
 import harness
 from data import Shape, landed
-from harness import Clock, Place, Side, check, in_turn, medians
+from harness import Clock, Place, Side, check, in_turn, ratio, table
 from pyspark.sql import SparkSession
 
 from semel.compare import Range, compare
@@ -65,10 +65,10 @@ class _Bench:
     def measure(self) -> dict[str, Any]:
         """Both identities, as harness.save takes them."""
         found = {"by record id": self._compared(record_id=["id"]), "by position": self._compared()}
-        tables = [_table(title, times) for title, times in found.items()]
+        tables = [table(title, times, _NAMES) for title, times in found.items()]
         headline = {
-            "ratio_compare": _ratio(found["by record id"], "all"),
-            "ratio_compare_position": _ratio(found["by position"], "all"),
+            "ratio_compare": ratio(found["by record id"], "all"),
+            "ratio_compare_position": ratio(found["by position"], "all"),
         }
         title = "B11: a compare beside the batches that it reads again"
         return {"title": title, "headline": headline, "tables": tables, "plots": []}
@@ -118,20 +118,6 @@ class _Bench:
         self._names += 1
         name = f"p{self._names}"
         return self.place.spec(name, **declared), self.place.data / name
-
-
-def _ratio(found: dict[str, list[float]], name: str) -> float:
-    times = medians(found)
-    return round(times[name] / times["batches"], 3)
-
-
-def _table(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    rows = []
-    for name, median in medians(found).items():
-        runs = " ".join(f"{seconds:.2f}" for seconds in found[name])
-        rows.append([_NAMES[name], round(median, 2), _ratio(found, name), runs])
-    columns = ["side", "median, s", "ratio", "runs, s"]
-    return {"title": title, "columns": columns, "rows": rows}
 
 
 if __name__ == "__main__":

@@ -214,6 +214,24 @@ def medians(found: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
+def ratio(found: dict[str, list[float]], name: str, to: str | None = None) -> float:
+    """A side's median to that of another one, of the first when left out."""
+    times = medians(found)
+    return round(times[name] / times[to or next(iter(times))], 3)
+
+
+def table(
+    title: str, found: dict[str, list[float]], titles: dict[str, str]
+) -> dict[str, Any]:
+    """The sides, with their medians and each run. `titles`: what each is called."""
+    rows = []
+    for name, median in medians(found).items():
+        runs = " ".join(f"{seconds:.2f}" for seconds in found[name])
+        rows.append([titles[name], round(median, 2), ratio(found, name), runs])
+    columns = ["side", "median, s", "ratio", "runs, s"]
+    return {"title": title, "columns": columns, "rows": rows}
+
+
 def check(what: str, found: object, expected: object) -> None:
     """A side whose result is wrong has no time."""
     if found != expected:

@@ -16,7 +16,7 @@ from typing import Any
 
 import harness
 from data import Shape, landed
-from harness import Clock, Place, Side, check, in_turn, medians
+from harness import Clock, Place, Side, check, in_turn, ratio, table
 from pyspark.sql import SparkSession
 
 from semel import replay
@@ -61,12 +61,12 @@ class _Bench:
         each = Shape(records=max(options.records // 40 // options.files, 10), repeats=_REPEATS)
         small = self._compared([each] * options.files, options.runs)
         tables = [
-            _table(f"One file of {options.records:,} records", large),
-            _table(f"{options.files:,} files of {each.records:,} records", small),
+            table(f"One file of {options.records:,} records", large, _NAMES),
+            table(f"{options.files:,} files of {each.records:,} records", small, _NAMES),
         ]
         headline = {
-            "ratio_replay": _ratio(large, "replay"),
-            "ratio_replay_small_files": _ratio(small, "replay"),
+            "ratio_replay": ratio(large, "replay"),
+            "ratio_replay_small_files": ratio(small, "replay"),
         }
         title = "B10: a replay beside its batch, with and without the catalog"
         return {"title": title, "headline": headline, "tables": tables, "plots": []}
@@ -127,20 +127,6 @@ class _Bench:
         folder = self.place.data / f"{name}{self._names}"
         folder.mkdir()
         return folder
-
-
-def _ratio(found: dict[str, list[float]], name: str) -> float:
-    times = medians(found)
-    return round(times[name] / times["position"], 3)
-
-
-def _table(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    rows = []
-    for name, median in medians(found).items():
-        runs = " ".join(f"{seconds:.2f}" for seconds in found[name])
-        rows.append([_NAMES[name], round(median, 2), _ratio(found, name), runs])
-    columns = ["side", "median, s", "ratio", "runs, s"]
-    return {"title": title, "columns": columns, "rows": rows}
 
 
 if __name__ == "__main__":

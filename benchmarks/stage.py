@@ -22,7 +22,7 @@ import harness
 import peers
 import pyarrow.parquet as pq
 from data import Shape, landed
-from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians
+from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from pyspark.sql import SparkSession
 
 from semel.ledger import Ledger
@@ -89,15 +89,15 @@ class _Bench:
         wide = Shape(records=options.wide or options.records // 8, wide=True)
         wide_found = self._compared(wide, options.runs, "pass_through", "id", "position")
         headline = {
-            "ratio_id": _ratio(found, "id"),
-            "ratio_position": _ratio(found, "position"),
-            "ratio_id_2kb": _ratio(wide_found, "id"),
-            "ratio_position_2kb": _ratio(wide_found, "position"),
-            "ratio_id_transformed": _ratio(found, "id_transformed", "transformed"),
+            "ratio_id": ratio(found, "id"),
+            "ratio_position": ratio(found, "position"),
+            "ratio_id_2kb": ratio(wide_found, "id"),
+            "ratio_position_2kb": ratio(wide_found, "position"),
+            "ratio_id_transformed": ratio(found, "id_transformed", "transformed"),
         }
         tables = [
-            _table(f"One batch of {options.records:,} records of 160 bytes", found),
-            _table(f"One batch of {wide.records:,} records of 2 kB", wide_found),
+            table(f"One batch of {options.records:,} records of 160 bytes", found, _NAMES),
+            table(f"One batch of {wide.records:,} records of 2 kB", wide_found, _NAMES),
             self._verb_table(),
         ]
         plots = [_bars(f"Seconds for {options.records:,} records of 160 bytes", found)]
@@ -107,7 +107,7 @@ class _Bench:
             series = self._series(options)
             times = medians(series)
             headline["speedup_structured_streaming"] = round(times["streaming"] / times["id"], 3)
-            tables.append(_table(f"{_BATCHES} batches, {options.records:,} records", series))
+            tables.append(table(f"{_BATCHES} batches, {options.records:,} records", series, _NAMES))
             plots.append(self._series_plot())
         title = "B1: a batch beside Spark's pass-through"
         return {"title": title, "headline": headline, "tables": tables, "plots": plots}
@@ -208,7 +208,7 @@ class _Bench:
         for title, changed in _VARIANTS.items():
             found = self._compared(replace(shape, **changed), runs, "pass_through", "id")
             times = medians(found)
-            rows.append([title, *(round(s, 2) for s in times.values()), _ratio(found, "id")])
+            rows.append([title, *(round(s, 2) for s in times.values()), ratio(found, "id")])
         columns = ["input", "pass-through, s", "semel by id, s", "ratio"]
         return {"title": "Other inputs, same number of records", "columns": columns, "rows": rows}
 
@@ -260,20 +260,6 @@ def _is_data(path: Path) -> bool:
     return not path.name.startswith((".", "_")) and not {"_semel", "_spark_metadata"} & set(
         path.parts
     )
-
-
-def _ratio(found: dict[str, list[float]], name: str, to: str = "pass_through") -> float:
-    times = medians(found)
-    return round(times[name] / times[to], 3)
-
-
-def _table(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    rows = []
-    for name, median in medians(found).items():
-        runs = " ".join(f"{seconds:.2f}" for seconds in found[name])
-        rows.append([_NAMES[name], round(median, 2), _ratio(found, name), runs])
-    columns = ["side", "median, s", "ratio", "runs, s"]
-    return {"title": title, "columns": columns, "rows": rows}
 
 
 def _bars(title: str, found: dict[str, list[float]]) -> dict[str, Any]:
