@@ -170,7 +170,7 @@ def test_rights(warehouse: Warehouse) -> None:
     assert "row security" in refusal(warehouse, **upsert)
 
 
-def test_notes_name_what_is_not_looked_at(warehouse: Warehouse) -> None:
+def test_a_note_names_what_is_not_checked(warehouse: Warehouse) -> None:
     """An operator is told what may refuse rows of a committed batch."""
     warehouse.run("CREATE TABLE cities (city text PRIMARY KEY)")
     warehouse.run("CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql "
@@ -181,7 +181,10 @@ def test_notes_name_what_is_not_looked_at(warehouse: Warehouse) -> None:
     )
     warehouse.run("CREATE TRIGGER t BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION odd()")
     facts = warehouse.sink(create=False).examine(SCHEMA)
-    assert sorted(facts.notes) == [
+    (note,) = facts.notes
+    told, _, names = note.partition(": ")
+    assert told.startswith('"public"."flights" may still refuse rows once the batch has committed')
+    assert sorted(names.split(", ")) == [
         "the CHECK 'odd'",
         "the foreign key 'flights_city_fkey'",
         "the trigger 't'",

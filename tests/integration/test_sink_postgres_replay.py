@@ -271,7 +271,7 @@ def test_a_trigger_that_keeps_rows(warehouse: Warehouse) -> None:
     warehouse.run("CREATE TRIGGER soft BEFORE DELETE ON flights FOR EACH ROW EXECUTE "
                   "FUNCTION keep()")  # fmt: skip
     assert sink.check_replace(OLD) == (
-        "the trigger soft of flights will see the rows that are replaced deleted",
+        "the trigger soft of flights runs when the replaced rows are deleted",
     )
     with pytest.raises(TerminalError, match=r"a trigger of the table keeps 3 of them\); it has"):
         sink.publish(won, won.files)

@@ -22,7 +22,7 @@ from semel.sinks.postgres.target import (
 VERSION_MIN = 140_000
 _OWN = (BATCH_COLUMN, SEQ_COLUMN)
 _SHOWN_MAX = 10
-_NOT_LOOKED_AT = {
+_UNCHECKED = {
     "f": "the foreign key", "u": "the unique constraint", "p": "the primary key",
     "x": "the exclusion constraint", "t": "the trigger",
 }  # fmt: skip
@@ -55,8 +55,8 @@ class Check:
 class TableFacts:
     """What a task must know to find values that the table will refuse. It can be pickled.
 
-    `columns` are those of the output, in its order. `notes` are for an operator: what will refuse
-    rows without being looked at before the batch has committed.
+    `columns` are those of the output, in its order. `notes` are sentences for an operator: what
+    may refuse rows of a committed batch, and which right is missing.
     """
 
     table: str
@@ -101,11 +101,20 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     found = tuple(_facts(by_name[name]) for name in names)
     # What is equal under a collation that is not deterministic is not known here.
     known = {n: by_name[n]["type"] if by_name[n]["deterministic"] else "" for n in names}
-    checks, notes = _rules(target, rules, known)
+    checks, unchecked = _rules(target, rules, known)
     if server["kind"] == "p":
-        notes.append("a row that none of its partitions takes")
+        unchecked.append("which partition takes a row")
+    notes = []
+    if unchecked:
+        notes.append(
+            f"{target.shown} may still refuse rows once the batch has committed, for stage cannot "
+            f"check: {', '.join(unchecked)}"
+        )
     if not all(column["may_select"] for column in columns):
-        notes.append("(nothing; but the user may not SELECT, which `semel audit` needs)")
+        notes.append(
+            f"the user may not read {target.shown}, which `semel audit` needs; GRANT SELECT ON "
+            f"{target.shown}"
+        )
     return TableFacts(
         table=target.shown,
         columns=found,
@@ -325,8 +334,8 @@ def _holds(field: pa.Field, column: ColumnFacts, typmod: int) -> bool:
 def _rules(
     target: PostgresTarget, rules: list[dict[str, Any]], columns: dict[str, str]
 ) -> tuple[tuple[Check, ...], list[str]]:
-    """The CHECKs that can be judged here, and the names of what cannot."""
-    checks, notes = [], []
+    """The CHECKs that stage can check, and the names of what it cannot."""
+    checks, unchecked = [], []
     for rule in rules:
         name, kind = rule["name"], rule["kind"]
         if rule["text"].endswith("NOT ENFORCED"):
@@ -334,10 +343,10 @@ def _rules(
         if kind == "c" and parse(rule["text"], columns):
             checks.append(Check(name=name, text=rule["text"]))
         elif kind == "c":
-            notes.append(f"the CHECK {name!r}")
+            unchecked.append(f"the CHECK {name!r}")
         elif kind not in ("u", "p") or {*rule["columns"]} != {*target.key}:
-            notes.append(f"{_NOT_LOOKED_AT[kind]} {name!r}")
-    return tuple(checks), notes
+            unchecked.append(f"{_UNCHECKED[kind]} {name!r}")
+    return tuple(checks), unchecked
 
 
 def _raise(target: PostgresTarget, problems: list[str]) -> None:

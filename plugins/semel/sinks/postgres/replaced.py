@@ -60,7 +60,7 @@ def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str
             f"{'; '.join(problems)}"
         )
     notes = [
-        f"the trigger {one['name']} of {one['place']} will see the rows that are replaced deleted"
+        f"the trigger {one['name']} of {one['place']} runs when the replaced rows are deleted"
         for one in acting
         if one["kind"] == "t"
     ]
@@ -100,7 +100,7 @@ def _in_the_way(one: dict[str, str]) -> str:
     if one["kind"] == "f":
         drop = f"ALTER TABLE {place} DROP CONSTRAINT {name}"
         return (
-            f"the foreign key {name} of {place} points at it, and would refuse that rows go, or "
+            f"the foreign key {name} of {place} points at it, and would stop the deletion or "
             f"change {place}; {drop}"
         )
     return f"its rule {name} rewrites what deletes rows; DROP RULE {name} ON {place}"
