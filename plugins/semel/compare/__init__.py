@@ -1,15 +1,15 @@
 """compare: does the live path give what the batch path gives?
 
-Purpose: hold the output of many small batches against what one batch makes that reads all their
-ranges at once, by the real stage, commit and finalize; or against another pipeline's output.
+Purpose: compare the output of many small batches with that of one batch that reads all their ranges
+at once, through the real stage, commit and finalize; or with another pipeline's output.
 How it works:
 1. choose the finalized batches of a range, and find what they read;
-2. find the ids that batches outside of the range hold: the batch path must know them too;
+2. find the ids that the range's batches knew from batches outside of it, for the batch path;
 3. run the batch path into a scratch sink, with a scratch ledger;
 4. hash the rows of both outputs, and match them by record id, position or whole row;
-5. tell of each difference its cause, where that can be told.
-What it does not do: prove that a record which the live path dropped for an id of a batch outside of
-the range has such an id, as the audit does; or read what the range's batches did not claim.
+5. find the cause of each difference, where there is a way to tell.
+What it does not do: prove, as the audit does, that a record which the live path dropped as a repeat
+of a batch outside of the range is one; or read what no batch of the range has claimed.
 Known limitations: docs/operations.md has them.
 """
 
@@ -188,7 +188,7 @@ class _Compare:
         )
 
     def _examples(self, outputs: Outputs, rows: list[dict[str, Any]]) -> Examples:
-        """The rows that are shown: each file of theirs is read once more. None, if nobody may."""
+        """The rows to show: each of their files is read once more. None without log_samples."""
         wanted: dict[int, set[int]] = {}
         places = [row[name] for row in rows for name in ("live_at", "other_at") if row[name]]
         for at in places if self._told else ():

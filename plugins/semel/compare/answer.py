@@ -8,7 +8,7 @@ from semel.batch import Counts
 
 
 class Cause(StrEnum):
-    """Why two outputs differ, as far as it can be told. In this order they are asked."""
+    """Why two outputs differ, in the order in which causes are tried."""
 
     LATE = "late"
     QUARANTINED = "quarantined"
@@ -84,8 +84,8 @@ class Comparison:
 
     `by`: what rows are matched by: id, position or row. `differences` are some of `total`;
     `causes` counts all. `apart` counts, by reason, records that one side alone kept out:
-    decisions and dead letters, also where the rows are equal all the same. `known`: ids that
-    batches outside of the range hold.
+    decisions and dead letters, even where the rows are equal. `known`: how many ids were known
+    from batches outside of the range.
     """
 
     pipeline: str

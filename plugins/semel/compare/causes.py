@@ -1,5 +1,5 @@
 """Why rows differ: by what became of their records, then by what changed since, then by running
-the batch path once more. Each cause is asked only of rows that no earlier one explains.
+the batch path once more. Each cause is tried only on rows that no earlier one explains.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -68,11 +68,11 @@ def _file_changed(chosen: Chosen, marker: Marker) -> bool:  # noqa: ARG001 - as 
 
 
 def _source_changed(chosen: Chosen, marker: Marker) -> bool:
-    """Whether what is read now is not what the winner read; by the same rules alone."""
+    """Whether the source is not what the winner read, by the declaration of that time."""
     if marker.admits is not None:
         return False  # Its root tells it.
     claims = chosen.claims[marker.batch_id]
-    if marker.replay is not None:  # What was read was judged when it was read first.
+    if marker.replay is not None:  # The digest is of the first output, and its declaration.
         first = archive.replaced(marker.archive, marker.batch_id, 1)
         marker = read_marker(first, marker.sink)
     source = open_source(marker.spec)

@@ -1,8 +1,8 @@
-"""Ids that batches outside of the range hold: the batch path must know them, as the live path did.
+"""Ids that were known from batches outside of the range: the batch path must know them, too.
 
-The catalog cannot say it any more: runs are merged, and expire. But each record that it made the
-live path drop is in the stored decisions. Its id is one of a batch outside, where no batch of the
-range that committed before took a record with it.
+The catalog does not hold them any more: runs are merged, and expire. But each record that it made
+the live path drop is in the stored decisions. Its id came from a batch outside where no earlier
+batch of the range took a record with that id.
 """
 
 from collections.abc import Iterator
@@ -82,8 +82,8 @@ def _repeated(
 ) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray | None]]:
     """Ids that the catalog made a batch drop, and in scope `bucket` their buckets.
 
-    Decisions do not tell these, so all records of the batch are read again: its survivors are no
-    ids of another one, for they are among the first seen.
+    Decisions do not hold buckets, so in that scope all records of the batch are read again. Those
+    that survived do no harm: they are also among what the range's batches saw first.
     """
     if marker.spec.dedup.scope is Scope.BUCKET:
         for part in in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,)):
@@ -108,7 +108,7 @@ def _table(marker: Marker, part: tuple, names: tuple[str, ...]) -> pa.Table:
 def teach(
     scratch: Ledger, pipeline: Pipeline, horizon_seconds: int, known: list[ShardIds], folder: Path
 ) -> None:
-    """Let a scratch catalog know ids, as of a commit before its first one."""
+    """Put ids into a scratch catalog, as of a commit before its first one."""
     runs = OldRuns(folder, horizon_seconds)
     with scratch.transaction() as connection:
         pipelines.lock(connection, pipeline)

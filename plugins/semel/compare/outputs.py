@@ -27,9 +27,9 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What of the rows is compared. `by`: id, position or row, which is what they are matched by.
+    """What of the rows is compared. `by`: what they are matched by: id, position or row.
 
-    `content` are the columns that are values; those in `as_text` have other types on two sides.
+    `content`: the columns whose values count; those in `as_text` are not of one type everywhere.
     """
 
     by: str
@@ -79,7 +79,7 @@ class Outputs:
     files: list[tuple[Marker, MarkedFile | None]] = field(default_factory=list)
 
     def add(self, side: int, marker: Marker, *, numbered: bool) -> None:
-        """The rows of a batch. `numbered`: its number is one that tells a person something."""
+        """The rows of a batch. `numbered`: with its number; that of the batch path is none."""
         braces = self._braces(marker) | {
             "side": side,
             "batch": marker.batch_id if numbered else _NULL,
