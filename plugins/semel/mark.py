@@ -3,8 +3,8 @@
 Purpose: write it whole and durably; that of a replay in the place of the one before.
 How it works: the first one is linked to its name, which never replaces anything. That of a replay
 is written into the folder of the attempt that won, and renamed from there: readers see the old one
-or the new one. Who replaces a marker first removes the folder of the attempt that made it, so that
-a finalizer that stood still meanwhile has nothing left that it could rename.
+or the new one. Before a marker is replaced, the folder of the attempt that made it is removed: a
+finalizer that was paused all that time finds nothing there that it could rename.
 """
 
 import io
@@ -37,11 +37,11 @@ from semel.storage import (
     write_new,
 )
 
-_ROUNDS_MAX = 8  # A process that stood still writes one file there, and then fails.
+_ROUNDS_MAX = 8  # A process that was paused writes one file there, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
 )  # fmt: skip
-"""The keys that a replay gives anew. The others stay those of the batch that it replays."""
+"""The keys that are a replay's own. The others stay those of the batch that it replays."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
 """The keys that tell the markers of two attempts apart."""
 
@@ -155,7 +155,7 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
 
 def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
     """Write the first marker of a batch, or prove that the one that is there lists the same
-    attempt's files. One of a replay is none of its concern: the batch was finalized before.
+    attempt's files. That of a replay is left as it is: the batch was finalized before it.
 
     Many claims get a file of their own.
     """
@@ -230,7 +230,7 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 def _successor(
     there: Marker, batch: Batch, won: Row, output: dict[str, Any]
 ) -> dict[str, Any]:
-    """The marker of a replay: the one before, with what it says of the output put anew."""
+    """The marker of a replay: the one before, with the new output in the place of the old."""
     beside = [
         {"root": "archive", **asdict(file)}
         for file in there.files
@@ -294,9 +294,9 @@ def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
 
 # Keeps RP6.
 def _remove_fence(kept: Path, before: Row) -> None:
-    """Remove the folder from which the marker that is there came.
+    """Remove the folder from which the marker that is to be replaced was renamed.
 
-    RetryableError: somebody writes there still.
+    RetryableError: another process still writes there.
     """
     folder = archive.attempt(kept, before["batch_id"], before["fence"])
     for _ in range(_ROUNDS_MAX):
@@ -322,8 +322,8 @@ def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
         os.rename(made, path)
     except FileNotFoundError as error:
         raise CorruptionError(
-            f"{folder} is gone, from which the marker {path} is to be replaced; nothing was "
-            f"touched. Make that folder again: mkdir -p {folder}",
+            f"the folder {folder} is gone, which the new marker {path} is written in first; "
+            f"nothing was touched. Make that folder again: mkdir -p {folder}",
             next=AGAIN,
         ) from error
     faults.point("finalize.after_rename")

@@ -31,15 +31,15 @@ from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
-"""A batch without a sign of life for so long is at work no more."""
+"""A planned batch that has shown no sign of life for so long counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Root:
     """A batch that can be replayed, or `why` it cannot.
 
-    `generation`: of its newest output, from 1; `newest`: the batch that made that one. `done`: it
-    was the request that asks. `counts`: what became of its records.
+    `generation`: that of its newest output, from 1; `newest`: the batch that made that output.
+    `done`: the request has nothing left to do for it. `counts`: what became of its records.
     """
 
     batch_id: int
@@ -54,7 +54,7 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What one replay did. `found`: the request had replayed this batch before."""
+    """What one replay did. `found`: an earlier run of the request had planned it."""
 
     batch: Batch
     found: bool
@@ -68,10 +68,10 @@ def roots(
     batches: tuple[int, int] | None = None,
     interval: tuple[datetime, datetime] | None = None,
 ) -> list[int]:
-    """The batches that a replay of these means, in the order of their commits.
+    """The batches to replay in a range, in the order of their commits.
 
-    `batches`: first and last number. `interval`: [start, end), which holds that of each batch; or
-    its commit, where the pipeline has no intervals. StateError: there are none.
+    `batches`: first and last number. `interval`: [start, end), in which each batch's own interval
+    lies; or its commit, where the pipeline has no intervals. StateError: there are none.
     """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
@@ -79,8 +79,8 @@ def roots(
     if not found:
         what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
         raise StateError(
-            f"{spec.name} has no batch that {what} could be: only batches that claimed records "
-            "themselves, and that are not abandoned, can be replayed",
+            f"{spec.name} has nothing to replay in {what}: no batch is there, or only replays and "
+            "batches that were abandoned",
             next=f"semel batches {spec.name}",
         )
     return [r["batch_id"] for r in found]
@@ -114,13 +114,13 @@ def look(
 def plan(
     ledger: Ledger, spec: Spec, request_key: str, root: int, *, once: bool = False
 ) -> tuple[Batch, bool]:
-    """Find the request's replay of a batch, or write one down. Returns whether it was there, too.
+    """Find the request's replay of a batch, or write one down: it, and whether it was found.
 
-    The same request gets the same replay until that one is finalized or abandoned, and the next one
-    after that, once another has replaced it. With `once` its own stays its answer also then, but
-    not when the code or the declaration of now are others than those that made it.
+    The same request gets the same replay until another one has replaced its output, or it was
+    abandoned: then it gets a new one. With `once` it gets the one that was replaced, too, as long
+    as the code and the declaration are still those that made it.
     StateError, CorruptionError, SourceError, TerminalError: it cannot be replayed, and nothing was
-    written. RetryableError: somebody else replays it just now.
+    written. RetryableError: another request is replaying it now.
     """
     pipeline = register(ledger, spec)
     mine = _of_request(ledger, spec, request_key, root)
@@ -143,7 +143,7 @@ def plan(
         now = _roots(connection, pipeline, batches=(root, root))
         if not now or now[0]["newest"] != found["newest"] or _at_work(connection, root):
             raise RetryableError(
-                f"batch {root} was replayed by somebody else meanwhile",
+                f"another request began to replay batch {root} at the same time",
                 next=f"semel show {root}",
             )
         made = insert(
@@ -157,8 +157,7 @@ def plan(
 def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
     """Plan a request's replays of some batches, each once: of all of them, or of none.
 
-    RetryableError: all that is in the way is that somebody else replays some just now.
-    TerminalError: some cannot be replayed, with the reason of each.
+    Errors as of `refuse`.
     """
     found = [look(ledger, spec, root, request_key, once=True) for root in roots]
     refuse(found)
@@ -166,8 +165,8 @@ def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> 
 
 
 def refuse(found: list[Root]) -> None:
-    """TerminalError when one of the batches cannot be replayed: then none is. RetryableError as
-    above.
+    """TerminalError: some of the batches cannot be replayed, with the reason of each; so none is.
+    RetryableError: the only reason is that other requests are replaying them now.
     """
     refused = [one for one in found if one.why is not None]
     if not refused:
@@ -182,7 +181,7 @@ def refuse(found: list[Root]) -> None:
 
 
 def request_of(spec: Spec) -> str:
-    """The name of all requests by hand that ask for the code and the declaration of now."""
+    """The name of a request by hand: another one once the code or the declaration changes."""
     return f"cli:replay:{code.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
 
 
@@ -209,11 +208,9 @@ def run(
     root: int,
     engine: Engine,
     log: Log = print,
-    *,
-    once: bool = False,
 ) -> Replayed:
     """Plan, stage, commit and finalize the replay of one batch. It goes on where it stopped."""
-    batch, found = plan(ledger, spec, request_key, root, once=once)
+    batch, found = plan(ledger, spec, request_key, root)
     finalized = finish(ledger, spec, batch.batch_id, engine, log)
     return Replayed(batch=finalized.batch, found=found, finalized=finalized)
 
@@ -254,7 +251,7 @@ def _roots(
 
 
 def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
-    """The batch that is to be replayed. StateError: it is none that claimed records itself."""
+    """The batch that is to be replayed. StateError: it is a replay itself, or was abandoned."""
     with ledger.transaction() as connection:
         found = _roots(connection, pipeline, batches=(root, root))
         if found:
@@ -276,9 +273,9 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
 
 
 def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:
-    """Whether a request's own replay of a batch is all that it asks for.
+    """Whether the request needs no new replay of a batch: its own is finalized and still counts.
 
-    By default: its output is the one that counts. `once`: this code and declaration made it.
+    With `once` it may have been replaced, if the code and the declaration of now made it.
     """
     if mine.status is not BatchStatus.FINALIZED:
         return False
@@ -322,16 +319,17 @@ def _at_work(connection: sa.Connection, root: int) -> Row | None:
 
 # Keeps RP2, RP9.
 def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
-    """Settle what another request has begun: finish what committed, give up what is silent.
+    """Finish what another request has committed, or give up what it has planned and left.
 
-    `root`: the batch that is taken again. RetryableError: the other one is at work.
+    `root`: the batch that both replay, or whose dead letters both judge again. RetryableError: the
+    other one is still at work.
     """
     _refuse_alive(other, root)
     number = other["batch_id"]
     if other["status"] == BatchStatus.COMMITTED:
         finalize(ledger, spec, number)
         return
-    reason = f"it gave no sign of life, and {request_key} takes batch {root} again"
+    reason = f"it gave no sign of life, and {request_key} went on with batch {root}"
     if abandon(ledger, number, reason, silent_only=True) is None:
         raise _busy(other, root)  # It has begun an attempt meanwhile.
 
@@ -344,8 +342,8 @@ def _refuse_alive(other: Row, root: int) -> None:
 def _busy(other: Row, root: int) -> RetryableError:
     number = other["batch_id"]
     return RetryableError(
-        f"batch {number} (run {run_of(other['request_key'])}) takes batch {root} again just now; "
-        "wait for it, or abandon it",
+        f"batch {number} (run {run_of(other['request_key'])}) is at work on batch {root}; wait "
+        "for it, or abandon it",
         next=f"semel show {number}",
     )
 
@@ -353,8 +351,10 @@ def _busy(other: Row, root: int) -> RetryableError:
 def _why_not(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row
 ) -> SemelError | None:
-    """Why a batch cannot be replayed now. Where another replay of it is not over, plan first
-    finishes that one or gives it up, and checks the batch then: here only whether it can do that.
+    """Why a batch cannot be replayed now.
+
+    While another replay of it is open, only whether that one shows life: plan finishes it or gives
+    it up first, and checks the batch after that.
     """
     root = found["batch_id"]
     try:
@@ -370,7 +370,7 @@ def _why_not(
 
 
 def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
-    """Refuse what can be known to fail. SemelError says why, and what to do."""
+    """SemelError: a replay of the batch is known to fail, and why."""
     root = found["batch_id"]
     if found["newest_status"] != BatchStatus.FINALIZED:
         number = found["newest"]
@@ -396,4 +396,4 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
 
 
 def _shown(interval: tuple[datetime, datetime] | None) -> str:
-    return " to ".join(t.isoformat() for t in interval) if interval else "all"
+    return " to ".join(t.isoformat() for t in interval) if interval else "all of its output"

@@ -1,9 +1,10 @@
-"""What a replay or an admission reads: markers, verdicts and input of earlier batches, each proven.
+"""What a replay or an admission reads of earlier batches, and checks: markers, verdicts, input.
 
-Plan asks here whether a batch can be replayed, and stage runs the job of one.
-- A replay takes the ranges of its root but for what has a verdict, and judges nothing.
-- An admission takes of the ranges what the dead letters before it name, and judges it anew.
-- A replay of an admission takes of these what survived, and judges nothing.
+Plan asks here whether a batch can be replayed, and stage runs the job of one. All three read the
+ranges that the first batch claimed:
+- a replay reads all of it but for the records that have a verdict, and judges nothing;
+- an admission reads only the records that the dead letters before it name, and judges them again;
+- a replay of an admission reads those of these that survived, and judges nothing.
 """
 
 from dataclasses import replace
@@ -33,10 +34,10 @@ class Read(NamedTuple):
 
 
 def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
-    """The marker of a batch, whose newest finalized output is this generation.
+    """The marker of a batch whose newest finalized output is of this generation.
 
-    One of the next may be there already: it is written before its batch is finalized, and names the
-    same decisions and dead letters. CorruptionError: it is gone, or of an earlier one.
+    It may be that of the next generation already, which is written before its batch is finalized:
+    it names the same decisions and dead letters. CorruptionError: it is gone, or of an earlier one.
     """
     path = archive.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
@@ -59,7 +60,7 @@ def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
 
 
 def letters_before(ledger: Ledger, pipeline: Pipeline, admits: int, admission: int) -> Verdicts:
-    """The dead letters of a batch that its admissions before this one have left."""
+    """The dead letters that are left for an admission of a batch: what the one before it left."""
     before = admits
     if admission > 1:
         values = {"root": admits, "admission": admission - 1}
@@ -94,7 +95,7 @@ def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
 def run_job(
     ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: "Engine"
 ) -> "Outcome":
-    """Run the job of a replay or an admission; the reports of a replay hold the whole account.
+    """Run the job of a replay or an admission. The reports of a replay count also what it left out.
 
     TerminalError: a survivor is not valid now, or the source is not what was read then.
     """

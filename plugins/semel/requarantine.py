@@ -1,9 +1,9 @@
 """requarantine: judge the dead letters of a finalized batch again, by the declaration of now.
 
-An admission is a batch of its own. It takes the records that its root's dead letters name: those
-that earlier admissions of that root have left. They are read at their places in the source. What is
-good now gets its id like any new record, against the catalog of now; what is still bad becomes a
-dead letter of the admission, where the next one finds it. So a dead letter is admitted once.
+An admission is a batch of its own. It reads again, at their places in the source, the records that
+the dead letters of its root name; the second one reads what the first one left, and so on. What is
+good now is new, unless today's catalog has its id. What is still bad becomes a dead letter of the
+admission, where the next one finds it. So a dead letter is admitted once.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from semel.run import finish
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log
 
-_MEANWHILE = "the dead letters of batch {root} were judged by somebody else meanwhile"
+_MEANWHILE = "another request began to judge the dead letters of batch {root} at the same time"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """What became of the dead letters of a batch. `finalized` None: it has none that are left."""
+    """What became of the dead letters of a batch. `finalized` is None when none were left."""
 
     root: int
     batch: Batch | None
@@ -35,7 +35,7 @@ class Admitted:
 
 
 def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
-    """Of some batches those that have dead letters left, each with how many."""
+    """How many dead letters are left of each of these batches that has any."""
     with ledger.transaction() as connection:
         found = [batch_of(connection, spec, number) for number in batches]
     own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
@@ -53,8 +53,8 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
         last = _last(connection, root)
     if batch.replays or batch.admits:
         raise StateError(
-            f"batch {root} has read no file of its own: it takes records of batch "
-            f"{batch.claims_of} again; the dead letters are that one's",
+            f"batch {root} has claimed nothing itself, it takes records of batch {batch.claims_of} "
+            "again; name that batch",
             next=f"semel replay {spec.name} --batches {batch.claims_of} --requarantine",
         )
     if batch.status is not BatchStatus.FINALIZED:
@@ -67,7 +67,7 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
 
 
 def _left(ledger: Ledger, last: Row | None, root: int) -> int:
-    """How many the newest admission has left; before it has committed, what its root has."""
+    """How many the newest admission left; the root's, while that one has not committed."""
     if last is not None and last["letters"] is not None:
         return last["letters"]
     won = ledger.rows("replay", "won", root=root)[0]
@@ -117,7 +117,7 @@ def _write(
     root: int,
     last: Row | None,
 ) -> Batch:
-    """Write an admission behind the `last` one. StateError: that is not the last any more."""
+    """Write an admission that follows the `last` one. StateError: another one followed it."""
     if last is not None and last["status"] != BatchStatus.FINALIZED:
         raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
     admission = last["admission"] + 1 if last else 1

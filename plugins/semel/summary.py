@@ -255,7 +255,7 @@ def replay_plan(found: "list[Root]") -> str:
         if one.why:
             lines.append(f"{head}, cannot be replayed: {one.why}")
         elif one.done:
-            lines.append(f"{head}, generation {one.generation} by this code and declaration")
+            lines.append(f"{head}, left alone: this request made generation {one.generation}")
         else:
             lines.append(f"{head}, generation {one.generation} now")
     return "\n".join(lines)
@@ -271,7 +271,7 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
             shown.append(f"and {len(alone) - len(shown):,} more")
         lines.append(
             f"left alone: {_count(len(alone), 'batch', 'batches')} ({', '.join(shown)}), whose "
-            "output this code and this declaration have made already"
+            "newest output this request made; --request with a new name computes it again"
         )
     return "\n".join([*lines, "next: nothing; readers see these outputs, whole"])
 

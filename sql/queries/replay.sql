@@ -1,10 +1,10 @@
 -- replay: compute the output of a batch again.
 
 -- name: roots
--- The batches that a replay of some numbers, or of an interval, means, and their newest output.
-SELECT b.batch_id, b.request_key, b.status, COALESCE(b.interval_start, o.interval_start)
-           AS interval_start, COALESCE(b.interval_end, o.interval_end) AS interval_end,
-       b.commit_seq, b.admits, b.admission, n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
+-- The batches to replay in a range of numbers or in an interval, each with its newest output.
+SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) AS interval_start,
+       COALESCE(b.interval_end, o.interval_end) AS interval_end, b.admits, b.admission,
+       n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
        a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog, a.quarantined, a.late,
        a.rows_written, a.bytes_read
 FROM semel.batch AS b
@@ -31,7 +31,7 @@ WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
   AND b.status <> 'abandoned' AND b.status IN ('planned', 'committed');
 
 -- name: insert
--- Of two of a request for the same batch the second one is counted behind the first.
+-- A request's replays of a batch are numbered from 1, and so are its admissions of it.
 -- Keeps RP2, RP9.
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
                          replays, generation, admits, admission)

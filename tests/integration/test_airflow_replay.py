@@ -221,7 +221,8 @@ def test_a_backfill_of_days_with_and_without_a_batch(
         assert run.go()["replays"][0]["replay"] == n + 4
     run = Run(tasks, "backfill__9", (9, 10), replay=True)
     assert "nothing to do" in run.go()["summary"] and run.skipped
-    with pytest.raises(SystemExit, match="(?s)has no batch that 2026-01-10.*next: semel batches"):
+    told = "(?s)has nothing to replay in 2026-01-10.*next: semel batches"
+    with pytest.raises(SystemExit, match=told):
         Run(tasks, "manual__9", (9, 10), replay=True).go()
     bench.write("in/2026-01-02.jsonl", events(10, 30))
     late = Run(tasks, "scheduled__1", (1, 2))
@@ -251,7 +252,7 @@ def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> No
     refused = {
         "has to name its batches": {"replay": True},
         "would replay the same batches": {"replay": True, "batches": "1", "kind": "backfill"},
-        "which only a replay does": {"batches": "1"},
+        "which are for a replay": {"batches": "1"},
         "neither true nor false": {"replay": "true"},
         "the first number is the larger one": {"replay": True, "batches": "3..1"},
         "names no batches": {"replay": True, "batches": "1,2"},
@@ -283,7 +284,7 @@ def test_two_runs_over_the_same_day(bench: Workbench, ledger: Ledger, tasks: Tas
     first = Run(tasks, "manual__1", (0, 1), replay=True)
     first.task("Plan")
     second = Run(tasks, "manual__2", (0, 2), replay=True)
-    busy = "batch 4 .run manual__1. takes batch 1 again just"
+    busy = "batch 4 .run manual__1. is at work on batch 1"
     with pytest.raises(SystemExit, match=busy) as raised:
         second.go()
     assert not raised.value.terminal

@@ -155,7 +155,7 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
-    busy = f"batch {first.batch_id} .* takes batch 1 again just now"
+    busy = f"batch {first.batch_id} .* is at work on batch 1;"
     assert isinstance(replay.look(ledger, spec, 1, "b").why, RetryableError)
     with pytest.raises(RetryableError, match=busy):
         replay.plan(ledger, spec, "b", 1)
@@ -225,6 +225,8 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     assert found == [(1, 2, 3), (2, 2, 4)]
     assert main(["replay", spec.name, "--batches", "1..2"]) == 0
     assert "left alone: 2 batches (1, 2)" in capsys.readouterr().out
+    assert main(["replay", spec.name, "--batches", "2", "--dry-run"]) == 0
+    assert "left alone: this request made generation 2" in capsys.readouterr().out
     today = datetime.now(UTC)
     days = [f"{today.year}-01-01", f"{today.year + 1}-01-01"]
     assert main(["replay", spec.name, "--interval", *days, "--request", "x", "--json"]) == 0

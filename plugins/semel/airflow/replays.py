@@ -65,8 +65,8 @@ def asked(context: Mapping[str, Any]) -> bool:
         )
     if params.get(BATCHES) and not given:
         raise TerminalError(
-            f"the run names {BATCHES} ({params[BATCHES]}), which only a replay does, and does not "
-            f"say {REPLAY}: true; nothing was planned",
+            f"the run's configuration has {BATCHES} ({params[BATCHES]}), which are for a replay, "
+            f"and not {REPLAY}: true; nothing was planned",
             next=_TRIGGER,
         )
     return given
@@ -77,7 +77,7 @@ def plan(
 ) -> "list[Batch]":
     """Plan the replays of a run, all of them or none. Empty: a backfill's interval has no batch.
 
-    A backfill over many days passes over those without a batch; who names some by hand is told.
+    A backfill over many days goes on after a day without a batch. In a manual run that is an error.
     """
     from semel import replay
 
@@ -112,7 +112,7 @@ def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def account(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
-    """What the replays of a run came to so far: each one, and the sum of their counts."""
+    """The replays of a run as they are now: each one, and the sum of their counts."""
     found = planned(ledger, spec, request_key)
     tried = [ledger.rows("stage", "staged", batch_id=batch.batch_id) for batch in found]
     counts = [Counts.from_row(rows[0]) for rows in tried if rows]
@@ -141,7 +141,7 @@ def planned(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Batch]":
 def planned_text(found: "list[Batch]") -> str:
     """Which batches a run replays."""
     if not found:
-        return "nothing to do: no batch of this interval can be replayed, for there is none"
+        return "nothing to do: this interval has no batch to replay"
     lines = [f"planned: {_replays(found)}"]
     lines += [f"  {_again(batch)}" for batch in found[: limits.FILES_NAMED_MAX]]
     if len(found) > limits.FILES_NAMED_MAX:
@@ -152,7 +152,7 @@ def planned_text(found: "list[Batch]") -> str:
 
 
 def text_of(batch: "Batch", at: int, count: int) -> str:
-    """Which of a run's replays a task comes to."""
+    """Which of a run's replays a task works on now."""
     return f"{at} of {count}: {_again(batch)}"
 
 

@@ -1,8 +1,8 @@
-"""The stored verdicts of a batch: which of its records are no survivors, and why.
+"""The stored verdicts of a batch: which of its records did not survive, and why.
 
-The driver reads them from decisions and dead letters, which it proves first. It leaves each task a
-file with positions: those that a replay passes over, or those that an admission judges again.
-Behind the job of a replay it adds their account to what the tasks counted.
+The driver reads them from decisions and dead letters, and checks these first. It writes a file of
+positions for each task: those that a replay leaves out, or those that an admission judges again.
+After the job of a replay it adds what was left out to what the tasks counted.
 """
 
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ class Verdicts:
         )
 
     def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
-        """Leave each task that has any of the positions its own. See `Selected`."""
+        """Write for each task the positions in its splits, if there are any. See `Selected`."""
         tasks = []
         for task in splits.tasks:
             parts = [self.offset[self._of(split)] for split in splits.of_task(task)]
@@ -74,7 +74,7 @@ class Verdicts:
         return Selected(folder=folder, tasks=frozenset(tasks), only=only, judged=judged)
 
     def settled(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
-        """The reports, with the account of what the tasks passed over."""
+        """The reports, with the counts of what the tasks left out."""
         return [
             self._settled(report, split) for report, split in zip(reports, splits, strict=True)
         ]
@@ -170,10 +170,10 @@ def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """Which records of its ranges a job takes, as the driver left it in a folder. It goes to tasks.
+    """Which records of its ranges a job takes, by files of positions that the driver has written.
 
-    `only`: those at the positions that are left, else all the others. `judged`: what they are is
-    decided by the job; else they are survivors. `tasks`: those that have any such position.
+    It goes to tasks. `only`: it takes those at the positions, else all the others. `judged`: it
+    judges them, as it does new records; else each is a survivor. `tasks`: those with a file.
     """
 
     folder: Path
@@ -182,7 +182,7 @@ class Selected:
     judged: bool
 
     def of(self, split: Split, splits: Splits) -> np.ndarray:
-        """The offsets (int64, ascending) left in a split. FileNotFoundError: they are gone."""
+        """The offsets (int64, ascending) in a split. FileNotFoundError: the file is gone."""
         if split.task not in self.tasks:
             return _NONE
         ends, offsets = _left(_file(self.folder, split.task))
@@ -192,7 +192,7 @@ class Selected:
 
 @lru_cache(maxsize=1)
 def _left(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """What the driver left for one task: where each of its splits ends, and the offsets."""
+    """The file of one task: where the offsets of each of its splits end, and the offsets."""
     with np.load(path) as left:
         return left["ends"], left["offsets"]
 

@@ -1,8 +1,8 @@
 """A replay of an interval from the page of days: shown first, then one run of the DAG is made for
 it, by Airflow's own API.
 
-A run of its own, and no backfill: that would clear the runs that made the batches, which keep its
-configuration, and it cannot be made while another one is at work.
+A run of its own, and no backfill: a backfill clears the runs that made the batches, which then keep
+its configuration, and it cannot be made while another one is at work.
 """
 
 import inspect
@@ -45,7 +45,7 @@ router = APIRouter()
 KNOWN = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
     "dag_id", "body", "dag_bag", "user", "session", "request"
 }  # fmt: skip
-"""Whether this Airflow makes a run as is known here. Else Days has no link to a replay."""
+"""Whether this Airflow makes a run as this module does. Else Days has no link to a replay."""
 
 _Start = Annotated[datetime, Query(alias="from")]
 _End = Annotated[datetime, Query(alias="to")]
@@ -115,7 +115,7 @@ def do_replay(
         if not _is_made(dag_id, run_id):
             _make(request, dag_id, user, wanted, run_id)
     except IntegrityError:
-        if not _is_made(dag_id, run_id):  # By a twin, just now.
+        if not _is_made(dag_id, run_id):  # Else the same form, sent twice, has just made it.
             raise
     return RedirectResponse(where, status_code=303)
 
@@ -171,15 +171,15 @@ def _refuse_other(spec: Spec, wanted: dict[str, Any], start: datetime, end: date
     other = [key for key, value in now.items() if wanted[key] != value]
     if other:
         raise StateError(
-            f"{' and '.join(other)} of {spec.name} changed since this was shown, so nothing was "
-            "done; look at it again",
+            f"{' and '.join(other)} of {spec.name} changed since the page was loaded, so nothing "
+            "was done",
             next="load the page of days again",
         )
 
 
 def _which(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
-    """What the run is to name: its interval; where a pipeline has none, the numbers from the first
-    to the last batch that committed in that time.
+    """What the run replays: its interval; where the pipeline has no intervals, the numbers from the
+    first to the last batch that committed in that time.
     """
     if spec.source.select is Select.INTERVAL:
         return {"interval": (start, end)}
@@ -195,7 +195,7 @@ def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
 
 
 def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
-    """A look at each batch, by a request that nobody has made."""
+    """What a new request would replay, batch by batch."""
     if isinstance(spec.sink, PostgresSink):
         surroundings.find_connection(spec.sink.connection)
     with ledger().transaction() as connection:
