@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -287,10 +288,11 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def fetched(home: Path) -> Path:
-    """The broker's jars. Without Maven, or where it finds no repository, the test is skipped."""
+@contextmanager
+def skipping() -> Iterator[None]:
+    """Where Maven is missing, or finds no repository, the test is skipped."""
     try:
-        return stack_kafka.jars(home)
+        yield
     except SemelError as error:
         pytest.skip(str(error))
 
@@ -298,7 +300,8 @@ def fetched(home: Path) -> Path:
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """The broker's jars, shared by all workers and kept for later runs."""
-    return fetched(FETCHED)
+    with skipping():
+        return stack_kafka.jars(FETCHED)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ acknowledged outlives SIGKILL: the page cache keeps it, as long as the machine i
 """
 
 import base64
-import fcntl
-import hashlib
 import importlib.util
 import json
 import os
@@ -21,12 +19,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from semel.errors import AGAIN, TerminalError, UnavailableError
-from semel.stack import layout, process
+from semel.stack import layout, maven, process
 
 POM = Path(__file__).with_name("kafka-pom.xml")
-
-FETCH_SECONDS = 300
-"""Bound of Maven's run, which takes 10 s where it has to fetch everything."""
 
 FORMAT_SECONDS = 60
 """Bound of the storage tool's run: 2 s."""
@@ -124,45 +119,7 @@ def jars(home: Path) -> Path:
 
     TerminalError: Maven is missing. UnavailableError: it could not fetch them.
     """
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
-    found = home / f"kafka-{digest}"
-    if found.is_dir():
-        return found
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise TerminalError(
-            "Maven is not installed, which fetches the Kafka broker. On Debian 12: "
-            "sudo apt-get install -y maven",
-            next=AGAIN,
-        )
-    home.mkdir(parents=True, exist_ok=True)
-    with open(home / f"{found.name}.lock", "wb") as lock:
-        # Bounded, for whoever holds it is.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.is_dir():
-            _fetch(maven, found)
-    return found
-
-
-def _fetch(maven: str, target: Path) -> None:
-    new = target.with_name(f"{target.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    command = [maven, "--batch-mode", "--quiet", "--strict-checksums", "--file", str(POM)]
-    command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    try:
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={new}"], cwd=new, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=FETCH_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise UnavailableError(
-            f"Maven has not fetched the Kafka broker within {FETCH_SECONDS} s", next=AGAIN
-        ) from error
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[:5])
-        raise UnavailableError(f"Maven could not fetch the Kafka broker: {said}", next=AGAIN)
-    new.rename(target)
+    return maven.fetched(POM, home, "the Kafka broker")
 
 
 def java() -> str:

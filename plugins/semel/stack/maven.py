@@ -1,0 +1,62 @@
+"""Programs for the JVM, fetched by Maven once and kept."""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from semel.errors import AGAIN, TerminalError, UnavailableError
+
+FETCH_SECONDS = 300
+"""Bound of Maven's run, which takes some 10 s."""
+
+
+def fetched(pom: Path, home: Path, what: str) -> Path:
+    """The folder below `home` of what the default goal of a POM has put there, for this POM.
+
+    Safe to call from several processes at once. TerminalError: Maven is missing; UnavailableError:
+    it could not fetch `what`.
+    """
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    found = home / f"{pom.stem.removesuffix('-pom')}-{digest}"
+    if found.is_dir():
+        return found
+    program = shutil.which("mvn")
+    if program is None:
+        raise TerminalError(
+            f"Maven is not installed, which fetches {what}. On Debian 12: "
+            "sudo apt-get install -y maven",
+            next=AGAIN,
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    with open(home / f"{found.name}.lock", "wb") as lock:
+        # Bounded, for whoever holds it is.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.is_dir():
+            with tempfile.TemporaryDirectory() as folder:
+                # Maven writes beside its POM, where we may not.
+                shutil.copyfile(pom, Path(folder, "pom.xml"))
+                _fetch(program, Path(folder), found, what)
+    return found
+
+
+def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
+    new = target.with_name(f"{target.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    command = [program, "--batch-mode", "--quiet", "--strict-checksums", "-Dstyle.color=never"]
+    try:
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={new}"], cwd=folder, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=FETCH_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(
+            f"Maven has not fetched {what} within {FETCH_SECONDS} s", next=AGAIN
+        ) from error
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[:1000]
+        raise UnavailableError(f"Maven could not fetch {what}: {said}", next=AGAIN)
+    new.rename(target)
