@@ -23,7 +23,10 @@ def numbered(first: int, after: int, **fields: object) -> list[Record]:
 
 
 def answer(settings: dict[str, str], topic: str) -> Message | KafkaError:
-    """The first record, or the first error, that a reader gets, but for its group's."""
+    """The first record, or the first error, that a reader gets, but for its group's.
+
+    What is wrong with a certificate comes as _SSL or _TRANSPORT, as it happens: go by the words.
+    """
     errors: list[KafkaError] = []
     # Without a right to its group, closing would wait 45 s for what it commits there by itself.
     wanted = {
@@ -152,7 +155,7 @@ def test_tls(kafka: Kafka, stranger: Authority) -> None:
     settings = kafka.client(Listener.TLS)
     assert answer(settings, topic).value() == b"0"
     other = settings | {"ssl.ca.location": str(stranger.certificate)}
-    assert answer(other, topic).code() == KafkaError._SSL
+    assert "certificate verify failed" in answer(other, topic).str()
 
 
 def shown(kafka: Kafka, signed: Signed) -> dict[str, str]:
@@ -171,5 +174,4 @@ def test_mutual_tls(kafka: Kafka, authority: Authority, stranger: Authority) -> 
     other = listed(shown(kafka, authority.sign("other")), topic)
     assert other.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     for settings in (kafka.client(Listener.MTLS), shown(kafka, stranger.sign("reader"))):
-        refused = answer(settings, topic)
-        assert refused.code() in (KafkaError._SSL, KafkaError._TRANSPORT), refused
+        assert "bad certificate" in answer(settings, topic).str()
