@@ -123,8 +123,13 @@ CLUSTER = f"local-cluster[2,1,{4 << 10}]"
 
 
 @contextmanager
-def open_spark(place: Place, master: str = LOCAL) -> Iterator[SparkSession]:
-    """Spark on two cores. LOCAL: driver and executor are one JVM with 4 GB."""
+def open_spark(
+    place: Place, master: str = LOCAL, jars: Path | None = None
+) -> Iterator[SparkSession]:
+    """Spark on two cores. LOCAL: driver and executor are one JVM with 4 GB.
+
+    `jars`: a folder of what else it loads.
+    """
     os.environ["PYTHONPATH"] = str(ROOT / "benchmarks")  # Spark's workers import the peers.
     builder = SparkSession.builder.master(master).appName("semel-benchmark")
     settings = settings_for(master) | {
@@ -133,6 +138,7 @@ def open_spark(place: Place, master: str = LOCAL) -> Iterator[SparkSession]:
         "spark.executor.memory": "4g",
         "spark.sql.warehouse.dir": str(place.folder / "warehouse"),
         "spark.local.dir": str(place.folder / "local"),
+        **({"spark.driver.extraClassPath": f"{jars}/*"} if jars else {}),
     }
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
