@@ -142,7 +142,7 @@ def meaning(cluster: Cluster, error: "KafkaError", met: "list[KafkaError]") -> S
             f"{cluster} refuses the login ({_said(login)}); correct user, password and "
             "sasl.mechanism of its connection"
         )
-    if secure := next((e for e in (error, *met) if e.code() == codes._SSL), None):
+    if secure := next((e for e in (error, *met) if _of_tls(e)), None):
         return TerminalError(
             f"{cluster} and this side do not agree on TLS ({_said(secure)}); correct "
             "security.protocol and the certificates (ssl.*) of its connection"
@@ -159,9 +159,19 @@ def meaning(cluster: Cluster, error: "KafkaError", met: "list[KafkaError]") -> S
         )
     if error.code() in {getattr(codes, name) for name in _AWAY}:
         why = next((e for e in met if e.code() in (codes._TRANSPORT, codes._RESOLVE)), error)
-        return UnavailableError(f"{cluster} does not answer ({_said(why)}); start it")
+        return UnavailableError(
+            f"{cluster} does not answer ({_said(why)}); start it, or correct its address or "
+            "security.protocol"
+        )
     kind = UnavailableError if error.retriable() else TerminalError
     return kind(f"{cluster}: {_said(error)}")
+
+
+def _of_tls(error: "KafkaError") -> bool:
+    """Whether it is TLS that fails. A refusal by the other side comes as a broken connection."""
+    codes = client().KafkaError
+    broken = error.code() == codes._TRANSPORT and "SSL " in error.str()
+    return broken or error.code() == codes._SSL
 
 
 def _said(error: "KafkaError") -> str:
