@@ -80,7 +80,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
     StateError, CorruptionError, SourceError: they cannot be judged again; nothing was written.
     """
     pipeline = register(ledger, spec)
-    letters_left(ledger, spec, root)
+    letters_left(ledger, spec, root)  # Refuses what has none of its own.
     with ledger.transaction() as connection:
         last = _last(connection, root)
     if last is not None and last["status"] != BatchStatus.FINALIZED:
