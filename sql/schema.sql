@@ -59,6 +59,9 @@ CREATE TABLE semel.source_partition (
     settled           boolean NOT NULL DEFAULT false,
     -- What recognises it, by its source: hashes of what was read of a file, its time of birth.
     evidence          jsonb NOT NULL DEFAULT '{}',
+    -- Nothing before it is free, nor can become so: what a plan looks at does not grow with the
+    -- claims that a partition ever had.
+    floor             bigint NOT NULL DEFAULT 0 CHECK (floor >= 0),
     -- This prevents two open generations of one name: the same records would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.

@@ -238,6 +238,7 @@ def _write(
             split = survey.source.split_size
             batch = _write_batch(connection, pipeline_id, request, stored, split)
             _write_claims(connection, batch, draft.ranges, made)
+            partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
         partitions.touch(connection, pipeline_id)

@@ -57,19 +57,47 @@ ORDER BY c.batch_id;
 
 -- name: free_ranges
 -- Of each partition up to an end: what no batch but an orphan has claimed, and what is not lost.
+-- Before a partition's floor nothing is free.
 SELECT w.source_partition_id, lower(f.span) AS start, upper(f.span) AS "end"
 FROM jsonb_to_recordset(CAST(:ends AS jsonb)) AS w (source_partition_id bigint, record_end bigint)
+JOIN semel.source_partition AS p USING (source_partition_id)
 CROSS JOIN LATERAL (
-    SELECT unnest(int8multirange(int8range(0, w.record_end))
+    SELECT unnest(int8multirange(int8range(LEAST(p.floor, w.record_end), w.record_end))
                   - COALESCE(range_agg(taken.span), CAST('{}' AS int8multirange))) AS span
     FROM (SELECT c.span FROM semel.claim AS c
           WHERE c.source_partition_id = w.source_partition_id
+            AND c.span && int8range(p.floor, NULL)
             AND NOT c.batch_id = ANY(CAST(:orphans AS bigint[]))
           UNION ALL
           SELECT l.span FROM semel.loss AS l
-          WHERE l.source_partition_id = w.source_partition_id) AS taken
+          WHERE l.source_partition_id = w.source_partition_id
+            AND l.span && int8range(p.floor, NULL)) AS taken
 ) AS f
 ORDER BY w.source_partition_id, start;
+
+-- name: raise_floor
+-- To the first position that is free, or may become free: its batch can still be abandoned.
+UPDATE semel.source_partition AS p
+SET floor = f.floor
+FROM (SELECT p.source_partition_id,
+             LEAST(lower(first.span),
+                   (SELECT min(lower(c.span)) FROM semel.claim AS c
+                    JOIN semel.batch AS b USING (batch_id)
+                    WHERE c.source_partition_id = p.source_partition_id
+                      AND c.span && int8range(p.floor, NULL) AND b.status = 'planned')) AS floor
+      FROM semel.source_partition AS p
+      CROSS JOIN LATERAL (
+          SELECT unnest(int8multirange(int8range(p.floor, NULL)) - range_agg(taken.span)) AS span
+          FROM (SELECT c.span FROM semel.claim AS c
+                WHERE c.source_partition_id = p.source_partition_id
+                  AND c.span && int8range(p.floor, NULL)
+                UNION ALL
+                SELECT l.span FROM semel.loss AS l
+                WHERE l.source_partition_id = p.source_partition_id
+                  AND l.span && int8range(p.floor, NULL)) AS taken
+          ORDER BY 1 LIMIT 1) AS first
+      WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))) AS f
+WHERE p.source_partition_id = f.source_partition_id AND f.floor > p.floor;
 
 -- name: unaccounted
 SELECT p.source_partition_id, p.name, p.generation, p.identity, p.fingerprint, p.settled, p.reached,

@@ -298,3 +298,31 @@ def test_batches_are_bounded(topic: Topic, ledger: Ledger) -> None:
     spec = topic.spec(limits={"bytes_per_batch_max": 1000})
     rest = run(ledger, spec, "r3").finalized.counts
     assert done == [30, 30] and 10 <= rest.records_read <= 20 and rest.bytes_read <= 1000
+
+
+def test_a_plan_does_not_pay_for_its_history(topic: Topic, ledger: Ledger) -> None:
+    """What a plan looks at of a partition are the claims from its floor on: not those of finalized
+    batches, and always those that may still be abandoned.
+    """
+    spec = topic.spec()
+    for at in range(5):
+        topic.append(10 * at, 10 * at + 10)
+        run(ledger, spec, f"r{at}")
+    assert floor(ledger) == 40
+    topic.append(50, 60)
+    planned = plan(ledger, spec, "p5").batch.batch_id
+    topic.append(60, 70)
+    run(ledger, spec, "r6")
+    topic.append(70, 80)
+    run(ledger, spec, "r7")
+    assert floor(ledger) == 50
+    abandon(ledger, planned, "not now")
+    run(ledger, spec, "r8")
+    topic.append(80, 90)
+    run(ledger, spec, "r9")
+    assert floor(ledger) == 80 and in_output(spec) == ids(0, 90)
+
+
+def floor(ledger: Ledger) -> int:
+    with ledger.engine.connect() as connection:
+        return connection.exec_driver_sql("SELECT floor FROM semel.source_partition").scalar_one()

@@ -36,6 +36,7 @@ AS_REVISION_7 = """
         (status IN ('committed', 'finalized')) = (commit_seq IS NOT NULL)
         AND (commit_seq IS NULL) = (batch_time IS NULL)
         AND (commit_seq IS NULL) = (committed_at IS NULL));
+    ALTER TABLE semel.source_partition DROP COLUMN floor;
     DROP INDEX semel.batch_interval;
     ALTER TABLE semel.id_run DROP COLUMN asked, DROP COLUMN false_hits;
     ALTER TABLE semel.source_partition

@@ -103,6 +103,14 @@ def free_ranges(
     return spans
 
 
+def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
+    """Let later looks at partitions begin where something is free, or may become free.
+
+    Under the pipeline's lock: no planned batch is abandoned meanwhile.
+    """
+    change(connection, "partitions", "raise_floor", partitions=list(partitions))
+
+
 def unaccounted(
     connection: sa.Connection, pipeline_id: int
 ) -> tuple[list[Partition], Spans]:
