@@ -99,6 +99,7 @@ def ask_replay(
         code=now.named,
         paused=bool(dag and dag.is_paused),
         keep=format_duration(spec.limits.keep_replaced),
+        folder=spec.sink_path() is not None,
         token=token,
     )
 
