@@ -4,9 +4,9 @@
     python benchmarks/kafka_source.py --records 400000 --runs 2
 
 One broker on this machine's own cores, one topic of four partitions, records of 160 bytes. All
-sides end in Parquet files: Spark's connector with from_json; semel by position and by record id,
-the whole of plan, stage, commit and finalize; Structured Streaming that drops repeats. `draining` only
-takes the messages from the broker, in one process.
+sides end in Parquet files: Spark's connector with from_json; semel by position and by record id
+(plan, stage, commit and finalize); Structured Streaming that drops repeats. `draining` only takes
+the messages from the broker, in one process.
 """
 
 from collections.abc import Callable

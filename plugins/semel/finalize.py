@@ -22,6 +22,7 @@ from semel.reader import arrow_type
 from semel.sinks import Act, Sink, Won, archive, judge
 from semel.sinks.declared import open_sink
 from semel.sinks.folder import Folder, Looks
+from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.storage import remove_folder
 
@@ -40,6 +41,8 @@ class Finalized:
     files: int = 0
     marker: Path | None = None
     kept: dict[str, Path] = field(default_factory=dict)
+    note: str | None = None
+    """What its source could not be told."""
 
 
 def finalize(
@@ -52,7 +55,8 @@ def finalize(
     CorruptionError: a file is missing or is not what the manifest says; nothing was touched.
     """
     try:
-        return _finalize(ledger, spec, batch_id, accepting=accepting)
+        done = _finalize(ledger, spec, batch_id, accepting=accepting)
+        return done if done.found else replace(done, note=_acknowledge(ledger, spec, batch_id))
     except (OSError, CorruptionError) as error:
         # Keeps F9. What is missing may be so because a twin is done: the staged names go then, and
         # the output of one that was replaced since.
@@ -137,6 +141,14 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     remove_folder(archive.attempt(root, batch_id, won["fence"]))
     faults.point("finalize.after_clean")
     return replace(done, found=changed is None)
+
+
+def _acknowledge(ledger: Ledger, spec: Spec, batch_id: int) -> str | None:
+    """Tell the source what is finalized, where it wants to know."""
+    if not spec.source.acknowledged:
+        return None
+    ends = {r["name"]: r["end"] for r in ledger.rows("partitions", "finalized", batch_id=batch_id)}
+    return open_source(spec).acknowledge(ends) if ends else None
 
 
 def _won(

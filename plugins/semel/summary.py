@@ -242,6 +242,7 @@ def finalize(answer: "Finalized") -> str:
     if answer.counts.quarantined or answer.counts.late:
         of = f"{answer.batch.spec['name']} --batch {answer.batch.batch_id}"
         lines.append(f"what was set aside, and why: semel letters {of}")
+    lines += [answer.note] if answer.note else []
     lines += [f"marker: {answer.marker}", "next: nothing; readers see this batch, whole"]
     return "\n".join(lines)
 

@@ -4,13 +4,16 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from fix_account import advised, ids, lines, quiet, refusals, settled
+from fix_account import advised, committed, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
 from fix_kafka import Record
 from fix_topics import Topic
+from semel import summary
 from semel.abandon import abandon
 from semel.errors import SourceError
+from semel.finalize import finalize
 from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -326,3 +329,33 @@ def test_a_plan_does_not_pay_for_its_history(topic: Topic, ledger: Ledger) -> No
 def floor(ledger: Ledger) -> int:
     with ledger.engine.connect() as connection:
         return connection.exec_driver_sql("SELECT floor FROM semel.source_partition").scalar_one()
+
+
+def test_a_group_shows_what_is_finalized(topic: Topic, ledger: Ledger) -> None:
+    """Its offsets are the end of what is finalized without a gap, and nothing depends on them: a
+    cluster that is away is told, and changes nothing."""
+    topic.append(0, 10)
+    spec = topic.spec(source={"consumer_group": "lag"}, limits={"records_per_batch_max": 4})
+    plan(ledger, spec, "first")
+    assert run(ledger, spec, "r1").finalized.note is None
+    assert group(topic, "lag") == 0
+    run(ledger, spec, "first")
+    assert group(topic, "lag") == 8
+    run(ledger, spec, "r2")
+    assert group(topic, "lag") == 10
+    topic.append(10, 12)
+    last = committed(ledger, spec, "last")
+    topic.kafka.broker.kill()
+    done = finalize(ledger, spec, last)
+    topic.kafka.broker.start()
+    assert "group 'lag' stay" in done.note and done.note in summary.finalize(done)
+    assert group(topic, "lag") == 10 and in_output(spec) == ids(0, 12)
+
+
+def group(topic: Topic, name: str) -> int:
+    """The offset that a consumer of this group would begin at."""
+    consumer = Consumer(topic.kafka.client(group_id=name))
+    try:
+        return consumer.committed([TopicPartition(topic.name, 0)], timeout=20)[0].offset
+    finally:
+        consumer.close()

@@ -278,6 +278,15 @@ class Source(Protocol):
         """Prove that each claimed range is still what was planned. SourceError."""
         ...
 
+    def acknowledge(self, ends: dict[str, int]) -> str | None:
+        """Tell it up to which position each partition, by name, is finalized. After `finalized`,
+        where the declaration says that it is to be told.
+
+        For other tools alone: it may be lost or repeated, and nothing of semel's reads it. Returns
+        what an operator should know.
+        """
+        ...
+
     def is_whole(self, claim: Claim) -> bool:
         """Whether a claim is read by one task."""
         ...

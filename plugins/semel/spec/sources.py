@@ -48,11 +48,13 @@ class Csv(Model):
 class Records(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
-    `unit`: what positions count. `limits`: the keys that bound a batch.
+    `unit`: what positions count. `limits`: the keys that bound a batch. `acknowledged`: whether the
+    source is told what is finalized.
     """
 
     unit: ClassVar[str]
     limits: ClassVar[str]
+    acknowledged: ClassVar[bool] = False
 
     type: str
     """The kind of source."""
@@ -215,6 +217,14 @@ class KafkaSource(Records):
     tombstones: Literal["count", "keep"] = "count"
     """Messages without a value. count: they are passed over, and told. keep: each is a record with
     nothing in the columns of its value."""
+    consumer_group: Text | None = None
+    """Finalized offsets are committed to this group, for tools that show lag. semel never reads
+    them."""
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the source is told what is finalized."""
+        return self.consumer_group is not None
 
     @property
     def format(self) -> str:

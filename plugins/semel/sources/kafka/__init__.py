@@ -82,11 +82,14 @@ class KafkaSource:
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)
 
+    def acknowledge(self, ends: dict[str, int]) -> str | None:
+        return claimed.acknowledge(self.cluster, self.spec.source.consumer_group, ends)
+
     def is_whole(self, claim: Claim) -> bool:
         return False
 
     def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
-        topic, partition = claimed.place_of(split.claim)
+        topic, partition = claimed.place_of(split.claim.name)
         records = Records(self.spec)
         claimed.check_topic(self.cluster, split.claim, batch_id)
         for chunk in messages(self.cluster, topic, partition, split.start, split.end):

@@ -5,30 +5,30 @@ from dataclasses import replace
 
 from semel import limits
 from semel.batch import Claim
-from semel.errors import ChangedError, SourceError
-from semel.kafka.cluster import Cluster
+from semel.errors import ChangedError, SemelError, SourceError
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.sources import Offer, Partition
 from semel.sources.kafka.messages import first_sizes
 from semel.sources.kafka.topics import Place, ShownTopics, ids_of, offsets
 from semel.spec.pipeline import Spec
 
 
-def place_of(claim: Claim) -> Place:
-    """The topic and the partition of a claim."""
-    topic, _, partition = claim.name.rpartition("/")
+def place_of(name: str) -> Place:
+    """The topic and the partition of a source partition's name."""
+    topic, _, partition = name.rpartition("/")
     return topic, int(partition)
 
 
 # Keeps KS1.
 def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
     """SourceError where claimed offsets are not there any more; ChangedError where others are."""
-    places = {place_of(claim) for claim in claims}
+    places = {place_of(claim.name) for claim in claims}
     with cluster.admin() as admin:
         ids, _ = ids_of(admin, sorted({topic for topic, _ in places}))
         there = [(t, p) for t, p in places if t in ids and p in ids[t][1]]
         low, end = offsets(admin, there, "low"), offsets(admin, there, "end")
     for claim in claims:
-        topic, partition = place_of(claim)
+        topic, partition = place_of(claim.name)
         _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
         if (topic, partition) not in low:
             raise _away(claim, batch_id)
@@ -51,7 +51,7 @@ def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
 
 def check_topic(cluster: Cluster, claim: Claim, batch_id: int) -> None:
     """The same of the topic alone."""
-    topic, _ = place_of(claim)
+    topic, _ = place_of(claim.name)
     with cluster.admin() as admin:
         ids, _ = ids_of(admin, [topic])
     _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
@@ -84,6 +84,19 @@ def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partitio
         found = there.get(known.identity)
         placed.append(found and replace(known, name=found.name, seen=max(known.seen, found.end)))
     return placed
+
+
+def acknowledge(cluster: Cluster, group: str, ends: dict[str, int]) -> str | None:
+    """As `Source.acknowledge`: the offsets of a consumer group, which nobody joins."""
+    kafka = client()
+    offsets = [kafka.TopicPartition(*place_of(name), end) for name, end in ends.items()]
+    try:
+        with cluster.consumer(group_id=group) as consumer:
+            consumer.list_topics(timeout=ANSWER_SECONDS)  # A commit would wait for a minute.
+            consumer.commit(offsets=offsets, asynchronous=False)
+    except SemelError as error:
+        return f"the offsets of consumer group {group!r} stay what they were: {error}"
+    return None
 
 
 def room(spec: Spec, cluster: Cluster, offers: Sequence[Offer]) -> int:
