@@ -7,11 +7,15 @@ import pytest
 
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
+from semel.accept import accept_file
+from semel.ledger import Ledger
 from semel.spec.pipeline import Spec
 
 
 class Topic:
     """A topic of one or more partitions, and pipelines that read it."""
+
+    by_interval = {"select": "interval"}
 
     def __init__(self, bench: Workbench, kafka: Kafka, partitions: int = 1) -> None:
         self.bench, self.kafka = bench, kafka
@@ -45,6 +49,29 @@ class Topic:
     def at(self, partition: int = 0) -> str:
         """What semel calls a partition of it."""
         return f"{self.name}/{partition}"
+
+    # Of one partition, what the contract of sources does: see Place in fix_sources.
+
+    @property
+    def called(self) -> str:
+        return self.at()
+
+    def holds(self, start: int, end: int) -> list[bytes]:
+        return [r.value for r in self.kafka.drain(self.name) if start <= r.offset < end]
+
+    def change(self) -> None:
+        self.kafka.recreate(self.name)
+        self.append(900, 950)
+
+    def told(self, batch: int) -> str:
+        return f"batch {batch} .*made anew"
+
+    def take_change(self, ledger: Ledger, spec: Spec) -> None:
+        accept_file(ledger, spec, self.called, same=False)
+
+    def lose(self) -> None:
+        [(_, end)] = self.kafka.ends(self.name).values()
+        self.kafka.delete_records(self.name, {0: end})
 
 
 @pytest.fixture

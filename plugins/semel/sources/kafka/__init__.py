@@ -59,7 +59,7 @@ class KafkaSource:
 
     # Keeps P6.
     def stop(self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool) -> int:
-        return min(end, start + max(room, 0))
+        return min(end, start + max(room, 1 if first else 0))
 
     def room(self, offers: Sequence[Offer]) -> int:
         return claimed.room(self.spec, self.cluster, offers)
