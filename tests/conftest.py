@@ -13,6 +13,7 @@ from fix_pipelines import bench  # noqa: F401
 from fix_postgres import executors_state, ledger, ledger_dsn, postgres, template  # noqa: F401
 from fix_receivers import mail, statsd, web  # noqa: F401
 from fix_registry import registry  # noqa: F401
+from fix_sink_kafka import outlet  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
 

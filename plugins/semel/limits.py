@@ -321,6 +321,16 @@ REFUSED_ROWS_MAX = 10_000
 """Rows of one committed batch that a table may refuse while the others land: each costs some ten
 statements. When more are refused, the table is wrong, and not the rows."""
 
+KAFKA_TRANSACTION_BYTES = 512 << 20
+"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in the time below."""
+
+KAFKA_TRANSACTION_SECONDS = 120
+"""How long a transaction may be open, before its broker aborts it. Until then who reads committed
+messages waits for one whose producer is dead."""
+
+KAFKA_QUEUED_BYTES = 128 << 20
+"""Bytes of messages that a producer holds until they are sent."""
+
 KEYS_TWICE_NAMED_MAX = 1_000
 """Keys of a batch that seem to be there twice and are examined; one of them is named."""
 

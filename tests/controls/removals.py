@@ -293,7 +293,7 @@ def note_lands_alone() -> None:
 
 
 def rows_are_not_counted() -> None:
-    source("sinks.postgres.encode", "check_count", {"landed != wanted": "False"})
+    source("sinks.staged", "check_count", {"landed != wanted": "False"})
 
 
 def later_rows_are_replaced() -> None:

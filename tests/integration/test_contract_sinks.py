@@ -16,6 +16,7 @@ import pytest
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_sink_kafka import Topic
 from fix_sink_postgres import Table
 from fix_sinks import Files, Place
 from semel import faults, replay
@@ -30,7 +31,7 @@ from semel.sinks.declared import open_sink
 from semel.sinks.owned import refuse_traces
 from semel.stage import stage
 
-SINKS = ("parquet", "jsonl", "csv", "append", "upsert")
+SINKS = ("parquet", "jsonl", "csv", "append", "upsert", "topic")
 WAIT_SECONDS = 30
 
 
@@ -40,6 +41,8 @@ def place(
 ) -> Place:
     if request.param in ("append", "upsert"):
         return Table(bench, request.getfixturevalue("warehouse"), monkeypatch, request.param)
+    if request.param == "topic":
+        return Topic(bench, request.getfixturevalue("kafka"), monkeypatch)
     return Files(bench, request.param)
 
 
@@ -211,8 +214,9 @@ def test_an_output_is_replaced_or_the_sink_refuses(place: Place, ledger: Ledger)
     place.bench.write("in/a.jsonl", events(0, 10))
     run(place, ledger, "r1")
     before, engine = place.rows(), LocalEngine()
-    if place.declared.get("mode") == "upsert":
-        with pytest.raises(TerminalError, match="mode upsert"):
+    kind = place.declared.get("mode", place.declared["type"])
+    if why := {"upsert": "mode upsert", "kafka": "cannot be replaced"}.get(kind):
+        with pytest.raises(TerminalError, match=why):
             replay.run(ledger, place.spec(), "again", 1, engine, log=quiet)
         assert not engine.jobs and place.rows() == before
         return

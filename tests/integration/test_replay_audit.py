@@ -170,7 +170,7 @@ def test_a_table(
     with faults.armed("finalize.after_publish", die), pytest.raises(faults.FaultError):
         run(ledger, spec, "r3")
     verdict = audit(spec)
-    assert "the table has rows of batches 5, which no marker lists" in verdict.notes[0]
+    assert "the sink has rows of batches 5, which no marker lists" in verdict.notes[0]
     assert broken(verdict) == {"strays"}
     finalize(ledger, spec, 5)
     proven(spec, 1)

@@ -24,7 +24,7 @@ PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
 letters.
 """
 
-_ID = re.compile(r"\b(?:PG|RP|KS|[PSCFGALRD])[1-9][0-9]?\b")
+_ID = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRD])[1-9][0-9]?\b")
 
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""

@@ -3,7 +3,7 @@
 from semel.spec.durations import format_duration
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
-from semel.spec.sinks import PostgresSink
+from semel.spec.sinks import KafkaSink, PostgresSink
 from semel.summary import size
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,
@@ -58,6 +58,9 @@ def _sink(spec: Spec) -> str:
     if isinstance(sink, PostgresSink):
         by = f" by {', '.join(f'`{name}`' for name in sink.key)}" if sink.key else ""
         return f"table `{sink.table}` of connection `{sink.connection}`, {sink.mode}{by}"
+    if isinstance(sink, KafkaSink):
+        where = f"connection `{sink.connection}`" if sink.connection else sink.bootstrap_servers
+        return f"topic `{sink.topic}` of {where}, as JSON"
     names = ", ".join(f"`{name}`" for name in sink.partition_by)
     return f"`{sink.path}`, {sink.format}" + (f", in folders by {names}" if names else "")
 

@@ -22,7 +22,6 @@ from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
-from semel.spec.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager
@@ -79,7 +78,7 @@ class VerbOperator(BaseOperator):
             if self.folder:
                 os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.
             spec = pipeline.find(self.pipeline)
-            if isinstance(spec.sink, PostgresSink):
+            if getattr(spec.sink, "connection", None):
                 surroundings.find_connection(spec.sink.connection)
             self.declaration = spec.to_yaml()
             with Ledger(settings.ledger_dsn()) as ledger:

@@ -15,7 +15,7 @@ their values: a transform that changes id columns, or makes several rows of one,
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from semel.batch import Counts
 from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import archive
+from semel.sinks import Sink, archive
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Scope, Spec
 
@@ -162,6 +162,11 @@ class _Audit:
 
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
+        with nullcontext() if self._sink or not self._markers else open_sink(self._spec) as sink:
+            self._read_output_of(sink)
+
+    def _read_output_of(self, sink: Sink | None) -> None:
+        """`sink`: None where it is a folder."""
         for marker in self._markers:
             spec, schema = marker.spec, columns_in_files(marker)
             names = set(schema.names)
@@ -178,7 +183,7 @@ class _Audit:
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
             held: list[pa.Table] = []
-            for name, table in self._output_of(marker, schema, wanted):
+            for name, table in self._output_of(sink, marker, schema, wanted):
                 table = table.append_column("file", pa.repeat(name, table.num_rows))
                 held.append(zoneless(table))
                 if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
@@ -187,13 +192,12 @@ class _Audit:
             self._insert_output(marker, held, braces)
 
     def _output_of(
-        self, marker: Marker, schema: pa.Schema, wanted: list[str]
+        self, sink: Sink | None, marker: Marker, schema: pa.Schema, wanted: list[str]
     ) -> Iterator[tuple[str, pa.Table]]:
         """The rows of a batch, each table with where it comes from. What cannot be read is told."""
         for file in marker.of_kind(Kind.REFUSED):  # A person has said that they count.
             yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
         if marker.sink is None:
-            sink = open_sink(self._spec)
             try:
                 for table in sink.rows(marker):
                     yield sink.address, table.select(wanted)
@@ -333,7 +337,7 @@ class _Audit:
         if more := sorted(self._landed - numbers):
             shown = ", ".join(map(str, more))
             notes.append(
-                f"the table has rows of batches {shown}, which no marker lists: these are not "
+                f"the sink has rows of batches {shown}, which no marker lists: these are not "
                 "finalized, and nothing of them was proven"
             )
         kinds = self._spec.column_types().items()

@@ -6,7 +6,7 @@ from semel.errors import StateError, TerminalError
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
 from semel.spec.pipeline import Spec
-from semel.spec.sinks import PostgresSink
+from semel.spec.sinks import FilesSink, KafkaSink, PostgresSink
 
 
 def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
@@ -14,8 +14,9 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
 
     StateError: it is declared to be elsewhere. TerminalError: it cannot be reached from here.
     """
-    if isinstance(spec.sink, PostgresSink):
-        sink = _table(spec, spec.sink)
+    if not isinstance(spec.sink, FilesSink):
+        kafka = isinstance(spec.sink, KafkaSink)
+        sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)
         if address not in (None, sink.address):
             raise StateError(
                 f"pipeline {spec.name} has {address} as its sink, and {sink.address} is declared "
@@ -43,3 +44,25 @@ def _table(spec: Spec, declared: PostgresSink) -> Sink:
         json_columns=tuple(n for n, kind in spec.column_types().items() if kind.word == "json"),
     )
     return Table(target)
+
+
+def _topic(spec: Spec, declared: KafkaSink) -> Sink:
+    try:
+        from semel.sinks.kafka import KafkaSink as Topic
+    except ImportError as error:
+        raise TerminalError(
+            f"sink.type: kafka needs a package that is not installed here ({error})",
+            next="pip install 'semel[kafka]'",
+        ) from error
+    from semel.kafka.cluster import Cluster
+    from semel.sinks.kafka.target import KafkaTarget
+
+    target = KafkaTarget(
+        cluster=Cluster(connection=declared.connection, servers=declared.bootstrap_servers),
+        topic=declared.topic,
+        key=declared.key,
+        headers=tuple(declared.headers.items()),
+        create=declared.create,
+        transaction_bytes=declared.transaction_bytes,
+    )
+    return Topic(target, spec.name)

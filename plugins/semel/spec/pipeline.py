@@ -6,6 +6,7 @@ depends on the machine (folders, transform modules) is checked by `load`.
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -35,7 +36,7 @@ from semel.spec.parts import (
     Unknown,
     twice,
 )
-from semel.spec.sinks import PostgresSink, Sink
+from semel.spec.sinks import KafkaSink, PostgresSink, Sink
 from semel.spec.sources import FilesSource, KafkaSource, Source
 from semel.spec.yaml import Problem, Problems
 
@@ -134,15 +135,26 @@ class Spec(Model):
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
         if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
+        if isinstance(self.sink, KafkaSink) and isinstance(self.source, KafkaSource):
+            if self._reads(self.source, self.sink):
+                why = f"the source reads {self.sink.topic} too, and would read what is written"
+                yield ("sink", "topic"), why
         if not self.transforms:  # A transform may make columns that only the run can know.
             yield from self._partition_problems(columns, there)
             refuses = sink_format(self.sink.format).refuses
             for name, kind in columns.items():
                 if kind.word in refuses:
                     yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
-            for at, name in enumerate(getattr(self.sink, "key", ())):
+            for place, name in getattr(self.sink, "columns_named", ()):
                 if name not in columns:
-                    yield ("sink", "key", at), f"{name!r} is not a column; {there}"
+                    yield ("sink", *place), f"{name!r} is not a column; {there}"
+
+    @staticmethod
+    def _reads(source: KafkaSource, sink: KafkaSink) -> bool:
+        """Whether messages of the sink are the source's, as far as the names tell."""
+        places = {(part.connection, part.bootstrap_servers) for part in (source, sink)}
+        matches = source.pattern is not None and re.fullmatch(source.pattern, sink.topic)
+        return len(places) == 1 and (sink.topic in source.topics or bool(matches))
 
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str
@@ -322,6 +334,9 @@ def _same_place(spec: Spec, other: Spec) -> str | None:
         if (spec.sink.connection, spec.sink.table) != (other.sink.connection, other.sink.table):
             return None
         return f"sink.table: {spec.sink.table} is the table"
+    if isinstance(spec.sink, KafkaSink) and isinstance(other.sink, KafkaSink):
+        names = [(s.connection, s.bootstrap_servers, s.topic) for s in (spec.sink, other.sink)]
+        return f"sink.topic: {spec.sink.topic} is the topic" if names[0] == names[1] else None
     sink, there = spec.sink_path(), other.sink_path()
     if sink and there and (sink.is_relative_to(there) or there.is_relative_to(sink)):
         return f"sink.path: {sink} overlaps with {there}"

@@ -1,4 +1,4 @@
-"""The sinks that a pipeline may declare: a folder of files, or a table of some PostgreSQL."""
+"""The sinks that a pipeline may declare: a folder of files, a table of PostgreSQL, a topic."""
 
 import re
 from string import Formatter
@@ -8,11 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from semel import limits
 from semel.formats.table import SINKS
-from semel.spec.parts import GLOB, Model, Text, path_problem, twice
+from semel.spec.parts import GLOB, Model, Size, Text, path_problem, twice
 from semel.spec.yaml import Problem, Problems
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
+
+CONTROL = "_semel_"
+"""How the name of a control topic begins; the topic's name follows."""
 
 
 class FilesSink(Model):
@@ -79,6 +82,11 @@ class PostgresSink(Model):
     partition_by: ClassVar[tuple[str, ...]] = ()
     file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
 
+    @property
+    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
+        """The columns of the key, each with its place in the declaration."""
+        return tuple((("key", at), name) for at, name in enumerate(self.key))
+
     @field_validator("archive")
     @classmethod
     def _archive(cls, path: str | None) -> str | None:
@@ -96,7 +104,76 @@ class PostgresSink(Model):
         return self
 
 
-Sink = Annotated[FilesSink | PostgresSink, Field(discriminator="type")]
+class KafkaSink(Model):
+    """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
+
+    type: Literal["kafka"]
+    """The kind of sink."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
+    bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
+    """The cluster's addresses, as host:port,host:port, where it needs no login and no TLS."""
+    topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,242}$")
+    """The topic. One topic, one pipeline."""
+    key: Text | tuple[Text, ...] | None = None
+    """A column: the message's key is its text. A list of columns: a JSON object; null: no key."""
+    value: Literal["json"] = "json"
+    """The message's value: a JSON object of all columns."""
+    headers: dict[Text, Text] = Field(default_factory=dict)
+    """Headers by their names, each with the column whose text it is."""
+    create: bool = Field(default=False, strict=True)
+    """Make the topic where it is missing, with the cluster's own settings."""
+    transaction_bytes: Size = limits.KAFKA_TRANSACTION_BYTES
+    """Bytes of messages in one transaction: a larger batch becomes visible in several."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    format: ClassVar[str] = "parquet"
+    partition_by: ClassVar[tuple[str, ...]] = ()
+    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+
+    @property
+    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
+        """The columns that key and headers take, each with its place in the declaration."""
+        keys = [self.key] if isinstance(self.key, str) else self.key or ()
+        places = [("key",)] if isinstance(self.key, str) else [("key", n) for n in range(len(keys))]
+        own = [(("headers", name), column) for name, column in self.headers.items()]
+        return (*zip(places, keys, strict=True), *own)
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return _folder(path)
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _key(cls, key: object) -> object:
+        listed = isinstance(key, list | tuple) and all(isinstance(name, str) for name in key)
+        if not (key is None or isinstance(key, str) or listed):
+            raise ValueError(f"must be a column, or a list of columns, not {key!r}")
+        return key
+
+    @field_validator("topic")
+    @classmethod
+    def _topic(cls, name: str) -> str:
+        if name in (".", "..") or name.startswith(CONTROL):
+            raise ValueError(f"{name!r} is a name that Kafka, or semel, keeps for itself")
+        return name
+
+    @model_validator(mode="after")
+    def _check(self) -> "KafkaSink":
+        if (self.connection is None) == (self.bootstrap_servers is None):
+            why = "declare either connection or bootstrap_servers"
+            raise Problems([Problem(("connection",), why)])
+        if isinstance(self.key, tuple) and (not self.key or twice(self.key)):
+            why = f"names {twice(self.key)!r} twice" if self.key else "is empty; leave it out"
+            raise Problems([Problem(("key",), why)])
+        return self
+
+
+Sink = Annotated[FilesSink | PostgresSink | KafkaSink, Field(discriminator="type")]
 
 
 def _folder(path: str | None) -> str | None:

@@ -38,7 +38,6 @@ from semel.replayed import marker_of
 from semel.spec.durations import format_duration
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
-from semel.spec.sinks import PostgresSink
 
 router = APIRouter()
 
@@ -197,7 +196,7 @@ def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
 
 def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
     """What a new request would replay, batch by batch."""
-    if isinstance(spec.sink, PostgresSink):
+    if getattr(spec.sink, "connection", None):
         surroundings.find_connection(spec.sink.connection)
     with ledger().transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)

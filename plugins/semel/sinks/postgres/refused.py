@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
+from semel.formats.jsonvalues import beyond_json
 from semel.sinks import Refused
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
@@ -92,7 +93,7 @@ def _of_column(facts: TableFacts, column: ColumnFacts, table: pa.Table) -> list[
     kind = values.type
     if types.is_nested(kind):
         for reason, why in _IN_JSON.items():
-            _add(found, _inside(values.combine_chunks(), reason), reason, f"{name} takes {why}")
+            _add(found, beyond_json(values.combine_chunks(), reason), reason, f"{name} takes {why}")
         return found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         _of_text(found, name, column, values)
@@ -151,29 +152,6 @@ def _of_text(
         if (pc.max(pc.binary_length(values)).as_py() or 0) > column.length:
             bad = pc.greater(pc.utf8_length(values), column.length)
             _add(found, bad, "long", f"{name} is varchar({column.length})")
-
-
-def _inside(array: pa.Array, what: str) -> np.ndarray:
-    """The rows in which a value at any depth is not to be had in jsonb."""
-    kind = array.type
-    bad = np.zeros(len(array), dtype=bool)
-    if what == "number" and pa.types.is_floating(kind):
-        return _mask(pc.invert(pc.is_finite(array)))
-    if what == "nul" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return _mask(pc.match_substring(array, "\0"))
-    if what == "range" and pa.types.is_temporal(kind):
-        years = pc.year(array)
-        return _mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
-    if pa.types.is_struct(kind):
-        for part in array.flatten():
-            bad |= _inside(part, what)
-        return bad
-    if pa.types.is_map(kind):
-        array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-    if types.is_nested(array.type):
-        inner = _inside(pc.list_flatten(array), what)
-        bad[pc.list_parent_indices(array).to_numpy()[inner]] = True
-    return bad
 
 
 def _no_json(values: pa.ChunkedArray, *, strict: bool) -> Iterator[int]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import types as at
 
+from semel.formats.jsonvalues import is_nested
+
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
 _PLAIN_TIME = "timestamp without time zone"
@@ -96,11 +98,6 @@ def wire(kind: pa.DataType, name: str) -> pa.DataType:
     if name in _WIRE:
         return _WIRE[name]
     return pa.large_string() if is_nested(kind) else kind
-
-
-def is_nested(kind: pa.DataType) -> bool:
-    """Whether a value has parts (array, struct, map)."""
-    return at.is_struct(kind) or at.is_map(kind) or at.is_list(kind) or at.is_large_list(kind)
 
 
 def _has_text_keys(kind: pa.DataType) -> bool:

@@ -1,0 +1,232 @@
+"""The control topic: one note for each batch, which says how much of it has landed, and where.
+
+It is compacted: of each key, a pipeline and a batch, the last note stays. A note is in the same
+transaction as the messages that it speaks of, so whoever reads it, reading committed messages
+alone, finds all of them.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from semel.errors import CorruptionError, UnavailableError
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster
+from semel.sinks import Won
+
+FORMAT = 1
+
+Spans = dict[int, tuple[int, int]]
+"""Of each partition the first offset, and the one behind the last: its messages lie within."""
+
+_AT_ONCE = 10_000
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What has landed of a batch.
+
+    `rows` of its `total` rows have, in the order of its files; `refused` are the numbers of those
+    among them that the topic did not take, which was accepted. Other messages may lie in `spans`.
+    """
+
+    pipeline: str
+    batch_id: int
+    commit_seq: int
+    fence: int
+    digest: str
+    total: int
+    rows: int = 0
+    refused: tuple[int, ...] = ()
+    spans: Spans = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, won: Won) -> Self:
+        """That of a batch of which nothing has landed."""
+        return cls(
+            pipeline=won.pipeline,
+            batch_id=won.batch_id,
+            commit_seq=won.commit_seq,
+            fence=won.fence,
+            digest=won.digest,
+            total=sum(file.records for file in won.files),
+        )
+
+    @property
+    def landed(self) -> bool:
+        """Whether all of it has."""
+        return self.rows == self.total
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self.pipeline, self.batch_id)
+
+    def after(self, rows: int, spans: Spans, refused: tuple[int, ...]) -> Self:
+        """With one cut more: up to row number `rows`, within `spans`."""
+        first = {part: start for part, (start, _) in self.spans.items()}
+        grown = {part: (first.get(part, start), end) for part, (start, end) in spans.items()}
+        return replace(self, rows=rows, spans=grown, refused=(*self.refused, *refused))
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"format": FORMAT, **asdict(self)}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """ValueError: it is none, or of a format that is unknown here."""
+        plain = json.loads(data)
+        if plain.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
+        return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
+
+
+def key_of(pipeline: str, batch_id: int) -> bytes:
+    """What a batch's notes are kept under."""
+    return json.dumps([pipeline, batch_id], separators=(",", ":")).encode()
+
+
+def find(
+    cluster: Cluster, topic: str, pipeline: str, batch_id: int, seconds: float
+) -> Note | None:
+    """The note of one batch. Raises as `_committed` does."""
+    wanted, found = key_of(pipeline, batch_id), None
+    for message in _committed(cluster, topic, seconds):
+        if message.key() == wanted:
+            found = message
+    return None if found is None else _note(topic, found)
+
+
+def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> list[Note]:
+    """The notes of all batches of a pipeline."""
+    found: dict[bytes, Message] = {}
+    begins = json.dumps([pipeline])[:-1].encode() + b","
+    for message in _committed(cluster, topic, seconds):
+        if (message.key() or b"").startswith(begins):
+            found[message.key()] = message
+    return [_note(topic, message) for message in found.values() if message.value() is not None]
+
+
+class BlockedError(UnavailableError):
+    """A transaction that is open hides whether a later one has committed."""
+
+
+def _note(topic: str, message: Message) -> Note | None:
+    """A message's note. None: somebody has removed it, by a message without a value."""
+    if message.value() is None:
+        return None
+    try:
+        return Note.from_bytes(message.value())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptionError(
+            f"{topic}, partition {message.partition()}, offset {message.offset()} is no note of a "
+            f"batch ({error}); somebody else writes there, or a later semel did. Take its right to "
+            "write away, and restore the note"
+        ) from error
+
+
+# Keeps KP3.
+def _committed(cluster: Cluster, topic: str, seconds: float) -> Iterator[Message]:
+    """All committed messages of a topic that were there when this was called.
+
+    `seconds` is how long a transaction may stay open that hides the last of them. BlockedError: it
+    stays open for longer. UnavailableError: the cluster is away.
+    """
+    with cluster.admin() as admin:
+        spans = ends_of(admin, topic)
+    yield from between(cluster, topic, spans, seconds)
+
+
+def between(
+    cluster: Cluster,
+    topic: str,
+    spans: Spans,
+    seconds: float,
+) -> Iterator[Message]:
+    """The committed messages of partitions from an offset to another, those of one in order.
+
+    `seconds`: as of `_committed`, and so the errors.
+    """
+    left = {part: end for part, (start, end) in spans.items() if start < end}
+    if not left:
+        return
+    settings = {
+        "isolation_level": "read_committed",
+        "enable_partition_eof": True,
+        "auto_offset_reset": "error",
+        "fetch_wait_max_ms": 20,
+    }
+    with cluster.consumer(**settings) as consumer:
+        # Each from a number: a name such as OFFSET_BEGINNING takes half a second.
+        consumer.assign([TopicPartition(topic, part, spans[part][0]) for part in left])
+        seen: set[int] = set()
+        moved = time.monotonic()
+        while left:
+            # To ask for many at once waits for as many; so only what has come is asked for.
+            first = consumer.poll(_POLL_SECONDS)
+            for message in [first, *consumer.consume(_AT_ONCE, 0)] if first else ():
+                part = message.partition()
+                if message.error() is None:
+                    moved = time.monotonic()
+                    if message.offset() < spans[part][1]:
+                        yield message
+                    at = message.offset() + 1
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    at = message.offset()
+                    seen.add(part)
+                else:
+                    raise KafkaException(message.error())
+                if part in left and at >= left[part]:
+                    del left[part]
+            waited = time.monotonic() - moved
+            if left.keys() <= seen and left and waited > seconds:
+                raise BlockedError(
+                    f"{topic}: a transaction is open, so what comes behind it is not yet certain; "
+                    "its producer goes on, or its broker aborts it within "
+                    "transaction.timeout.ms. Run this again then"
+                )
+            if left and waited > max(seconds, ANSWER_SECONDS):
+                raise UnavailableError(f"{cluster} does not answer; start it")
+
+
+def ends_of(admin: AdminClient, topic: str) -> Spans:
+    """Of each partition the first offset that is there, and the one behind the last.
+
+    Messages of open transactions count. KafkaException: there is no such topic.
+    """
+
+    [asked] = admin.describe_topics(
+        TopicCollection([topic]), request_timeout=ANSWER_SECONDS
+    ).values()
+    parts = [TopicPartition(topic, part.id) for part in asked.result().partitions]
+    return {
+        part: (first, last)
+        for (part, first), (_, last) in zip(
+            _offsets(admin, parts, OffsetSpec.earliest()),
+            _offsets(admin, parts, OffsetSpec.latest()),
+            strict=True,
+        )
+    }
+
+
+def _offsets(
+    admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
+) -> list[tuple[int, int]]:
+    asked = admin.list_offsets(
+        {part: which for part in parts},
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=ANSWER_SECONDS,
+    )
+    return sorted((part.partition, future.result().offset) for part, future in asked.items())
+

@@ -1,0 +1,117 @@
+"""Rows as messages, whole columns at once; and messages as rows again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as at
+
+from semel.errors import TerminalError
+from semel.formats import jsonlsink
+from semel.formats.jsonvalues import as_json, from_json
+from semel.sinks import Won
+from semel.sinks.kafka.target import KafkaTarget
+
+BATCH_FIELD = "_semel_batch"
+SEQ_FIELD = "_semel_seq"
+
+Texts = list[bytes | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Some rows as messages; `size` is their bytes, before any compression."""
+
+    values: Texts
+    keys: Texts
+    headers: list[list[tuple[str, bytes | None]]] | None
+    size: int
+
+
+def messages(target: KafkaTarget, won: Won, rows: pa.RecordBatch) -> Messages:
+    """The messages of some rows of a batch, each of which says which batch it is of."""
+    table = pa.Table.from_batches([rows])
+    for name, number in ((BATCH_FIELD, won.batch_id), (SEQ_FIELD, won.commit_seq)):
+        table = table.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), len(table)))
+    parts = encoded(target, table)
+    values, keys, *headers = ([None] * len(table) if p is None else p.to_pylist() for p in parts)
+    names = [name for name, _ in target.headers]
+    return Messages(
+        values=values,
+        keys=keys,
+        headers=[list(zip(names, own, strict=True)) for own in zip(*headers, strict=True)]
+        if headers
+        else None,
+        size=sum(pc.sum(pc.binary_length(part)).as_py() or 0 for part in parts if part is not None),
+    )
+
+
+def encoded(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
+    """The values (binary) of rows, their keys or None, and a column for each header."""
+    keys = None
+    if isinstance(target.key, str):
+        keys = _texts(target.key, table)
+    elif target.key:
+        keys = _objects(table.select(list(target.key)))
+    return [_objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
+
+
+def _objects(table: pa.Table) -> pa.Array:
+    """Each row as a JSON object, in UTF-8."""
+    names = table.column_names
+    ready = [jsonlsink.in_json(name, table.column(name).combine_chunks()) for name in names]
+    frame = pl.from_arrow(pa.table(ready, names=names))
+    return _binary(frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().to_arrow())
+
+
+def _texts(name: str, table: pa.Table) -> pa.Array:
+    """A column as texts: what its JSON is, without the quotes; bytes as they are."""
+    values = table.column(name).combine_chunks()
+    kind = values.type
+    if at.is_string(kind) or at.is_large_string(kind) or at.is_binary(kind):
+        return _binary(values)
+    texts = _binary(as_json(name, values))
+    quoted = at.is_temporal(kind) or at.is_decimal(kind)
+    return pc.binary_slice(texts, 1, -1) if quoted else texts
+
+
+def _binary(texts: pa.Array) -> pa.Array:
+    return texts.cast(pa.large_binary())
+
+
+def fit(target: KafkaTarget, schema: pa.Schema) -> None:
+    """TerminalError: rows with these columns make no messages."""
+    own = (target.key,) if isinstance(target.key, str) else target.key or ()
+    for place, name in (*(("key", n) for n in own), *(("headers", c) for _, c in target.headers)):
+        if name not in schema.names:
+            raise TerminalError(
+                f"sink.{place} names {name!r}, which is no column of the output "
+                f"({', '.join(schema.names)}); correct it, or select the column in the last "
+                "transform"
+            )
+    for column in schema:
+        if column.name in (BATCH_FIELD, SEQ_FIELD):
+            raise TerminalError(
+                f"the output has a column {column.name!r}, and semel writes this field itself; "
+                "select it under another name in the last transform"
+            )
+        if why := jsonlsink.refusal(column.type):
+            raise TerminalError(
+                f"the output's column {column.name!r} holds {why}; cast it in the last "
+                "transform's select"
+            )
+
+
+def suffix(batch_id: int, commit_seq: int) -> bytes:
+    """How the value of each message of a batch ends."""
+    return f'"{BATCH_FIELD}":{batch_id},"{SEQ_FIELD}":{commit_seq}}}'.encode()
+
+
+def read_back(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """Values of messages, with the types of the output."""
+    texts = pa.array(values, pa.binary()).cast(pa.string())
+    own = [pa.field(name, pa.int64()) for name in (BATCH_FIELD, SEQ_FIELD)]
+    rows = from_json(texts, pa.struct([*schema, *own]))
+    return pa.Table.from_arrays(rows.flatten()[: len(schema)], schema=schema)

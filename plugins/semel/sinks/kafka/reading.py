@@ -1,0 +1,99 @@
+"""What a batch published, read back: the messages within the spans of its note that say so."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from semel import limits
+from semel.errors import CorruptionError, TerminalError
+from semel.manifest import Kind
+from semel.sinks.kafka import control, encode
+from semel.sinks.kafka.target import KafkaTarget
+
+if TYPE_CHECKING:
+    from semel.reader import Marker
+
+
+_OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
+    encode.BATCH_FIELD.encode(), encode.SEQ_FIELD.encode()
+))  # fmt: skip
+
+Strays = dict[int, list[bytes]]
+"""Values of messages that say that they are of a batch, by its number."""
+
+
+def strays(target: KafkaTarget, pipeline: str) -> Strays:
+    """The messages of the whole topic that name a batch, and lie where its note does not say.
+
+    There are none, unless somebody wrote them, or a batch landed twice: of that the first note is
+    gone. TerminalError as of `rows`.
+    """
+    seconds = limits.KAFKA_TRANSACTION_SECONDS
+    notes = control.of_pipeline(target.cluster, target.control, pipeline, seconds)
+    spans = {note.batch_id: note.spans for note in notes}
+    with target.cluster.admin() as admin:
+        every = control.ends_of(admin, target.topic)
+    found: Strays = defaultdict(list)
+    for message in control.between(target.cluster, target.topic, every, seconds):
+        value = message.value() or b""
+        if own := _OWN.fullmatch(value[value.rfind(b'"%s"' % encode.BATCH_FIELD.encode()) :]):
+            batch = int(own[1])
+            start, end = spans.get(batch, {}).get(message.partition(), (0, 0))
+            if not start <= message.offset() < end:
+                found[batch].append(value)
+    return found
+
+
+def rows(target: KafkaTarget, marker: "Marker") -> Iterator[pa.Table]:
+    """The rows of a finalized batch, some at once. TerminalError: they are not all there.
+
+    CorruptionError: a message that says that it is of the batch is no row of it.
+    """
+    if not sum(file.records for file in marker.of_kind(Kind.DATA)):
+        return
+    seconds = limits.KAFKA_TRANSACTION_SECONDS
+    place = (target.cluster, target.control)
+    note = control.find(*place, marker.pipeline, marker.batch_id, seconds)
+    if note is None:
+        raise TerminalError(
+            f"{target.control} has no note of batch {marker.batch_id}, and so nobody knows where "
+            f"its messages lie in {target.topic}; restore it"
+        )
+    spans = {part: span for part, span in note.spans.items() if span[0] < span[1]}
+    with target.cluster.admin() as admin:
+        there = control.ends_of(admin, target.topic)
+    for part, (start, end) in spans.items():
+        first, last = there.get(part, (0, 0))
+        if first > start or last < end:
+            raise TerminalError(
+                f"{target.topic}: of batch {marker.batch_id}, offsets {start} to {end} of "
+                f"partition {part} are not all there, but {first} to {last}: its retention has "
+                "taken them, or somebody has deleted messages or the topic"
+            )
+    own = encode.suffix(marker.batch_id, marker.commit_seq)
+    values: list[bytes] = []
+    for message in control.between(target.cluster, target.topic, spans, seconds):
+        value = message.value()
+        if value is not None and value.endswith(own):
+            values.append(value)
+            if len(values) >= limits.SINK_ROWS_AT_ONCE:
+                yield typed(target, marker, values)
+                values = []
+    if values:
+        yield typed(target, marker, values)
+
+
+def typed(target: KafkaTarget, marker: "Marker", values: list[bytes]) -> pa.Table:
+    """Values of messages as rows of a batch. CorruptionError: one is none."""
+    import duckdb
+
+    try:
+        return encode.read_back(values, marker.sink_schema)
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise CorruptionError(
+            f"{target.topic} has a message that ends as those of batch {marker.batch_id} do, and "
+            f"is none of its rows ({str(error).splitlines()[0]}); find out who else writes there"
+        ) from error
