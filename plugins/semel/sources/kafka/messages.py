@@ -34,7 +34,9 @@ _READING = {
     "enable_partition_eof": True,
     "check_crcs": True,
     "fetch_wait_max_ms": 100,
+    # What is read ahead, and how soon there is more once it is full: a second by default.
     "queued_max_messages_kbytes": 32 << 10,
+    "fetch_queue_backoff_ms": 10,
 }
 
 
