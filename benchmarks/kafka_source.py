@@ -145,6 +145,7 @@ class _Bench:
     def _draining(self, shape: Shape) -> Side:
         def side(_: int, clock: Clock) -> None:
             settings = {"bootstrap.servers": self._servers, "group.id": "drain"}
+            settings |= {"fetch.queue.backoff.ms": 10}
             consumer = kafka.Consumer(settings | {"enable.auto.commit": False})
             parts = [kafka.TopicPartition("records", n, 0) for n in range(_PARTITIONS)]
             with clock:
