@@ -134,7 +134,7 @@ def refusals(ledger: Ledger) -> dict[str, str]:
 def advised(ledger: Ledger, detail: str, option: str = "") -> None:
     """Follow a message's advice: run the command in it that has an option (or none), as typed."""
     commands = [shlex.split(text)[1:] for text in re.findall(r"`(semel [^`]+)`", detail)]
-    options = [[word for word in words if word.startswith("--")] for words in commands]
+    options = [[word for word in words if re.match("--.", word)] for words in commands]
     wanted = [option] if option else []
     words = next(w for w, o in zip(commands, options, strict=True) if o == wanted)
     before = os.environ.get("SEMEL_LEDGER_DSN")

@@ -17,9 +17,10 @@ class Topic:
 
     by_interval = {"select": "interval"}
 
-    def __init__(self, bench: Workbench, kafka: Kafka, partitions: int = 1) -> None:
+    def __init__(self, bench: Workbench, kafka: Kafka, **made: object) -> None:
+        """`made`: how `Kafka.topic` makes it."""
         self.bench, self.kafka = bench, kafka
-        self.name = kafka.topic(partitions=partitions)
+        self.name = kafka.topic(**made)
 
     def spec(self, **changes: object) -> Spec:
         """A pipeline by position over the topic: a record that is read twice shows."""

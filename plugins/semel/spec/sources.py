@@ -24,8 +24,9 @@ from semel.spec.parts import (
 )
 from semel.spec.yaml import Problem, Problems
 
-TOPIC = r"^[A-Za-z0-9._-]{1,249}$"
-"""What Kafka takes as a topic's name."""
+_MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
+TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
+"""What Kafka takes as a topic's name: all of these but `.` and `..`."""
 
 
 class Csv(Model):

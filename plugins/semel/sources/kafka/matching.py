@@ -1,6 +1,7 @@
 """Which source partition each partition of a topic is, and what of it may be read now."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from semel.errors import SourceError
@@ -14,7 +15,6 @@ from semel.sources import (
     Refusal,
     Window,
     Word,
-    quoted,
 )
 from semel.sources.kafka.topics import FoundPartition, ShownTopics, offsets
 from semel.spec.pipeline import Spec
@@ -126,7 +126,7 @@ def word(
         raise SourceError(
             f"{name!r} cannot go on where it was read to: its offsets are given to other records "
             "now; accept it as a new generation instead",
-            next=f"semel accept {spec.name} {quoted(name)}",
+            next=_accepting(spec, name),
         )
     if start and not found.low <= start <= found.end:
         raise SourceError(
@@ -183,6 +183,10 @@ Edges = tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]
 """Of each partition: where a window begins and where it ends, as offsets."""
 
 
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""No record is older."""
+
+
 # Keeps KS5.
 def _edges(cluster: Cluster, found: list[FoundPartition], window: Window) -> Edges | None:
     """A window's offsets: the first of a record that is not older than each of its times.
@@ -193,7 +197,11 @@ def _edges(cluster: Cluster, found: list[FoundPartition], window: Window) -> Edg
         return None
     with cluster.admin() as admin:
         places = [(f.topic, f.partition) for f in found]
-        return offsets(admin, places, window[0]), offsets(admin, places, window[1])
+        first, starts, ends = (offsets(admin, places, when) for when in (_EVER, *window))
+    # Keeps KS3. What is left may begin with offsets that have no record.
+    lows = {place: f.low for place, f in zip(places, found, strict=True)}
+    starts = {p: lows[p] if start == first[p] else start for p, start in starts.items()}
+    return starts, ends
 
 
 def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
@@ -230,22 +238,27 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
 def _refused(spec: Spec, one: Judged) -> Refusal:
     found, known = one.found, one.known
     number = f"partition {known.source_partition_id}, generation {known.generation}"
-    accept = f"semel accept {spec.name} {found.name}"
     if one.held is Held.OTHER:
         return Refusal(
             name=found.name,
             reason="recreated",
             detail=f"the topic was deleted and made anew since it was read up to offset "
             f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
-            f"`{accept}` reads the new topic from its start",
+            f"`{_accepting(spec, found.name)}` reads the new topic from its start",
         )
     return Refusal(
         name=found.name,
         reason="truncated",
         detail=f"it ends at offset {found.end}, and was read up to {known.reached} ({number}): the "
-        f"cluster lost records, and gives their offsets to others. `{accept} --from {found.end}` "
-        "reads what comes from there on",
+        "cluster lost records, and gives their offsets to others. "
+        f"`{_accepting(spec, found.name, f'--from {found.end}')}` reads what comes from there on",
     )
+
+
+def _accepting(spec: Spec, name: str, option: str = "") -> str:
+    """The command that accepts a name. A topic's may begin like an option."""
+    words = [option, "--", name] if name.startswith("-") else [name, option]
+    return " ".join(word for word in ("semel accept", spec.name, *words) if word)
 
 
 def _joined_late(found: FoundPartition) -> Refusal:
@@ -267,6 +280,6 @@ def gone(spec: Spec, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         detail=f"offsets {shown} (partition {known.source_partition_id}, generation "
         f"{known.generation}) were never read, and the cluster does not have them any more: they "
         "passed the topic's retention, or were deleted with it. "
-        f"`semel accept {spec.name} {known.name} --lost` records them as lost, and what comes "
-        "after them is read",
+        f"`{_accepting(spec, known.name, '--lost')}` records them as lost, and what comes after "
+        "them is read",
     )

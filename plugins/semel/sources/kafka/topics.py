@@ -140,7 +140,8 @@ def offsets(
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(which, datetime):
-        spec = OffsetSpec.for_timestamp(round(which.timestamp() * 1000))
+        # Kafka has no time before 1970.
+        spec = OffsetSpec.for_timestamp(max(0, round(which.timestamp() * 1000)))
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
     committed = which == "end"
