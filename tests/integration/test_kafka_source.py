@@ -101,6 +101,20 @@ def test_what_is_beside_a_value(topic: Topic, ledger: Ledger) -> None:
     assert [(offset, reason) for _, offset, reason, _ in found.letters] == [(2, "encoding")]
 
 
+@pytest.mark.parametrize("value", ["json", "csv", "bytes"])
+def test_tombstones_are_passed_over(topic: Topic, ledger: Ledger, value: str) -> None:
+    """Wherever they lie between other messages, also as the last one."""
+    raw = {"json": b'{"id":"a"}', "csv": b"a", "bytes": b"a"}[value]
+    topic.put(Record(value=one) for one in (raw, None, raw, None, None))
+    columns = {"id": "binary" if value == "bytes" else "string"}
+    spec = topic.spec(source={"value": value, "schema": columns})
+    done = run(ledger, spec, "r1")
+    assert (done.finalized.counts.survivors, done.finalized.counts.records_read) == (2, 2)
+    topic.put([Record(value=None)])
+    assert run(ledger, spec, "r2").finalized.counts.records_read == 0
+    assert len(settled(spec, audited=False).rows) == 2
+
+
 def test_transactions(topic: Topic, ledger: Ledger) -> None:
     """Aborted records are never read, and those of an open transaction wait; gaps are no loss."""
     topic.append(0, 10)

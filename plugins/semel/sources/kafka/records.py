@@ -64,11 +64,11 @@ class Records:
         null = np.fromiter((value is None for value in values), bool, len(values))
         tombstones = int(null.sum())
         keep = self._source.tombstones == "keep"
-        lines = _lines([value or b"" for value in values], offsets)
         if tombstones and not keep:
-            lines = lines.take(~null)
+            values, offsets = [value for value in values if value is not None], offsets[~null]
             beside = {name: column.filter(pa.array(~null)) for name, column in beside.items()}
-            null = np.zeros(len(lines), bool)
+            null = np.zeros(len(values), bool)
+        lines = _lines([value or b"" for value in values], offsets)
         # 2. The values.
         table, faults, ignored = self._judged(lines, null)
         # 3. The columns beside them.
