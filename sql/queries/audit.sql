@@ -18,7 +18,7 @@ CREATE TABLE output (batch BIGINT, file VARCHAR, id VARCHAR, part BIGINT, pos BI
 -- What DuckDB's JSON parser alone can call good; it is laxer than JSON with commas and constants.
 CREATE OR REPLACE TEMP TABLE sifted AS
 WITH screened AS (
-    SELECT * EXCLUDE (line),
+    SELECT * EXCLUDE (line), line IS NULL AS nothing,
            CASE WHEN starts_with(line, chr(123)) AND json_valid(line)
                      AND NOT regexp_matches(line, ',\s*[}}\]]')
                      AND NOT CASE WHEN contains(lower(line), 'nan') OR contains(lower(line), 'inf')
@@ -31,7 +31,8 @@ WITH screened AS (
            json_keys(line) AS k
     FROM screened
 )
-SELECT line_no, batch, claim, part, pos, f,
+SELECT line_no, batch, claim, part, pos, beside, f,
+       nothing OR
        COALESCE(CASE WHEN len(k) = list_count(t) THEN true ELSE list_unique(k) = len(k) END
                 AND {good}, false) AS good
 FROM parsed;
@@ -39,7 +40,7 @@ FROM parsed;
 -- name: sift_csv
 CREATE OR REPLACE TEMP TABLE sifted AS
 WITH screened AS (
-    SELECT * EXCLUDE (line),
+    SELECT * EXCLUDE (line), line IS NULL AS nothing,
            CASE WHEN NOT contains(line, {quote}) AND NOT contains(line, chr(13))
                 THEN string_split(line, {delimiter}) END AS s
     FROM (SELECT * EXCLUDE (line), regexp_replace(line, '\r?\n$', '') AS line FROM lines)
@@ -47,15 +48,22 @@ WITH screened AS (
     SELECT * EXCLUDE (s), len(s) AS fields, {values} AS f
     FROM screened
 )
-SELECT line_no, batch, claim, part, pos, f, COALESCE(fields = {count} AND {good}, false) AS good
+SELECT line_no, batch, claim, part, pos, beside, f,
+       nothing OR COALESCE(fields = {count} AND {good}, false) AS good
 FROM parsed;
+
+-- name: sift_bytes
+-- A value is one column as it is; DuckDB's text of bytes is what it casts to them.
+CREATE OR REPLACE TEMP TABLE sifted AS
+SELECT line_no, batch, claim, part, pos, beside, [CAST(line AS VARCHAR)] AS f, true AS good
+FROM lines;
 
 -- name: insert_source
 INSERT INTO {table}
 SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}
-FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f FROM sifted WHERE good
+FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f, beside FROM sifted WHERE good
       UNION ALL
-      SELECT batch, claim, part, pos, word, why, f FROM judged);
+      SELECT batch, claim, part, pos, word, why, f, beside FROM judged);
 
 -- name: insert_output
 INSERT INTO output

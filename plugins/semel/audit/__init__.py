@@ -1,7 +1,7 @@
 """audit: prove from files alone that the output holds each record of the source once.
 
-Purpose: an independent judge. It reads the markers, the source files that they name, the output,
-the decisions and the dead letters.
+Purpose: an independent judge. It reads the markers, the source that they name, the output, the
+decisions and the dead letters.
 How it works: every record of the claimed ranges is read again, by DuckDB and, where that cannot
 decide, by Python; ids and hashes of rows meet in DuckDB, where each promise is a query. Of a batch
 that was replayed, what became of its records is proven by the marker of its own output, which is
@@ -16,7 +16,7 @@ their values: a transform that changes id columns, or makes several rows of one,
 
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import duckdb
@@ -57,8 +57,9 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     """Audit a pipeline's sink (`sink_path`: another folder than the spec's).
 
     The specs of the batches are those in their markers; `spec` gives the name, the sink, and the
-    folder in which renamed source files are looked for. A broken promise is in the verdict, never
-    an error.
+    folder in which renamed source files are looked for, or the cluster that has the topics. A
+    broken promise is in the verdict, never an error. UnavailableError, TerminalError: source or
+    sink cannot be asked.
     """
     if sink_path is None:
         sink, kept = spec.sink_path(), archive.of(spec)
@@ -79,6 +80,7 @@ class _Audit:
         self._replaced = Generations()
         self._letters: Letters = {}
         self._lost: set[int] = set()
+        self._gone: set[int] = set()
         self._reread: set[int] = set()
         self._landed: set[int] = set()
         self._samples = spec.limits.log_samples
@@ -106,6 +108,13 @@ class _Audit:
         # 3. Hold the two against each other.
         self._prove()
         return self._verdict()
+
+    @cached_property
+    def _reading(self) -> Reading:
+        """Of the markers and dead letters, once these were read."""
+        return Reading(
+            self._spec, self._engine, self._markers, self._replaced, self._letters, self._findings
+        )
 
     def _batches_landed(self) -> set[int]:
         """The batches of which a table has rows."""
@@ -148,16 +157,9 @@ class _Audit:
                     continue
 
     def _read_source(self) -> None:
-        reading = Reading(
-            self._spec,
-            self._engine,
-            self._markers,
-            self._replaced,
-            self._letters,
-            self._findings,
-        )
+        reading = self._reading
         reading.run()
-        self._lost, self._reread = reading.lost, reading.reread
+        self._lost, self._gone, self._reread = reading.lost, reading.gone, reading.reread
         self._engine.insert("letter", letters_table(self._letters, reading.wrong_bytes))
 
     def _read_output(self) -> None:
@@ -308,8 +310,7 @@ class _Audit:
         for row in self._engine.rows("sums"):
             batch = row.pop("batch")
             marker = markers[batch]
-            length = sum(claim.end - claim.start for claim in marker.claims)
-            shown[batch] = Counts(**row, bytes_read=length)
+            shown[batch] = Counts(**row, bytes_read=self._reading.bytes_read(marker))
             self._findings.examine("sums")
             for name in Counts.__dataclass_fields__:
                 said, found = getattr(marker.counts, name), getattr(shown[batch], name)
@@ -340,6 +341,8 @@ class _Audit:
                 f"the sink has rows of batches {shown}, which no marker lists: these are not "
                 "finalized, and nothing of them was proven"
             )
+        if self._gone:
+            notes.append(_told(sorted(self._gone)))
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
@@ -347,12 +350,23 @@ class _Audit:
             pipeline=self._spec.name,
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
+            gone=len(self._gone),
             replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),
             totals=sum((marker.counts for marker in self._markers), Counts()),
             notes=tuple(notes),
         )
+
+
+def _told(gone: list[int]) -> str:
+    what = f"batch {gone[0]}"
+    if gone[1:]:
+        what = f"{len(gone)} of the batches ({gone[0]} to {gone[-1]})"
+    return (
+        f"{what} cannot be proven: the topic's retention, or its compaction, has deleted records "
+        "that were read, as it is to; of these batches only their files were"
+    )
 
 
 def _matched_by(marker: Marker) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits, settings
-from semel.audit.exact import Judge, Judged, csv_judge, json_judge
+from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
 from semel.audit.source import Lines
 
@@ -98,7 +98,7 @@ class SourceReader:
             self.flush()
             self._dialect = dialect
         self._held.append(lines)
-        self._bytes += len(lines.data)
+        self._bytes += len(lines.data) + lines.positions.nbytes
         if self._bytes >= limits.AUDIT_CHUNK_BYTES:
             self.flush()
 
@@ -111,7 +111,7 @@ class SourceReader:
         for lines in held:
             slow = self._slow(lines)
             fast = lines.kept & ~slow
-            tables.append(_table(lines, fast, base))
+            tables.append(_table(lines, fast, base, text=self._dialect.form != "bytes"))
             exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
             base += len(lines.kept)
             self.records += int(np.count_nonzero(lines.kept))
@@ -132,33 +132,42 @@ class SourceReader:
         connection.unregister("judged")
 
     def _slow(self, lines: Lines) -> np.ndarray:
-        """Which lines only the exact path may judge: dead letters, and bytes that are no text."""
+        """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
+        that are no text."""
         slow = np.zeros(len(lines.kept), bool)
         found = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if found:
             slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
+        slow[list(lines.bad)] = True
+        sizes = np.diff(lines.bounds)
+        slow |= sizes > limits.RECORD_BYTES_MAX
+        if self._dialect.form == "bytes":
+            return slow
         csv = self._dialect.csv
         if csv is not None and csv.multiline:
             slow[:] = True
         if b"\0" in lines.data:
             nulls = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == 0)
             slow[_line_of(lines, nulls)] = True
-        try:
-            lines.data.decode()
-        except UnicodeDecodeError:
+        if not _is_text(lines):
             high = np.flatnonzero(np.frombuffer(lines.data, np.uint8) >= 128)
             slow[_line_of(lines, high)] = True
-        sizes = np.diff(lines.bounds)
-        return slow | (sizes > limits.RECORD_BYTES_MAX)
+        return slow
 
     def _judged(self, exact: list[tuple[Lines, int]]) -> pa.Table:
         judge = _judge_of(self._dialect)
         width = len(self._dialect.columns)
-        rows = []
+        rows, beside = [], []
         for lines, at in exact:
             raw, position = lines.raw(at), int(lines.positions[at])
             part = lines.claim.source_partition_id
-            found: Judged = judge(raw)
+            if at in lines.bad:
+                found = Judged(word=Word.BAD, why=lines.bad[at])
+            elif lines.nothing is not None and lines.nothing[at]:
+                found = Judged(word=Word.GOOD)
+            else:
+                found = judge(raw)
+            beside.append(_beside(lines).slice(at, 1))
             found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
             if any(not _kept_right(raw, kept) for _, kept in found_letters):
                 self._wrong.add((lines.batch, part, position))
@@ -166,22 +175,29 @@ class SourceReader:
             ordinal = lines.claim.ordinal
             rows.append((lines.batch, ordinal, part, position, found.word, found.why, values))
         columns = list(zip(*rows, strict=True)) or [()] * len(_JUDGED)
-        return pa.table(
+        table = pa.table(
             [pa.array(list(c), f.type) for c, f in zip(columns, _JUDGED, strict=True)],
             schema=_JUDGED,
         )
+        return table.append_column("beside", pa.concat_arrays(beside) if beside else pa.nulls(0))
 
 
-def _table(lines: Lines, fast: np.ndarray, base: int) -> pa.Table:
-    """The lines that `fast` marks, as DuckDB reads them; a view of the bytes when these are all."""
+def _table(lines: Lines, fast: np.ndarray, base: int, *, text: bool) -> pa.Table:
+    """The lines that `fast` marks, as DuckDB reads them; a view of the bytes when these are all.
+
+    `text`: they are. Null: there is no value.
+    """
     count = len(fast)
     offsets = pa.py_buffer(np.ascontiguousarray(lines.bounds, np.int64))
     array = pa.Array.from_buffers(
         pa.large_binary(), count, [None, offsets, pa.py_buffer(lines.data)]
     )
-    kept = np.flatnonzero(fast)
+    beside, kept = _beside(lines), np.flatnonzero(fast)
     if len(kept) < count:
-        array = array.take(pa.array(kept))
+        array, beside = array.take(pa.array(kept)), beside.take(pa.array(kept))
+    if lines.nothing is not None and lines.nothing.any():
+        there = pa.array(~lines.nothing[kept])
+        array = pc.if_else(there, array, pa.scalar(None, array.type))
     claim = lines.claim
     return pa.table(
         {
@@ -190,9 +206,25 @@ def _table(lines: Lines, fast: np.ndarray, base: int) -> pa.Table:
             "claim": np.full(len(kept), claim.ordinal, np.int32),
             "part": np.full(len(kept), claim.source_partition_id, np.int64),
             "pos": lines.positions[kept],
-            "line": array.view(pa.large_string()),
+            "line": array.view(pa.large_string()) if text else array,
+            "beside": beside,
         }
     )
+
+
+def _beside(lines: Lines) -> pa.Array:
+    return pa.nulls(len(lines.kept)) if lines.beside is None else lines.beside
+
+
+def _is_text(lines: Lines) -> bool:
+    """Whether each line is UTF-8 by itself: a letter may not begin in one and end in the next."""
+    try:
+        lines.data.decode()
+    except UnicodeDecodeError:
+        return False
+    starts = lines.bounds[:-1]
+    first = np.frombuffer(lines.data, np.uint8)[starts[starts < len(lines.data)]]
+    return not np.any(first & 0xC0 == 0x80)
 
 
 def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
@@ -203,6 +235,8 @@ def _line_of(lines: Lines, places: np.ndarray) -> np.ndarray:
 
 def _judge_of(dialect: Dialect) -> Judge:
     columns = dict(dialect.columns)
+    if dialect.form == "bytes":
+        return bytes_judge
     if dialect.csv is None:
         return json_judge(columns, dialect.rules)
     csv, header = dialect.csv, list(dialect.header)

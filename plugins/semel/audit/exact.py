@@ -23,6 +23,7 @@ from semel.spec.parts import REST_COLUMN, Unknown
 
 Judge = Callable[[bytes], "Judged"]
 
+_TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 # What semel's reader takes for numbers in keys that nobody declared, outside of any text.
@@ -89,6 +90,13 @@ def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
     return judge
 
 
+def bytes_judge(raw: bytes) -> Judged:
+    """The judge of values that are one column as they are."""
+    if len(raw) > limits.RECORD_BYTES_MAX:
+        return Judged(word=Word.BAD, why=_TOO_LONG)
+    return Judged(word=Word.GOOD, values=(_blob(raw),))
+
+
 def csv_judge(
     columns: dict[str, ColumnType],
     header: list[str],
@@ -123,7 +131,7 @@ def _judge(
 ) -> Judged:
     """`values` gives a record's values, or raises _BadError; it adds its doubts to a list."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return Judged(word=Word.BAD, why=f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
+        return Judged(word=Word.BAD, why=_TOO_LONG)
     if b"\0" in raw:
         return Judged(word=Word.BAD, why="it holds a NUL byte")
     doubts: list[str] = []
@@ -311,13 +319,18 @@ def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
 
 
 def _bytes(name: str, value: str) -> str:
-    """Bytes as DuckDB's text of a BLOB. What they are written as must be the one way to do it."""
+    """Bytes, as `_blob`. What they are written as must be the one way to do it."""
     try:
         found = base64.b64decode(value, validate=True)
     except ValueError as error:
         raise _BadError(f"{name} is not base64") from error
     if base64.b64encode(found).decode() != value:
         raise _BadError(f"{name} is not base64 as it is written")
+    return _blob(found)
+
+
+def _blob(found: bytes) -> str:
+    """Bytes as DuckDB's text of them."""
     return "".join(f"\\x{byte:02X}" for byte in found)
 
 

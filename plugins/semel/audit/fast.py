@@ -13,7 +13,7 @@ from semel.formats.table import sink_format
 from semel.spec.ddl import ColumnType
 from semel.spec.parts import Unknown
 from semel.spec.pipeline import Scope, Spec
-from semel.spec.sources import Csv
+from semel.spec.sources import Csv, KafkaSource
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",
@@ -27,9 +27,12 @@ _NUMBER = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How the lines of some claims are read: the columns, and for CSV its marks and its header."""
+    """How the lines of some claims are read: the columns of their text, for CSV its marks and its
+    header, and what fills the columns beside the text."""
 
+    form: str
     columns: tuple[tuple[str, ColumnType], ...]
+    beside: tuple[tuple[str, str], ...]
     csv: Csv | None
     header: tuple[str, ...]
     rules: Rules
@@ -39,11 +42,15 @@ class Dialect:
 
 
 def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int) -> Dialect:
-    """The dialect of a batch's files, by the number of the rules that it was read by."""
-    columns = spec.column_types()
+    """The dialect of a batch's source, by the number of the rules that it was read by."""
+    others = beside(spec)
+    columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
+    place |= {name: f"beside.{column(name)}" for name in others}
     return Dialect(
+        form=spec.source.format,
         columns=tuple(columns.items()),
+        beside=tuple(others.items()),
         csv=csv_of(spec),
         header=header,
         rules=Rules(number=rules, id=spec.record_id, unknown=spec.source.unknown),
@@ -51,6 +58,16 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
     )
+
+
+def beside(spec: Spec) -> dict[str, str]:
+    """The columns that are not of a record's text, each with what fills it."""
+    source = spec.source
+    if not isinstance(source, KafkaSource):
+        return {}
+    filled = {source.key: "key", source.timestamp: "timestamp"}
+    filled |= {name: f"header {header}" for name, header in source.headers.items()}
+    return {name: what for name, what in filled.items() if name}
 
 
 def duck_type(kind: ColumnType) -> str:
@@ -94,6 +111,8 @@ def in_output(spec: Spec, name: str) -> str:
 
 def sift(dialect: Dialect) -> tuple[str, dict[str, str]]:
     """The statement that sifts the lines of a dialect, and what fills its braces."""
+    if dialect.form == "bytes":
+        return "sift_bytes", {}
     rules = dialect.rules
     cut = {name for name, _ in dialect.columns if rules.number > 1 and name not in rules.id}
     kinds = [(at, kind, name in cut) for at, (name, kind) in enumerate(dialect.columns, start=1)]

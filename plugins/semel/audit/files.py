@@ -175,21 +175,21 @@ def check_code(markers: list[Marker], findings: Findings) -> None:
 
 
 def check_claims(markers: list[Marker], findings: Findings) -> None:
-    """No byte of a source partition may be claimed twice."""
+    """No position of a source partition may be claimed twice."""
     claims = sorted(
-        (c.source_partition_id, c.start, c.end, m.batch_id, c.name)
+        (c.source_partition_id, c.start, c.end, m.batch_id, c.name, m.spec.source.unit)
         for m in markers
         for c in m.claims
     )
     findings.examine("claims", len(claims))
     reached: dict[int, tuple[int, int]] = {}
-    for part, start, end, batch, name in claims:
+    for part, start, end, batch, name, unit in claims:
         before, owner = reached.get(part, (0, 0))
         if start >= end:
             findings.blame(
                 "claims", Offender(what="it is empty", batch=batch, file=name, offset=start)
             )
         if start < before:
-            what = f"bytes {start} to {min(end, before)} belong to batch {owner} too"
+            what = f"{unit} {start} to {min(end, before)} belong to batch {owner} too"
             findings.blame("claims", Offender(what=what, batch=batch, file=name, offset=start))
         reached[part] = max((before, owner), (end, batch))

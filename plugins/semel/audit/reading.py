@@ -7,24 +7,27 @@ of.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from semel.audit import fast
+from semel.audit import fast, source, topics
 from semel.audit.engine import Engine, Letters, SourceReader
 from semel.audit.generations import Generations
-from semel.audit.source import Finder, Lines, csv_of, header_of, lines
+from semel.audit.source import Finder, Lines
+from semel.audit.topics import GoneError, Topics
 from semel.audit.verdict import Findings, Offender
 from semel.batch import Claim
 from semel.errors import CorruptionError, SourceError, TerminalError
 from semel.reader import Marker
-from semel.sources.files.claimed import ClaimedFile
 from semel.spec.pipeline import Spec
+from semel.spec.sources import FilesSource, KafkaSource
 
+_Opened = source.Opened | topics.Opened
 _Places = dict[int, np.ndarray] | None
 """Offsets (int64) by source partition of the records that count; None: all do."""
 
@@ -32,8 +35,9 @@ _Places = dict[int, np.ndarray] | None
 class Reading:
     """Reads the records of all batches into the engine's tables `source` and `reread`.
 
-    Afterwards `lost` are the batches that cannot be proven, `reread` those that were read by two
-    declarations, `wrong_bytes` the dead letters that keep other bytes than the source has.
+    Afterwards `lost` are the batches that cannot be proven, `gone` those of them whose records the
+    source has deleted as it was to, `reread` those that were read by two declarations,
+    `wrong_bytes` the dead letters that keep other bytes than the source has.
     """
 
     def __init__(
@@ -49,7 +53,11 @@ class Reading:
         self._letters, self._findings = letters, findings
         self._reader = SourceReader(engine, letters)
         self._again = SourceReader(engine, letters, "reread")
+        self._open = ExitStack()
+        self._topics: Topics | None = None
+        self._seen: dict[int, _Seen] = {}
         self.lost: set[int] = set()
+        self.gone: set[int] = set()
         self.reread: set[int] = set()
 
     @property
@@ -57,37 +65,79 @@ class Reading:
         return self._reader.wrong_bytes
 
     def run(self) -> None:
-        roots = {Path(c.name).parent for m in self._markers for c in m.claims}
-        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
-            roots.add(self._spec.source_root())
-        finder = Finder(roots)
-        for marker in self._markers:
-            first = self._replaced.first(marker)
-            if first is None:  # Blamed before: nobody knows by what its records were judged.
-                self.lost.add(marker.batch_id)
-                continue
-            try:
-                places = self._left_to(marker)
-            except SourceError as error:
-                self._blame(marker, None, error)
-                continue
-            for claim in sorted(claims_of(marker, self._markers), key=attrgetter("ordinal")):
-                if places is not None and claim.source_partition_id not in places:
+        with self._open:
+            for marker in self._markers:
+                first = self._replaced.first(marker)
+                if first is None:  # Blamed before: nobody knows by what its records were judged.
+                    self.lost.add(marker.batch_id)
                     continue
-                self._findings.examine("source")
                 try:
-                    found = ClaimedFile.of(claim)
-                    path = finder.find(found)
-                    if path is None:
-                        raise SourceError("neither it nor a renamed file has the claimed bytes")
-                    dialect = self._read(self._reader, first, found, path, places)
-                    if first is not marker and self._dialect(marker, path) != dialect:
-                        self.reread.add(marker.batch_id)
-                        self._read(self._again, marker, found, path, places)
-                except (SourceError, CorruptionError, OSError) as error:
-                    self._blame(marker, claim, error)
-        self._reader.flush()
-        self._again.flush()
+                    places = self._left_to(marker)
+                except SourceError as error:
+                    self._blame(marker, None, error)
+                    continue
+                claims = sorted(claims_of(marker, self._markers), key=attrgetter("ordinal"))
+                for claim in claims:
+                    if places is None or claim.source_partition_id in places:
+                        self._findings.examine("source")
+                        self._read_claim(marker, first, claim, places)
+                if self._compacted(marker, claims):
+                    self._forget(marker)
+            self._reader.flush()
+            self._again.flush()
+
+    def bytes_read(self, marker: Marker) -> int:
+        """The bytes of the source that a batch was the first to read."""
+        if marker.spec.source.unit == "bytes":
+            return sum(claim.end - claim.start for claim in marker.claims)
+        seen = self._seen.get(marker.batch_id)
+        return seen.bytes if seen and marker.admits is None else 0
+
+    def _read_claim(self, marker: Marker, first: Marker, claim: Claim, places: _Places) -> None:
+        try:
+            opened = self._opened(marker, claim)
+            seen = self._seen.setdefault(marker.batch_id, _Seen())
+            seen.gaps += claim.end - claim.start
+            dialect = self._read(self._reader, first, opened, places, seen)
+            if first is not marker and self._dialect(marker, opened) != dialect:
+                self.reread.add(marker.batch_id)
+                self._read(self._again, marker, opened, places, _Seen())
+        except GoneError:
+            self._forget(marker)
+        except (SourceError, CorruptionError, OSError) as error:
+            self._blame(marker, claim, error)
+
+    def _forget(self, marker: Marker) -> None:
+        self.lost.add(marker.batch_id)
+        self.gone.add(marker.batch_id)
+
+    def _compacted(self, marker: Marker, claims: list[Claim]) -> bool:
+        """Whether compaction has taken records of a batch: as many as are missing, or more."""
+        seen = self._seen.get(marker.batch_id)
+        if self._topics is None or seen is None or marker.batch_id in self.lost:
+            return False
+        if marker.spec.source.unit != "offsets":
+            return False
+        missing = marker.counts.records_read - seen.records
+        return 0 < missing <= seen.gaps and any(map(self._topics.compacted, claims))
+
+    def _opened(self, marker: Marker, claim: Claim) -> _Opened:
+        """What has a claim's records now, where the pipeline's source is declared to be."""
+        now, then = self._spec.source, marker.spec.source
+        if isinstance(then, FilesSource):
+            return self._finder.open(claim)
+        if self._topics is None:
+            reached = now if isinstance(now, KafkaSource) else then
+            self._topics = self._open.enter_context(topics.opened(reached))
+        return self._topics.open(claim)
+
+    @cached_property
+    def _finder(self) -> Finder:
+        files = (m for m in self._markers if isinstance(m.spec.source, FilesSource))
+        roots = {Path(claim.name).parent for marker in files for claim in marker.claims}
+        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
+            roots |= {root for root in (self._spec.source_root(),) if root is not None}
+        return Finder(roots)
 
     def _left_to(self, marker: Marker) -> _Places:
         """The dead letters that were left to an admission, None of another batch.
@@ -116,18 +166,23 @@ class Reading:
         }
 
     def _read(
-        self, reader: SourceReader, marker: Marker, claim: ClaimedFile, path: str, places: _Places
+        self,
+        reader: SourceReader,
+        marker: Marker,
+        opened: _Opened,
+        places: _Places,
+        seen: "_Seen",
     ) -> fast.Dialect:
         """Read a claim's records by a marker's declaration. Returns what that makes of them."""
-        dialect = self._dialect(marker, path)
-        for piece in _at(places, lines(marker.batch_id, claim, path, dialect.csv)):
+        dialect = self._dialect(marker, opened)
+        for piece in _at(places, opened.lines(marker.batch_id, marker.spec)):
+            seen.add(piece)
             reader.read(piece, dialect)
         return dialect
 
-    def _dialect(self, marker: Marker, path: str) -> fast.Dialect:
-        csv = csv_of(marker.spec)
-        header = header_of(path, csv) if csv else ()
-        if csv and sorted(header) != sorted(marker.spec.source.columns):
+    def _dialect(self, marker: Marker, opened: _Opened) -> fast.Dialect:
+        header, own = opened.header(marker.spec), set(marker.spec.source.columns)
+        if header and sorted(header) != sorted(own - fast.beside(marker.spec).keys()):
             told = self._spec.limits.log_samples
             raise SourceError(
                 f"its CSV header names {list(header) if told else f'{len(header)} columns'}"
@@ -143,6 +198,21 @@ class Reading:
             offset=claim.start if claim else None,
         )
         self._findings.blame("source", offender)
+
+
+@dataclass
+class _Seen:
+    """What was read of a batch's claims. `gaps`: positions without anything, where they count
+    records."""
+
+    records: int = 0
+    bytes: int = 0
+    gaps: int = 0
+
+    def add(self, piece: Lines) -> None:
+        self.records += int(np.count_nonzero(piece.kept))
+        self.bytes += len(piece.data)
+        self.gaps -= len(piece.kept)
 
 
 def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:

@@ -1,20 +1,25 @@
-"""The source as files: finding a claimed file again, and cutting its claimed bytes into lines."""
+"""The source as files: finding a claimed file again, and cutting its claimed bytes into lines.
+
+What a claim holds is given as Lines, whatever its source is.
+"""
 
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from semel import limits
 from semel.audit.fields import record_end, split_fields
+from semel.batch import Claim
 from semel.errors import SourceError, TerminalError
 from semel.sources.files.claimed import ClaimedFile
 from semel.spec.pipeline import Spec
@@ -27,25 +32,44 @@ _BOM = b"\xef\xbb\xbf"
 class Lines:
     """Records of one claim, one after the other: data[bounds[i]:bounds[i + 1]], line ends included.
 
-    `at` is the file offset of data[0]; `kept` leaves out blank lines.
+    `positions` (int64) are their places in the source; `kept` leaves out what is no record, such as
+    blank lines. Of what is no line of a file: `bad` names records, by their index, that are no good
+    whatever their text says, and why; `nothing` marks those without any value; `beside` holds the
+    columns that are not of the text, as a struct.
     """
 
     batch: int
-    claim: ClaimedFile
+    claim: Claim
     data: bytes
-    at: int
     bounds: np.ndarray
+    positions: np.ndarray
     kept: np.ndarray
-
-    @cached_property
-    def positions(self) -> np.ndarray:
-        return self.bounds[:-1] + self.at
+    bad: Mapping[int, str] = field(default_factory=dict)
+    nothing: np.ndarray | None = None
+    beside: pa.StructArray | None = None
 
     def raw(self, index: int) -> bytes:
         """One record without its line end."""
         record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
         # A CR before the CR makes it no line end.
         return record if record.endswith(b"\r\r") else record.removesuffix(b"\r")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A file that has what was claimed, and the claim."""
+
+    claim: ClaimedFile
+    path: str
+
+    def header(self, spec: Spec) -> tuple[str, ...]:
+        """The order of the fields of CSV; () for others. SourceError: no header can be read."""
+        csv = csv_of(spec)
+        return header_of(self.path, csv) if csv else ()
+
+    def lines(self, batch: int, spec: Spec) -> Iterator[Lines]:
+        """Its records, in pieces. SourceError: a gzip stream is damaged."""
+        return lines(batch, self.claim, self.path, csv_of(spec))
 
 
 class Finder:
@@ -66,6 +90,14 @@ class Finder:
                     if os.path.isfile(path):
                         found.append((os.stat(path).st_ino, path))
         return found
+
+    def open(self, claim: Claim) -> Opened:
+        """The file of a claim. SourceError: it is nowhere. CorruptionError: it is no file's."""
+        found = ClaimedFile.of(claim)
+        path = self.find(found)
+        if path is None:
+            raise SourceError("neither it nor a renamed file has the claimed bytes")
+        return Opened(claim=found, path=path)
 
     def find(self, claim: ClaimedFile) -> str | None:
         """The path of the file that a claim was made on, or None.
@@ -112,12 +144,12 @@ def _content(path: str, claim: ClaimedFile) -> Iterator[BinaryIO]:
 
 
 def csv_of(spec: Spec) -> Csv | None:
-    """How a batch's CSV files are written; None: they are JSON Lines.
+    """How a batch's CSV is written; None: it is JSON, or bytes as they are.
 
     TerminalError: the audit reads none of the format by itself, and proves nothing.
     """
     match spec.source.format:
-        case "jsonl":
+        case "jsonl" | "bytes":
             return None
         case "csv":
             return spec.source.csv
@@ -163,8 +195,9 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
                 bounds = _bounds(data, skipped, csv if whole else None)
                 kept = _kept(data, bounds, blank)
                 yield Lines(
-                    batch=batch, claim=claim, data=data, at=at, bounds=bounds, kept=kept
-                )
+                    batch=batch, claim=claim, data=data, bounds=bounds, positions=bounds[:-1] + at,
+                    kept=kept,
+                )  # fmt: skip
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
 

@@ -13,8 +13,9 @@ PROMISES = {
     "generations": "what a replay replaced has its marker kept, of the same account, and its files "
     "whole or gone",
     "code": "the archive has each text that a marker's code names, as it ran",
-    "claims": "no byte of the source is claimed twice",
-    "source": "each claimed range is still in the source, with the bytes around it unchanged",
+    "claims": "nothing of the source is claimed twice",
+    "source": "each claimed range is still in the source: of a file with the bytes around it "
+    "unchanged, of a topic under the same id, or deleted by its retention",
     "accounted": "each record is one of survivor, decision, dead letter; none is invented",
     "records": "each survivor and each decision is a record of the declared schema, with its id",
     "dead letters": "each dead letter keeps the record's bytes, and its reason is true of them",
@@ -29,7 +30,8 @@ PROMISES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Offender:
-    """One thing that breaks a promise. `file` is the source's or the sink's; `offset` in bytes."""
+    """One thing that breaks a promise. `file` is the source's or the sink's; `offset` is the
+    place in it, in the source's unit."""
 
     what: str
     batch: int | None = None
@@ -60,12 +62,14 @@ class Check:
 class Verdict:
     """The outcome of an audit. `proved_by` says by what output rows were matched to survivors.
 
-    `replayed`: of how many batches a replay made the output that counts.
+    `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
+    deleted what they read. `replayed`: of how many a replay made the output that counts.
     """
 
     pipeline: str
     sink: str
     batches: int
+    gone: int
     replayed: int
     proved_by: str
     checks: tuple[Check, ...]

@@ -60,10 +60,13 @@ def audit(
         for note in verdict.notes:
             output.result.print(f"note: {note}", markup=False)
         total = verdict.totals
+        word = "passed" if verdict.ok else "FAILED"
+        if verdict.ok and verdict.gone:
+            word = f"passed for {verdict.batches - verdict.gone:,} of {verdict.batches:,} batches"
         again = f" ({verdict.replayed:,} replayed)" if verdict.replayed else ""
         text = (
-            f"audit of {pipeline}: {'passed' if verdict.ok else 'FAILED'}; {verdict.batches:,} "
-            f"batches{again}, {total.records_read:,} records, {total.survivors:,} survivors; "
+            f"audit of {pipeline}: {word}; {verdict.batches:,} batches{again}, "
+            f"{total.records_read:,} records, {total.survivors:,} survivors; "
             f"proved by {verdict.proved_by}"
         )
         output.result.print(text, markup=False)

@@ -1,0 +1,275 @@
+"""The source as topics: reading the messages at claimed offsets again, by a reader of its own.
+
+It shares with semel's stage how a cluster is reached, and nothing of how messages are read.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from semel import limits
+from semel.audit import fast
+from semel.audit.source import Lines
+from semel.batch import Claim
+from semel.errors import CorruptionError, SourceError, UnavailableError
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning
+from semel.spec.pipeline import Spec
+from semel.spec.sources import ALL_HEADERS, KafkaSource
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka.admin import AdminClient
+
+_AT_ONCE = 10_000
+"""Messages that are asked for at once, at most."""
+
+_WAIT_SECONDS = 0.05
+"""How long one call waits for that many."""
+
+_SILENT_SECONDS = 30
+"""A cluster that gives nothing for so long, though there is something, is away."""
+
+
+class GoneError(SourceError):
+    """What was read is not in the topic any more, as the topic's own configuration wants it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages(Lines):
+    """The messages of a range of offsets: a record is a message's value, as it is."""
+
+    def raw(self, index: int) -> bytes:
+        return self.data[self.bounds[index] : self.bounds[index + 1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Claimed offsets that are there."""
+
+    topics: "Topics"
+    claim: Claim
+    topic: str
+    partition: int
+
+    def header(self, spec: Spec) -> tuple[str, ...]:
+        """The order of the fields of CSV, which is the schema's."""
+        others = fast.beside(spec)
+        return tuple(name for name in spec.source.columns if name not in others)
+
+    def lines(self, batch: int, spec: Spec) -> Iterator[Lines]:
+        """The messages, in pieces. GoneError, SourceError: as `Topics.open`, found meanwhile."""
+        for chunk in self.topics.read(self):
+            yield _lines(batch, self.claim, spec, chunk)
+
+
+@contextmanager
+def opened(source: KafkaSource) -> "Iterator[Topics]":
+    """A reader of the cluster that a pipeline declares, for the length of a block.
+
+    TerminalError, UnavailableError: it cannot be reached, also within the block.
+    """
+    cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
+    reading = cluster.consumer(
+        isolation_level="read_committed", auto_offset_reset="error", enable_partition_eof=True,
+        check_crcs=True, fetch_wait_max_ms=50,
+    )  # fmt: skip
+    with reading as consumer, cluster.admin() as admin:
+        yield Topics(cluster, consumer, admin)
+
+
+class Topics:
+    """Reads from one cluster, with one consumer."""
+
+    def __init__(self, cluster: Cluster, consumer: "Consumer", admin: "AdminClient") -> None:
+        self._cluster, self._consumer, self._admin = cluster, consumer, admin
+        self._known: dict[str, str | None] = {}
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+        self._compacted: dict[str, bool] = {}
+
+    def open(self, claim: Claim) -> Opened:
+        """The offsets of a claim, in the topic that it names.
+
+        GoneError: its retention has passed some. SourceError: the topic is gone, another one has
+        its name, or it ends before.
+        """
+        topic, _, number = claim.name.rpartition("/")
+        if not number.isdecimal():
+            raise CorruptionError(f"{claim.name!r} is no partition of a topic; restore its marker")
+        if topic not in self._known:
+            self._known[topic] = self._id_of(topic)
+        if self._known[topic] is None:
+            raise SourceError(f"the cluster has no topic {topic!r} that its user may see")
+        if claim.identity != f"{self._known[topic]}/{number}":
+            raise SourceError(f"the topic {topic!r} was deleted, and made anew, since it was read")
+        place = topic, int(number)
+        if place not in self._ends:
+            part = client().TopicPartition(*place)
+            self._ends[place] = self._consumer.get_watermark_offsets(
+                part, ANSWER_SECONDS, cached=False
+            )
+        low, end = self._ends[place]
+        if low > claim.start:
+            raise _deleted(claim)
+        if end < claim.end:
+            raise SourceError(f"it ends at offset {end}, before what was read: records were lost")
+        return Opened(topics=self, claim=claim, topic=topic, partition=int(number))
+
+    def compacted(self, claim: Claim) -> bool:
+        """Whether a claim's topic is compacted, so that records go from between others.
+
+        False also where the connection's user may not read the topic's configuration.
+        """
+        topic = claim.name.rpartition("/")[0]
+        if topic not in self._compacted:
+            self._compacted[topic] = self._is_compacted(topic)
+        return self._compacted[topic]
+
+    def read(self, opened: Opened) -> Iterator[Sequence["Message"]]:
+        """The messages that a committed reader sees, in order; the offsets between have none."""
+        claim, codes = opened.claim, client().KafkaError
+        self._consumer.assign(
+            [client().TopicPartition(opened.topic, opened.partition, claim.start)]
+        )
+        following, largest, deadline = claim.start, 1, time.monotonic() + _SILENT_SECONDS
+        while following < claim.end:
+            room = max(1, min(_AT_ONCE, limits.AUDIT_CHUNK_BYTES // largest))
+            found = []
+            for message in self._consumer.consume(room, _WAIT_SECONDS):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() != codes._PARTITION_EOF:
+                    raise self._meaning(error, claim)
+                # Messages are behind all that a reader would see before them, and so is the end.
+                following = message.offset() + (error is None)
+            inside = [message for message in found if message.offset() < claim.end]
+            if inside:
+                largest = max(largest, *map(len, inside))
+                yield inside
+            if found:
+                deadline = time.monotonic() + _SILENT_SECONDS
+            elif time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"{self._cluster} gave nothing of {claim.name!r} from offset {following} on "
+                    f"for {_SILENT_SECONDS} s; check that its brokers run"
+                )
+
+    def _id_of(self, topic: str) -> str | None:
+        """A topic's id, as claims name it; None: there is no such topic."""
+        kafka = client()
+        asked = kafka.TopicCollection([topic])
+        answer = self._admin.describe_topics(asked, request_timeout=ANSWER_SECONDS)[topic]
+        try:
+            return str(answer.result().topic_id).translate(str.maketrans("+/", "-_"))
+        except kafka.KafkaException as error:
+            if error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+
+    def _is_compacted(self, topic: str) -> bool:
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        kafka, asked = client(), ConfigResource(ResourceType.TOPIC, topic)
+        [answer] = self._admin.describe_configs([asked], request_timeout=ANSWER_SECONDS).values()
+        try:
+            return "compact" in answer.result()["cleanup.policy"].value
+        except kafka.KafkaException as error:
+            if error.args[0].code() == kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return False
+            raise
+
+    def _meaning(self, error: Any, claim: Claim) -> Exception:
+        codes = client().KafkaError
+        if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+            return _deleted(claim)
+        return meaning(self._cluster, error, [])
+
+
+def _deleted(claim: Claim) -> GoneError:
+    return GoneError(f"{claim.name!r}: offsets from {claim.start} on were deleted since")
+
+
+def _lines(batch: int, claim: Claim, spec: Spec, found: Sequence["Message"]) -> Messages:
+    """Messages as records: one is no record where it has no value, unless that is declared."""
+    source: KafkaSource = spec.source
+    values = [message.value() for message in found]
+    nothing = np.array([value is None for value in values], bool)
+    lengths = [len(value or b"") for value in values]
+    beside, bad = _beside(spec, found)
+    kept = np.ones(len(found), bool) if source.tombstones == "keep" else ~nothing
+    for at in np.flatnonzero(~nothing).tolist():
+        if why := _no_line(source, values[at]):
+            bad[at] = why
+    return Messages(
+        batch=batch,
+        claim=claim,
+        data=b"".join(value or b"" for value in values),
+        bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        positions=np.array([message.offset() for message in found], np.int64),
+        kept=kept,
+        bad=bad,
+        nothing=nothing,
+        beside=beside,
+    )
+
+
+def _no_line(source: KafkaSource, value: bytes) -> str:
+    """Why a value is not the text of one record, whatever its columns are; empty: it is."""
+    if source.value == "bytes":
+        return ""
+    if source.value == "csv":
+        if b"\n" in value or b"\r" in value:
+            return "it has a line break"
+        if not value.strip(b" \t".replace(source.csv.delimiter.encode(), b"")):
+            return "there is nothing in it"
+    return ""
+
+
+def _beside(
+    spec: Spec, found: Sequence["Message"]
+) -> tuple[pa.StructArray | None, dict[int, str]]:
+    """The columns that are not of the value; and the messages whose text there is none."""
+    source: KafkaSource = spec.source
+    columns: dict[str, pa.Array] = {}
+    bad: dict[int, str] = {}
+    raw: dict[str, list[bytes | None]] = {}
+    if source.key:
+        raw[source.key] = [message.key() for message in found]
+    for name, header in source.headers.items():
+        if header != ALL_HEADERS:  # Nested, and so not compared.
+            raw[name] = [_last(message.headers(), header) for message in found]
+    for name, values in raw.items():
+        if spec.source.columns[name] == "binary":
+            columns[name] = pa.array(values, pa.binary())
+            continue
+        texts = [_text(value) for value in values]
+        for at, (value, text) in enumerate(zip(values, texts, strict=True)):
+            if value is not None and text is None:
+                bad[at] = f"{name} is no text"
+        columns[name] = pa.array(texts, pa.string())
+    if source.timestamp:
+        known = [stamp if kind else None for kind, stamp in (m.timestamp() for m in found)]
+        columns[source.timestamp] = pa.array(known, pa.int64()).cast(pa.timestamp("ms"))
+    if not columns:
+        return None, bad
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns)), bad
+
+
+def _last(headers: list[tuple[str, bytes | None]] | None, name: str) -> bytes | None:
+    """The value of the last header of a name."""
+    return next((value for key, value in reversed(headers or []) if key == name), None)
+
+
+def _text(value: bytes | None) -> str | None:
+    """None: there is none, or it is no text."""
+    if value is None or b"\0" in value:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,276 @@
+"""The audit of topics: it proves what is there, tells each lie, and says what it cannot prove."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_kafka import COMPACTED, Record
+from fix_pipelines import events
+from fix_topics import Topic
+from semel.audit import Verdict, audit
+from semel.cli import main
+from semel.errors import UnavailableError
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.sinks import archive
+from semel.spec.pipeline import Spec
+
+BESIDE = {
+    "schema": {
+        "id": "string", "n": "bigint", "k": "string", "at": "timestamp", "h": "binary",
+        "all": "array<struct<key:string,value:binary>>",
+    },
+    "key": "k", "timestamp": "at", "headers": {"h": "h", "all": "*"}, "tombstones": "keep",
+}  # fmt: skip
+
+KINDS: dict[str, dict[str, Any]] = {
+    "id": {"record_id": ["id"]},
+    "position": {"sink": {"position_columns": True}},
+    "counts": {},
+}
+
+
+def run(ledger: Ledger, spec: Spec, key: str) -> None:
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+
+
+def broken(verdict: Verdict) -> dict[str, str]:
+    """The checks that failed, each with what its first offender is."""
+    return {check.name: check.offenders[0].what for check in verdict.checks if not check.ok}
+
+
+def changed(
+    spec: Spec, kind: str, change: Callable[[pa.Table], pa.Table], *, batch: int = 1
+) -> None:
+    """Change a file of a batch, and let the marker lie about it: size, checksum and rows."""
+    path = archive.marker(archive.of(spec), batch)
+    marker = json.loads(path.read_bytes())
+    entry = next(file for file in marker["files"] if file["kind"] == kind)
+    file = (spec.sink_path() if kind == "data" else archive.of(spec)) / entry["path"]
+    table = change(pq.read_table(file, partitioning=None))
+    file.unlink()
+    pq.write_table(table, file)
+    data = file.read_bytes()
+    entry |= {
+        "bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data), "records": table.num_rows
+    }  # fmt: skip
+    path.write_text(json.dumps(marker))
+
+
+def column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, pc.cast(values, field.type))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_however_a_row_is_matched(topic: Topic, ledger: Ledger, kind: str) -> None:
+    """By its id, by its offset, or by its values: what is right passes, a lost row is told."""
+    topic.append(0, 50)
+    spec = topic.spec(**KINDS[kind])
+    run(ledger, spec, "r1")
+    topic.append(50, 60)
+    run(ledger, spec, "r2")
+    assert settled(spec).ids == ids(0, 60)
+    changed(spec, "data", lambda rows: rows.slice(1))
+    assert broken(audit(spec)).keys() == {"output", "sums"}
+
+
+def test_a_lie_in_each_place(topic: Topic, ledger: Ledger) -> None:
+    """What became of a record: each kind of file is held against the topic, by its offsets."""
+    topic.put([b"{", *(json.dumps(event).encode() for event in [*events(0, 20), *events(0, 5)])])
+    spec = topic.spec(record_id=["id"])
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert len(found.rows) == 20 and len(found.letters) == 1 and len(found.decisions) == 5
+    marker = archive.marker(archive.of(spec), 1)
+    before = marker.read_bytes()
+
+    def lied(kind: str, change: Callable[[pa.Table], pa.Table]) -> dict[str, str]:
+        entry = next(f for f in json.loads(before)["files"] if f["kind"] == kind)
+        path = (spec.sink_path() if kind == "data" else archive.of(spec)) / entry["path"]
+        whole = path.read_bytes()
+        changed(spec, kind, change)
+        told = broken(audit(spec))
+        path.unlink()
+        path.write_bytes(whole)
+        marker.write_bytes(before)
+        return told
+
+    told = lied("data", lambda rows: rows.slice(1))
+    assert told.keys() == {"output", "sums"}
+    assert told["output"] == "the survivor is not in the output"
+    told = lied("data", lambda rows: pa.concat_tables([rows, rows.slice(19)]))
+    assert told["output"] == "2 rows for 1 survivors"
+    told = lied("data", lambda rows: column(rows, "n", pc.add(rows["n"], 1)))
+    assert told == {"content": "the row has other values than the record"}
+    told = lied("dead_letters", lambda rows: column(rows, "raw", pa.array([b"["])))
+    assert told == {"dead letters": "the dead letter keeps other bytes than the source has"}
+    told = lied("dead_letters", lambda rows: column(rows, "offset", pa.array([3])))
+    assert "dead letters" in told and "records" in told
+    told = lied("dead_letters", lambda rows: column(rows, "reason", pa.array(["late"])))
+    assert told["dead letters"] == "a dead letter has the reason late, which cannot be"
+    told = lied("decisions", lambda rows: rows.slice(1))
+    assert told["ids"] == "the id survived in batch 1 already"
+    assert broken(audit(spec)) == {}
+
+
+def test_bytes_of_one_value_are_not_of_the_next(topic: Topic, ledger: Ledger) -> None:
+    """Values that are text only together are none, and a break within JSON is no end."""
+    topic.put([b'{"id":"\xc3', b'\xa9"}', '{"id":"é",\r\n"n":1}\n'.encode(), b"{}\r", b'{"id":1}'])
+    spec = topic.spec()
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [(offset, reason) for _, offset, reason, _ in found.letters] == [
+        (0, "encoding"), (1, "encoding"), (4, "type_mismatch"),
+    ]  # fmt: skip
+    assert [row["id"] for row in found.rows] == ["é", None]
+
+
+def test_csv_values(topic: Topic, ledger: Ledger) -> None:
+    """A value is one record: with a break, or with nothing in it, it is none."""
+    good = [b'"a,""b",1,2026-01-01T00:00:00Z', b"c,,", b",,"]
+    bad = [b"", b" \t", b"a,1,\n", b"a\r,1,", b'"a\nb",1,', b"a,x,", b"a,1"]
+    topic.put([*good, *bad])
+    spec = topic.spec(source={"value": "csv"})
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["id"] for row in found.rows] == ['a,"b', "c", None]
+    assert [raw for *_, raw in found.letters] == bad
+
+
+def test_values_of_bytes(topic: Topic, ledger: Ledger) -> None:
+    """Any bytes are a value, and are compared as they are."""
+    values = [b"", b"\0\xff", b"a\nb\r\n", b"\\x00", b"\xc3", b"\xa9"]
+    topic.put([Record(value=value) for value in values])
+    columns = {"v": "binary", "at": "timestamp"}
+    spec = topic.spec(source={"value": "bytes", "schema": columns, "timestamp": "at"})
+    run(ledger, spec, "r1")
+    assert [row["v"] for row in settled(spec).rows] == values
+    changed(spec, "data", lambda rows: column(rows, "v", pa.array([*values[:-1], b"\xaa"])))
+    assert broken(audit(spec)).keys() == {"output"}
+
+
+def test_columns_beside_the_value(topic: Topic, ledger: Ledger) -> None:
+    """Key, timestamp and header belong to the record, and so do tombstones that are kept."""
+    topic.put(
+        [
+            Record(value=b'{"id":"a"}', key=b"k1", timestamp_ms=1001, headers=[("h", b"\0\\")]),
+            Record(value=None, key=b"k2", timestamp_ms=2000, headers=[("h", b"1"), ("h", None)]),
+            Record(value=b'{"id":"b"}', key=b"\xff"),
+            Record(value=None, key=b"nul\0"),
+            Record(value=b'{"id":"c"}', headers=[("h", b"1"), ("h", b"2")]),
+        ]
+    )
+    spec = topic.spec(source=BESIDE)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert [row["k"] for row in found.rows] == ["k1", "k2", None]
+    assert [raw for *_, raw in found.letters] == [b'{"id":"b"}', b""]
+    for name, values in {
+        "k": ["k1", "k1", None], "at": [None, None, None], "h": [b"\0", None, b"2"]
+    }.items():  # fmt: skip
+        path = archive.marker(archive.of(spec), 1)
+        before = path.read_bytes()
+        kept: list[pa.Table] = []
+
+        def change(rows: pa.Table, name: str = name, values: list = values) -> pa.Table:
+            kept.append(rows)
+            return column(rows, name, pa.array(values, rows.schema.field(name).type))
+
+        changed(spec, "data", change)
+        assert broken(audit(spec)).keys() == {"output"}, name
+        changed(spec, "data", lambda _: kept[0])
+        path.write_bytes(before)
+
+
+def test_an_id_of_the_key(topic: Topic, ledger: Ledger) -> None:
+    """Identity by what is beside the value: repeats are proven, and an id that is missing."""
+    keys = [b"1", b"2", b"1", None, b"3"]
+    topic.put([Record(value=b'{"id":"x"}', key=key) for key in keys])
+    source = BESIDE | {"tombstones": "count"}
+    spec = topic.spec(source=source, record_id=["k"])
+    run(ledger, spec, "r1")
+    topic.put([Record(value=b'{"id":"x"}', key=b"2"), Record(value=None, key=b"4")])
+    run(ledger, spec, "r2")
+    found = settled(spec)
+    assert sorted(row["k"] for row in found.rows) == ["1", "2", "3"]
+    assert [(at, reason) for _, at, reason in found.decisions] == [
+        (2, "duplicate_in_batch"), (5, "duplicate_in_catalog"),
+    ]  # fmt: skip
+    assert [(at, reason) for _, at, reason, _ in found.letters] == [(3, "id_missing")]
+
+
+def test_what_retention_deleted(
+    topic: Topic, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A topic deletes what was read, as it is to: the audit passes for what is left, and says how
+    many batches cannot be proven any more. A lie about what is left is told all the same."""
+    spec = topic.spec(record_id=["id"])
+    for at in range(3):
+        topic.append(10 * at, 10 * at + 10)
+        run(ledger, spec, f"r{at}")
+    topic.append(0, 5)
+    run(ledger, spec, "repeats")
+    topic.kafka.delete_records(topic.name, {0: 15})
+    verdict = audit(spec)
+    assert broken(verdict) == {} and (verdict.batches, verdict.gone) == (4, 2)
+    capsys.readouterr()
+    assert main(["audit", spec.name]) == 0
+    told = capsys.readouterr().out
+    assert "2 of the batches (1 to 2) cannot be proven" in told
+    assert f"audit of {spec.name}: passed for 2 of 4 batches; " in told
+    changed(spec, "data", lambda rows: column(rows, "n", pc.add(rows["n"], 1)), batch=3)
+    assert broken(audit(spec)) == {"content": "the row has other values than the record"}
+    changed(spec, "data", lambda rows: column(rows, "n", pc.subtract(rows["n"], 1)), batch=3)
+    topic.kafka.delete_records(topic.name, {0: 35})
+    assert main(["audit", spec.name]) == 0
+    assert f"audit of {spec.name}: passed for 0 of 4 batches; " in capsys.readouterr().out
+    next(spec.sink_path().glob("*b00000001-*")).unlink()
+    assert broken(audit(spec)).keys() == {"files"}
+
+
+def test_a_topic_that_is_another_one(topic: Topic, ledger: Ledger) -> None:
+    """What was made anew proves nothing, and neither does a topic that is gone: as with files."""
+    topic.append(0, 10)
+    spec = topic.spec()
+    run(ledger, spec, "r1")
+    topic.kafka.recreate(topic.name)
+    topic.append(0, 10)
+    assert "made anew" in broken(audit(spec))["source"]
+    topic.kafka.delete(topic.name)
+    assert "the cluster has no topic" in broken(audit(spec))["source"]
+
+
+def test_transactions_and_compaction(topic: Topic, ledger: Ledger) -> None:
+    """Aborted messages are none; what compaction has deleted is not blamed on the output."""
+    topic.name = topic.kafka.topic(config=COMPACTED)
+    spec = topic.spec()
+    for start in (0, 10):
+        for event in events(start, start + 10):
+            topic.put([Record(value=json.dumps(event).encode(), key=event["id"].encode())])
+        topic.kafka.begin(topic.name, [Record(value=b"{}", key=b"a")] * 3).abort_transaction()
+        run(ledger, spec, f"r{start}")
+    assert audit(spec).gone == 0 and settled(spec).ids == ids(0, 20)
+    topic.put([Record(value=b'{"id":"new"}', key=b"e000003")])
+    topic.kafka.compacted(topic.name)
+    verdict = audit(spec)
+    assert broken(verdict) == {} and verdict.gone == 1
+
+
+def test_a_cluster_that_is_away(topic: Topic, ledger: Ledger) -> None:
+    """Whether a cluster answers says nothing of the output: it is an error, not a verdict."""
+    topic.append(0, 10)
+    spec = topic.spec()
+    run(ledger, spec, "r1")
+    away = topic.spec(source={"bootstrap_servers": "127.0.0.1:9"})
+    with pytest.raises(UnavailableError, match="127.0.0.1:9 does not answer"):
+        audit(away)
