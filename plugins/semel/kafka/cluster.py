@@ -1,13 +1,15 @@
 """A cluster as a pipeline declares it: clients for it, and what their errors mean."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import SemelError, TerminalError, UnavailableError
-from semel.kafka.connection import config_of, servers_of
+from semel.kafka.connection import config_of, servers_of, without_secrets
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 8
 """A cluster that does not answer for so long is away: errors come within ten seconds."""
+
+_STEP_SECONDS = 0.1
+"""How long one call waits before errors of the client's threads are asked for."""
 
 _LOG = logging.getLogger("semel.kafka")  # librdkafka's own lines, which go to stderr otherwise.
 _LOG.addHandler(logging.NullHandler())
@@ -112,11 +117,20 @@ class Cluster:
         """The settings of a client, and its errors as SemelErrors."""
         kafka = client()
         met: list[KafkaError] = []
+
+        def heard(error: "KafkaError") -> None:
+            """Called while a client is asked: what is raised here ends that call."""
+            met.append(error)
+            if _of_login(error) or _of_tls(error):
+                raise kafka.KafkaException(error)
+
+        reached = self._config()
         own = {key.replace("_", "."): value for key, value in config.items()}
         try:
-            yield {**self._config(), **_WAIT, **own, "error_cb": met.append}
+            yield {**reached, **_WAIT, **own, "error_cb": heard}
         except kafka.KafkaException as error:
-            raise meaning(self, error.args[0], met) from error
+            # Its words may hold a setting: they are quoted in `meaning`, and nowhere else.
+            raise meaning(self, error.args[0], met, reached) from None
 
 
 def client() -> Any:
@@ -131,48 +145,105 @@ def client() -> Any:
     return confluent_kafka
 
 
-def meaning(cluster: Cluster, error: "KafkaError", met: "list[KafkaError]") -> SemelError:
+def answered(admin: "AdminClient", future: Future) -> Any:
+    """What an admin client is answered. A refused login or certificate ends the wait at once."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            return future.result(timeout=_STEP_SECONDS)
+        except TimeoutError:
+            admin.poll(0)
+            if time.monotonic() > deadline + 1:  # The client's own bound has better words.
+                codes = client().KafkaError
+                raise client().KafkaException(codes(codes._TIMED_OUT)) from None
+
+
+def of(what: str, error: "KafkaError") -> "KafkaError":
+    """The same error, that says what it is of."""
+    return client().KafkaError(error.code(), f"{what}: {error.str()}", retriable=error.retriable())
+
+
+def listed(admin: "AdminClient") -> dict[str, Any]:
+    """All topics that the user may see, by name. Waits as `answered` does."""
+    kafka = client()
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            return admin.list_topics(timeout=1).topics
+        except kafka.KafkaException:
+            admin.poll(_STEP_SECONDS)
+            if time.monotonic() > deadline:
+                raise
+
+
+def meaning(
+    cluster: Cluster,
+    error: "KafkaError",
+    met: "list[KafkaError]",
+    config: Mapping[str, Any] | None = None,
+) -> SemelError:
     """What an error of the client says to an operator.
 
     `met`: what its threads have met before: why a cluster does not answer is told there alone.
+    `config`: the client's settings, whose secrets the message leaves out.
     """
     codes = client().KafkaError
-    of_login = {codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED}
-    if login := next((e for e in (error, *met) if e.code() in of_login), None):
+
+    def said(error: "KafkaError") -> str:
+        return without_secrets(_said(error), config or {})
+
+    if login := next((e for e in (error, *met) if _of_login(e)), None):
         return TerminalError(
-            f"{cluster} refuses the login ({_said(login)}); correct user, password and "
+            f"{cluster} refuses the login ({said(login)}); correct user, password and "
             "sasl.mechanism of its connection"
         )
     if secure := next((e for e in (error, *met) if _of_tls(e)), None):
         return TerminalError(
-            f"{cluster} and this side do not agree on TLS ({_said(secure)}); correct "
+            f"{cluster} and this side do not agree on TLS ({said(secure)}); correct "
             "security.protocol and the certificates (ssl.*) of its connection"
         )
     if error.code() == codes._INVALID_ARG:
         return TerminalError(
             f"{cluster}: its connection has a setting that librdkafka does not take "
-            f"({_said(error)}); correct it"
+            f"({said(error)}); correct it"
         )
     if error.code() in {getattr(codes, name) for name in _NO_RIGHT}:
+        hidden = error.code() == codes.TOPIC_AUTHORIZATION_FAILED
         return TerminalError(
-            f"{cluster} does not give the user of the connection a right ({_said(error)}); "
-            "docs/kafka.md lists the rights that are needed"
+            f"{cluster} does not give the user of the connection a right ({said(error)}); give it "
+            "the rights that docs/kafka.md lists"
+            + (", and make the topic if there is none of this name" if hidden else "")
         )
     if error.code() in {getattr(codes, name) for name in _AWAY}:
         why = next((e for e in met if e.code() in (codes._TRANSPORT, codes._RESOLVE)), error)
         return UnavailableError(
-            f"{cluster} does not answer ({_said(why)}); start it, or correct its address or "
+            f"{cluster} does not answer ({said(why)}); start it, or correct its address or "
             "security.protocol"
         )
     kind = UnavailableError if error.retriable() else TerminalError
-    return kind(f"{cluster}: {_said(error)}")
+    return kind(f"{cluster}: {said(error)}")
+
+
+_PASSING = ("transport failure", "timed out", "disconnected")
+"""A login that fails with these words was cut off, and not refused."""
+
+_REFUSED = ("certificate", "alert unknown ca", "alert handshake failure", "wrong version number")
+"""Words about TLS for what does not pass. A broken connection has others: a load balancer in front
+of a broker that is away takes a client, and ends the connection in the middle of the handshake."""
+
+
+def _of_login(error: "KafkaError") -> bool:
+    """Whether a login is refused."""
+    codes, words = client().KafkaError, error.str().lower()
+    of_login = error.code() in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED)
+    return of_login and not any(word in words for word in _PASSING)
 
 
 def _of_tls(error: "KafkaError") -> bool:
-    """Whether it is TLS that fails. A refusal by the other side comes as a broken connection."""
-    codes = client().KafkaError
-    broken = error.code() == codes._TRANSPORT and "SSL " in error.str()
-    return broken or error.code() == codes._SSL
+    """Whether TLS is refused. A refusal by the other side comes as a broken connection."""
+    codes, words = client().KafkaError, error.str().lower()
+    of_tls = error.code() == codes._SSL or (error.code() == codes._TRANSPORT and "ssl " in words)
+    return of_tls and any(word in words for word in _REFUSED)
 
 
 def _said(error: "KafkaError") -> str:

@@ -4,6 +4,7 @@ The connection is looked up in the process that uses it, a task's too, so no sec
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -63,7 +64,7 @@ def _from_uri(text: str) -> dict[str, Any]:
     extra = json.loads(query["__extra__"]) if "__extra__" in query else query
     host = unquote(split.hostname or "")
     return _config(
-        split.scheme, host, split.port, unquote(split.username or ""),
+        split.scheme if "://" in text else None, host, split.port, unquote(split.username or ""),
         unquote(split.password or ""), extra,
     )  # fmt: skip
 
@@ -86,15 +87,50 @@ def _config(
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The fields of a connection: those of its extra first, as Airflow's own hook has them."""
-    if (kind or "").lower() != "kafka":
-        raise _Unusable(f"its type is {kind!r}, and not kafka")
+    if str(kind or "").lower() != "kafka":
+        named = kind if re.fullmatch(_TYPE, str(kind)) else "another one"
+        raise _Unusable(f"its type is {named}, and not kafka" if kind else "it has no type")
     fields = {
         _SERVERS: f"{host}:{port or 9092}" if host else None,
         "sasl.username": login,
         "sasl.password": password,
         **{k: v for k, v in extra.items() if k in _TAKEN_TOO or k.startswith(_TAKEN)},
     }
+    for key, value in fields.items():
+        if value is not None and not isinstance(value, str | int | float):
+            raise _Unusable(f"{key!r} is neither text nor a number")
+        if not _plain(f"{key}{value}"):
+            raise _Unusable("a setting holds a character that no setting can hold")
     return {key: value for key, value in fields.items() if value not in (None, "")}
+
+
+_TYPE = r"[A-Za-z][A-Za-z0-9_+.-]{0,30}"
+
+_OPEN = {*_TAKEN_TOO, "sasl.mechanism", "sasl.mechanisms", "sasl.username"}
+"""Settings that may be told; what a file's path says may be too."""
+
+
+def without_secrets(text: str, config: Mapping[str, Any]) -> str:
+    """Text of the client's without any value of a setting that might be a secret.
+
+    Also a value that was put at the wrong setting is left out, where the client quotes it.
+    """
+    text = re.sub(r'value ".*?" for', "value for", text)
+    secrets = (
+        str(v) for k, v in config.items() if k not in _OPEN and not k.endswith(".location")
+    )
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) > 3:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _plain(text: str) -> bool:
+    """Whether librdkafka's C strings can hold it."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def servers_of(config: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel import limits
 from semel.errors import SourceError, UnavailableError
-from semel.kafka.cluster import Cluster, client, meaning
+from semel.kafka.cluster import Cluster, client, of
 from semel.sources.kafka.topics import is_missing
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def messages(
     """
     kafka = client()
     name = f"{topic}/{partition}"
+    # The client asks for its group by itself. None is joined here, and no right to one is needed.
+    of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
     with cluster.consumer(**_READING) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
         reached, ended = start, None
@@ -67,8 +69,9 @@ def messages(
                 size = sum(map(len, good)) // max(len(good), 1) + 1
                 wanted = min(CHUNK, max(FIRST, 2 * limits.BLOCK_BYTES // size))
             for message in got:
-                if (error := message.error()) is not None:
-                    ended = _ended(cluster, name, message, error, end)
+                error = message.error()
+                if error is not None and error.code() != of_group:
+                    ended = _ended(name, message, error, end)
                     reached = max(reached, ended)
             seconds = time.monotonic() - progress
             if ended is not None and ended < end and seconds > SHORT_SECONDS:
@@ -83,7 +86,7 @@ def messages(
                 )
 
 
-def _ended(cluster: Cluster, name: str, message: "Message", error: Any, end: int) -> int:
+def _ended(name: str, message: "Message", error: Any, end: int) -> int:
     """The offset before which a reader has seen all there is. Raises what is an error."""
     codes = client().KafkaError
     if error.code() == codes._PARTITION_EOF:
@@ -95,7 +98,7 @@ def _ended(cluster: Cluster, name: str, message: "Message", error: Any, end: int
         )
     if is_missing(error):
         raise SourceError(f"{name!r} is not there any more: its topic was deleted")
-    raise meaning(cluster, error, [])
+    raise client().KafkaException(of(f"reading {name!r}", error))
 
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, answered, client, listed, of
 from semel.sources import Refusal, Shown
 from semel.spec.sources import KafkaSource
 
@@ -88,9 +88,8 @@ def discover(cluster: Cluster, source: KafkaSource) -> ShownTopics:
 
 def _matching(admin: "AdminClient", pattern: str) -> list[str]:
     """The topics of which the whole name matches."""
-    there = admin.list_topics(timeout=ANSWER_SECONDS).topics
     own = re.compile(pattern)
-    return sorted(n for n in there if own.fullmatch(n) and not n.startswith(_INTERNAL))
+    return sorted(n for n in listed(admin) if own.fullmatch(n) and not n.startswith(_INTERNAL))
 
 
 def ids_of(
@@ -102,10 +101,10 @@ def ids_of(
     found, missing = {}, []
     for name, future in admin.describe_topics(asked, request_timeout=ANSWER_SECONDS).items():
         try:
-            described = future.result()
+            described = answered(admin, future)
         except kafka.KafkaException as error:
             if not is_missing(error.args[0]):
-                raise
+                raise kafka.KafkaException(of(f"topic {name!r}", error.args[0])) from error
             missing.append(name)
             continue
         # As in URLs: an identity must not hold two slashes.
@@ -154,4 +153,4 @@ def offsets(
         isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
         request_timeout=ANSWER_SECONDS,
     )
-    return {(at.topic, at.partition): answers[at].result().offset for at in asked}
+    return {(at.topic, at.partition): answered(admin, answers[at]).offset for at in asked}
