@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -117,7 +118,8 @@ class Outlet:
     def finalize(self, won: Won, sink: KafkaSink | None = None) -> None:
         """What finalize does with the output, again and again as a scheduler would."""
         sink = sink or self.sink()
-        for _ in range(5):
+        for _ in range(20):
+            time.sleep(0.2)
             with suppress(RetryableError):
                 states = sink.look(won)
                 missing = [f for f, p in zip(won.files, states, strict=True) if p == "absent"]

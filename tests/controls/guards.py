@@ -1,12 +1,13 @@
 """The guards of the protocol: which rules each keeps, and which tests must notice its absence.
 
-This is the source of the tables "Guards" in docs/protocol.md and docs/postgres.md (a test compares
-them).
+This is the source of the tables "Guards" in docs/protocol.md, docs/postgres.md and docs/kafka.md (a
+test compares them).
 """
 
 import removals as without
 from guard import Guard
 from guards_of_replay import OF_REPLAY
+from guards_of_topics import OF_TOPICS
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
 CONTRACT = f"{INTEGRATION}/test_contract_sinks.py"
@@ -360,4 +361,4 @@ _ALL = (
     ),
 )
 
-GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY)}
+GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY, *OF_TOPICS)}

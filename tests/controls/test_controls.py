@@ -14,15 +14,19 @@ import pytest
 
 from guards import GUARDS
 from guards_of_replay import OF_REPLAY
+from guards_of_topics import OF_TOPICS
+
+_LONG = (*OF_REPLAY, *OF_TOPICS)
+"""What `make soak` alone takes out: each of these needs many seconds."""
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PAGES = [ROOT / "docs" / name for name in ("protocol.md", "postgres.md")]
+PAGES = [ROOT / "docs" / name for name in ("protocol.md", "postgres.md", "kafka.md")]
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.soak if g in OF_REPLAY else ()) for n, g in GUARDS.items()],
+    [pytest.param(n, marks=pytest.mark.soak if g in _LONG else ()) for n, g in GUARDS.items()],
 )
 def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
     """Each of the guard's tests fails without it."""

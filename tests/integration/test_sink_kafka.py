@@ -62,6 +62,36 @@ def test_a_zombie_that_slept_before_its_commit(outlet: Outlet, cut: int) -> None
 
 
 # Attacks KP4.
+def test_who_was_fenced_waits_for_the_other(outlet: Outlet) -> None:
+    """And fences nobody in turn: two finalizers would keep each other from landing for ever."""
+    outlet.make()
+    won = outlet.won(table(0, 10))
+    both = [(threading.Event(), threading.Event()) for _ in range(2)]
+
+    def stand(nth: int) -> None:
+        stands, go = both[nth]
+        stands.set()
+        assert go.wait(WAIT_SECONDS)
+
+    def publish() -> None:
+        outlet.sink().publish(won, won.files)
+
+    with ThreadPoolExecutor(2) as pool:
+        with faults.armed("sink.before_cut", lambda: stand(0)):
+            first = pool.submit(publish)
+            assert both[0][0].wait(WAIT_SECONDS)
+        with faults.armed("sink.before_cut", lambda: stand(1)):
+            second = pool.submit(publish)
+            assert both[1][0].wait(WAIT_SECONDS)
+        both[0][1].set()
+        with pytest.raises(TimeoutError):
+            first.result(2)
+        both[1][1].set()
+        assert first.result(WAIT_SECONDS) is second.result(WAIT_SECONDS) is None
+    assert outlet.ids == ids(0, 10)
+
+
+# Attacks KP4.
 def test_who_was_fenced_by_one_that_died_goes_on(
     outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,15 +4,22 @@ import time
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from fix_account import quiet
+from fix_engine import LocalEngine
 from fix_kafka import Kafka, Record
+from fix_pipelines import Workbench, events
 from fix_sink_kafka import Outlet, dies, ids, marker
 from fix_sinks import table
 from semel import faults
+from semel.audit import audit
 from semel.errors import TerminalError
-from semel.sinks import Presence
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.sinks import Presence, archive
 
 WAIT_SECONDS = 60
 
@@ -34,6 +41,27 @@ def test_each_message_that_passes_the_check_is_taken(outlet: Outlet) -> None:
     won = outlet.won(rows.take(pa.array(passed)))
     outlet.finalize(won, sink)
     assert len(outlet.read()) == len(passed)
+
+
+# Attacks KP6, S27.
+def test_what_the_topic_will_refuse_is_a_dead_letter(
+    bench: Workbench, ledger: Ledger, outlet: Outlet
+) -> None:
+    """A message that is too large is set aside before its id is known; the other rows land."""
+    outlet.make(max_message_bytes="2000")
+    long = {"id": "e000003" + "x" * 5000, "n": 3, "at": None}
+    bench.write("in/a.jsonl", [*events(0, 3), long, *events(4, 10)])
+    servers = outlet.kafka.broker.bootstrap
+    sink = {"type": "kafka", "bootstrap_servers": servers, "topic": outlet.topic, "key": "id"}
+    spec = bench.spec(sink=sink)
+    done = run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    assert outlet.ids == sorted({*ids(0, 10)} - {"e000003"})
+    assert (done.finalized.counts.quarantined, audit(spec).ok) == (1, True)
+    [letters] = archive.of(spec).glob("dead_letters/*.parquet")
+    [letter] = pq.read_table(letters).to_pylist()
+    assert letter["reason"] == "sink_refuses" and letter["detail"].startswith("large: ")
+    [row] = bench.data.joinpath("in/a.jsonl").read_bytes().splitlines()[3:4]
+    assert letter["raw"] == row
 
 
 # Attacks KP6.

@@ -122,7 +122,7 @@ class _Landing:
         done = self._note.rows
         with closing(_ahead(self._blocks())) as blocks:
             block = next(blocks, None)
-            while not self._note.landed:
+            while True:
                 with _known(), self._transaction():
                     starts = self._ends()
                     size = 0
@@ -136,6 +136,8 @@ class _Landing:
                     self._write_note(done, starts)
                     faults.point("sink.before_cut")
                 faults.point("sink.after_cut")
+                if block is None:
+                    return
 
     def _blocks(self) -> Iterator[tuple[int, Messages]]:
         """Messages of the rows that have not landed, each with the row that it ends before."""
