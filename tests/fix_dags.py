@@ -25,6 +25,20 @@ sink: {{type: files, path: out/{name}, format: parquet}}
 max_active_runs: 3
 """
 
+OF_TOPICS = """
+name: orders
+source:
+  type: kafka
+  connection: shop
+  pattern: 'orders\\.(eu|us)'
+  value: json
+  schema: {order_id: string, at: timestamp}
+  timestamp: at
+  select: interval
+sink: {type: kafka, connection: shop, topic: paid, value: json}
+schedule: "0 0 * * *"
+"""
+
 BY_INTERVAL = 'select: interval\n  interval_from: "clicks-%Y-%m-%d.jsonl"'
 
 # Airflow reads its configuration once per process, so each parse has a process of its own.

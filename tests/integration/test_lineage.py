@@ -15,6 +15,7 @@ from fix_account import committed
 from fix_pipelines import Workbench, events
 from fix_sink_postgres import Warehouse
 from fix_tasks import Tasks
+from fix_topics import Topic
 from semel.ledger import Ledger
 
 KEY = "airflow:events:r1"
@@ -74,6 +75,34 @@ def test_a_table(
     assert out.name == f"{url.database}.Öl.b"
     written = out.outputFacets["outputStatistics"]
     assert (written.rowCount, written.size, written.fileCount) == (10, None, None)
+
+
+@pytest.mark.parametrize("by", ["topics", "pattern"])
+def test_topics(topic: Topic, ledger: Ledger, tasks: Tasks, by: str) -> None:
+    """They are named as OpenLineage names topics: the cluster's address, and the topic's name. Both
+    of a source and of a sink."""
+    out, servers = topic.kafka.topic(), topic.kafka.broker.bootstrap
+    topic.append(0, 10)
+    source = {"topics": [topic.name]} if by == "topics" else {"topics": None, "pattern": topic.name}
+    sink = {"type": "kafka", "bootstrap_servers": servers, "topic": out, "value": "json"}
+    sink |= {"create": True}
+    committed(ledger, topic.spec(source=source, sink=sink), KEY)
+    told = tasks.run("Finalize").get_openlineage_facets_on_complete(None)
+    [read], [written] = told.inputs, told.outputs
+    assert (read.namespace, read.name) == (f"kafka://{servers}", topic.name)
+    assert fields(read) == COLUMNS and read.inputFacets["inputStatistics"].rowCount == 10
+    assert (written.namespace, written.name) == (f"kafka://{servers}", out)
+    assert written.outputFacets["outputStatistics"].rowCount == 10
+
+
+def test_several_topics(topic: Topic, ledger: Ledger, tasks: Tasks) -> None:
+    """Each is named; what was read of all together is told of none."""
+    other = topic.kafka.topic()
+    topic.append(0, 10)
+    committed(ledger, topic.spec(source={"topics": [topic.name, other]}), KEY)
+    told = tasks.run("Finalize").get_openlineage_facets_on_complete(None)
+    assert {one.name for one in told.inputs} == {topic.name, other}
+    assert all(one.inputFacets == {} for one in told.inputs)
 
 
 def test_what_was_told_is_not_counted_again(

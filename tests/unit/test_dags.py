@@ -11,7 +11,7 @@ from typing import Any
 import pendulum
 import pytest
 
-from fix_dags import BY_INTERVAL, parsed, write
+from fix_dags import BY_INTERVAL, OF_TOPICS, parsed, write
 from semel.errors import RetryableError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
@@ -19,11 +19,12 @@ from semel.spec.pipeline import Spec
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Three pipelines that are right, and four files that are not."""
+    """Four pipelines that are right, and four files that are not."""
     folder = tmp_path_factory.mktemp("pipelines")
     write(folder, "clicks")
     write(folder, "days", '"0 0 * * *"', BY_INTERVAL)
     write(folder, "at_will", select=BY_INTERVAL)
+    (folder / "orders.yaml").write_text(OF_TOPICS)
     write(folder, "typo").write_text("name: typo\nsurce: {}\n")
     (folder / "no_yaml.yaml").write_text("name: [\n")
     again = write(folder, "zz_clicks_again")
@@ -39,7 +40,7 @@ def tasks(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
     """Each right file gives one DAG of its name with plan >> stage >> commit >> finalize."""
-    assert set(found["dags"]) == {"at_will", "clicks", "days", "semel_collect"}
+    assert set(found["dags"]) == {"at_will", "clicks", "days", "orders", "semel_collect"}
     for name in ("clicks", "days"):
         dag = found["dags"][name]
         order = {task: rest.get("downstream_task_ids", []) for task, rest in tasks(dag).items()}
@@ -52,6 +53,20 @@ def test_a_dag_for_each_pipeline(found: dict[str, Any]) -> None:
         # When slots are short, what has begun is ended first.
         assert all(task["weight_rule"] == "upstream" for task in tasks(dag).values())
         assert "| digest | `" in dag["doc_md"] and "Clicks of the shop." in dag["doc_md"]
+
+
+def test_a_dag_of_topics(found: dict[str, Any]) -> None:
+    """Its page says which topics of which connection, and how an interval is found; no broker and
+    no client of Kafka is needed for it."""
+    dag = found["dags"]["orders"]
+    assert set(dag["tags"]) == {"semel", "pipeline", "kafka"}
+    lines = dag["doc_md"].splitlines()
+    assert (
+        "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, what "
+        "belongs to the run's interval by the messages' timestamps, lookback 0 seconds |"
+    ) in lines
+    assert "| sink | topic `paid` of connection `shop`, as JSON |" in lines
+    assert any("50,000,000 offsets or about" in line for line in lines)
 
 
 def test_each_pipeline_has_an_asset(found: dict[str, Any]) -> None:
@@ -144,7 +159,7 @@ def test_every_declared_pipeline_is_collected(found: dict[str, Any]) -> None:
     """collect has a task for each declared pipeline, also while its file is wrong."""
     task = tasks(found["dags"]["semel_collect"])["collect"]
     names = task["expand_input"]["value"]["__var"]["pipeline"]
-    assert names == ["at_will", "clicks", "days", "no_yaml", "typo", "zz_inside"]
+    assert names == ["at_will", "clicks", "days", "no_yaml", "orders", "typo", "zz_inside"]
 
 
 def test_parsing_is_light(found: dict[str, Any]) -> None:

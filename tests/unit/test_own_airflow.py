@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,22 +177,35 @@ def test_spark_has_a_connection_of_its_own_or_the_default(
     assert spark._connection().conn_id == "semel_spark"
 
 
-def test_a_sinks_connection_goes_where_the_sink_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only Airflow knows reaches the sink, and spark-submit; the environment's own wins."""
+def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only Airflow knows reaches both, and spark-submit; the environment's own wins."""
     from airflow.sdk import Connection
 
     from semel.airflow import surroundings
+    from semel.kafka.connection import config_of
     from semel.sinks.postgres.target import dsn_of
 
-    known = Connection(
-        conn_id="warehouse", conn_type="postgres", host="db", login="me", password="a/b@c",
-        schema="sales", port=5433,
-    )  # fmt: skip
-    monkeypatch.setattr(surroundings, "connection_of", lambda name: known)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "")
-    surroundings.find_connection("warehouse")
+    known = {
+        "warehouse": Connection(
+            conn_id="warehouse", conn_type="postgres", host="db", login="me", password="a/b@c",
+            schema="sales", port=5433,
+        ),
+        "events": Connection(
+            conn_id="events", conn_type="kafka", password="a/b@c",
+            extra='{"bootstrap.servers": "one:9092,two:9092", "group.id": "theirs"}',
+        ),
+    }  # fmt: skip
+    monkeypatch.setattr(surroundings, "connection_of", known.get)
+    for name in ("WAREHOUSE", "EVENTS"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", "")
+    spec = SimpleNamespace(
+        source=SimpleNamespace(connection="events"), sink=SimpleNamespace(connection="warehouse")
+    )
+    surroundings.find_connections(spec)
+    reached = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "a/b@c"}
+    assert config_of("events", None) == reached
     parts = conninfo_to_dict(dsn_of("warehouse"))
     assert (parts["host"], parts["password"], parts["dbname"]) == ("db", "a/b@c", "sales")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://you@there/other")
-    surroundings.find_connection("warehouse")
+    surroundings.find_connections(spec)
     assert conninfo_to_dict(dsn_of("warehouse"))["host"] == "there"

@@ -3,6 +3,7 @@
 from semel.spec.durations import format_duration
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
+from semel.spec.sources import KafkaSource
 from semel.spec.sinks import KafkaSink, PostgresSink
 from semel.summary import size
 
@@ -14,7 +15,7 @@ run of it may be skipped, killed or repeated."""
 def pipeline(spec: Spec) -> str:
     """Source, identity, sink and limits of a pipeline."""
     rows = [
-        ("source", f"`{spec.source.path}`, {spec.source.format}, {_selection(spec)}"),
+        ("source", f"{_source(spec)}, {_selection(spec)}"),
         ("identity", _identity(spec)),
         ("transforms", ", ".join(f"`{name}`" for name in spec.transforms) or "none"),
         ("sink", _sink(spec)),
@@ -36,11 +37,32 @@ semel's sources. Which days are complete: the tab *Days*.
 """
 
 
+def _source(spec: Spec) -> str:
+    source = spec.source
+    if not isinstance(source, KafkaSource):
+        return f"`{source.path}`, {source.format}"
+    if source.pattern:
+        # A table's cell ends at a bar, also within code.
+        shown = "the topics that match `" + source.pattern.replace("|", "\\|") + "`"
+    else:
+        names = ", ".join(f"`{name}`" for name in source.topics)
+        shown = f"the topic{'s' * (len(source.topics) > 1)} {names}"
+    return f"{shown} of {_cluster(source)}, {source.value}"
+
+
+def _cluster(part: KafkaSource | KafkaSink) -> str:
+    """Where topics are. Who may see the page need not know how the cluster is reached."""
+    return f"connection `{part.connection}`" if part.connection else f"`{part.bootstrap_servers}`"
+
+
 def _selection(spec: Spec) -> str:
-    if spec.source.select is Select.ARRIVAL:
+    source = spec.source
+    if source.select is Select.ARRIVAL:
         return "what has arrived since the last batch"
-    back = format_duration(spec.source.lookback)
-    return f"what belongs to the run's interval by `{spec.source.interval_from}`, lookback {back}"
+    back = format_duration(source.lookback)
+    kafka = isinstance(source, KafkaSource)
+    by = "the messages' timestamps" if kafka else f"`{source.interval_from}`"
+    return f"what belongs to the run's interval by {by}, lookback {back}"
 
 
 def _identity(spec: Spec) -> str:
@@ -59,15 +81,17 @@ def _sink(spec: Spec) -> str:
         by = f" by {', '.join(f'`{name}`' for name in sink.key)}" if sink.key else ""
         return f"table `{sink.table}` of connection `{sink.connection}`, {sink.mode}{by}"
     if isinstance(sink, KafkaSink):
-        where = f"connection `{sink.connection}`" if sink.connection else sink.bootstrap_servers
-        return f"topic `{sink.topic}` of {where}, as JSON"
+        return f"topic `{sink.topic}` of {_cluster(sink)}, as JSON"
     names = ", ".join(f"`{name}`" for name in sink.partition_by)
     return f"`{sink.path}`, {sink.format}" + (f", in folders by {names}" if names else "")
 
 
 def _limits(spec: Spec) -> str:
+    most = size(spec.limits.bytes_per_batch_max)
+    if isinstance(spec.source, KafkaSource):
+        most = f"{spec.limits.records_per_batch_max:,} offsets or about {most}"
     return (
-        f"{size(spec.limits.bytes_per_batch_max)} a batch; at most "
+        f"{most} a batch; at most "
         f"{spec.limits.quarantine_ratio_max:.2%} quarantined; "
         f"{spec.max_active_runs} runs at the same time"
     )

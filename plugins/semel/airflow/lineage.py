@@ -81,12 +81,17 @@ def finalized(
                 rowCount=counts.rows_written, **files
             )
         )
-    source = InputDataset(
-        namespace=FILES,
-        name=str(spec.source_root()),
-        facets={"schema": _schema(spec.source.columns.items())},
-        inputFacets=inputs,
-    )
+    names = _sources(ledger, spec, [done.batch.root for done, _ in batches])
+    sources = [
+        InputDataset(
+            namespace=namespace,
+            name=name,
+            facets={"schema": _schema(spec.source.columns.items())},
+            # What was read is known of all topics together.
+            inputFacets=inputs if len(names) == 1 else {},
+        )
+        for namespace, name in names
+    ]
     namespace, name = _sink(spec, found["sink_address"])
     sink = OutputDataset(
         namespace=namespace,
@@ -97,7 +102,7 @@ def finalized(
     facets = [_batch(done) for done, _ in batches]
     replayed = batches[0][0].batch.replays is not None
     run = {"semel_replays": ReplaysRunFacet(facets)} if replayed else {"semel_batch": facets[0]}
-    return OperatorLineage(inputs=[source], outputs=[sink], run_facets=run)
+    return OperatorLineage(inputs=sources, outputs=[sink], run_facets=run)
 
 
 def _schema(columns: Any) -> schema_dataset.SchemaDatasetFacet:
@@ -105,11 +110,33 @@ def _schema(columns: Any) -> schema_dataset.SchemaDatasetFacet:
     return schema_dataset.SchemaDatasetFacet(fields=fields)
 
 
+def _sources(ledger: "Ledger", spec: Spec, batches: list[int]) -> list[tuple[str, str]]:
+    """Namespaces and names of what was read. Of topics by a pattern, those that batches claimed."""
+    if folder := spec.source_root():
+        return [(FILES, str(folder))]
+    from semel.kafka.cluster import Cluster
+
+    source = spec.source
+    topics = list(source.topics)
+    if not topics:
+        claims = [c for batch in batches for c in ledger.rows("plan", "claims", batch_id=batch)]
+        topics = sorted({claim["name"].rpartition("/")[0] for claim in claims})
+    cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
+    return [(_cluster(cluster.address), topic) for topic in topics]
+
+
+def _cluster(address: str) -> str:
+    """A Kafka cluster's namespace: one of its addresses, always the same one."""
+    return address.partition(",")[0]
+
+
 def _sink(spec: Spec, address: str) -> tuple[str, str]:
     """Namespace and name, as OpenLineage's documents of names have them."""
     if folder := spec.sink_path():
         return FILES, str(folder)
     split = urlsplit(address)
+    if split.scheme == "kafka":
+        return _cluster(f"kafka://{split.netloc}"), unquote(split.path.strip("/"))
     database, table = map(unquote, split.path.strip("/").split("/"))
     return f"postgres://{split.netloc}", f"{database}.{table}"
 

@@ -78,8 +78,7 @@ class VerbOperator(BaseOperator):
             if self.folder:
                 os.environ[settings.PIPELINES_VARIABLE] = self.folder  # Also for spark-submit.
             spec = pipeline.find(self.pipeline)
-            if getattr(spec.sink, "connection", None):
-                surroundings.find_connection(spec.sink.connection)
+            surroundings.find_connections(spec)
             self.declaration = spec.to_yaml()
             with Ledger(settings.ledger_dsn()) as ledger:
                 try:

@@ -6,6 +6,7 @@ its own, so that nothing outlives it.
 """
 
 import os
+from typing import TYPE_CHECKING
 
 import psycopg
 import sqlalchemy as sa
@@ -15,6 +16,9 @@ from psycopg.conninfo import make_conninfo
 
 from semel import settings
 from semel.errors import TerminalError
+
+if TYPE_CHECKING:
+    from semel.spec.pipeline import Spec
 
 LEDGER_CONNECTION = "semel_ledger"
 
@@ -54,11 +58,15 @@ def find_ledger() -> None:
         os.environ[settings.LEDGER_VARIABLE] = _address(connection)
 
 
-def find_connection(name: str) -> None:
-    """Set AIRFLOW_CONN_<NAME>, as a sink and spark-submit read it, by the connection `name`."""
-    variable = settings.connection_variable(name)
-    if not os.environ.get(variable) and (connection := connection_of(name)):
-        os.environ[variable] = connection.get_uri()
+def find_connections(spec: "Spec") -> None:
+    """Set AIRFLOW_CONN_<NAME>, as source, sink and spark-submit read it, by each connection that a
+    pipeline names.
+    """
+    named = {getattr(part, "connection", None) for part in (spec.source, spec.sink)}
+    for name in sorted(filter(None, named)):
+        variable = settings.connection_variable(name)
+        if not os.environ.get(variable) and (connection := connection_of(name)):
+            os.environ[variable] = connection.get_uri()
 
 
 def connection_of(name: str) -> Connection | None:

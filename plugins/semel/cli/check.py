@@ -15,9 +15,9 @@ def check(
     spark: options.Spark = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Check the ledger, Spark, its executors and the folders. Exit 1 when something is wrong.
+    """Check the ledger, Spark, its executors, folders and topics. Exit 1 when something is wrong.
 
-    Runs a small Spark job that looks at each executor: semel, ledger, folders, cache, clock.
+    Runs a small Spark job that looks at each executor: semel, ledger, folders, topics, cache, clock.
 
     Example: semel check flights
     """

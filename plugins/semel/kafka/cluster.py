@@ -1,6 +1,7 @@
 """A cluster as a pipeline declares it: clients for it, and what their errors mean."""
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -247,5 +248,6 @@ def _of_tls(error: "KafkaError") -> bool:
 
 
 def _said(error: "KafkaError") -> str:
-    """What the client says, on one line."""
-    return " ".join(f"{error.name()}: {error.str()}".split())[:300]
+    """What the client says, on one line: the same each time."""
+    words = re.sub(r"\(after \d+ms in state \w+\)", "", error.str())
+    return " ".join(f"{error.name()}: {words}".split())[:300]

@@ -22,11 +22,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, limits, settings
-from semel.errors import SemelError, TerminalError, UnavailableError
+from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
+from semel.plural import count
 from semel.sinks import archive
+from semel.sources.declared import open_source
 from semel.sources.files.listing import list_files
+from semel.sources.kafka.tried import try_to_read
 from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
@@ -42,6 +45,8 @@ _REMEDIES = {
     "folders": "mount the data folder there, under the driver's path, and let that user write to "
     "it: one user for driver and executors, or a common group and umask 002",
     "source": "mount the source's folder there, under the driver's path, and let that user read it",
+    "topics": "give that executor what the driver has: `pip install 'semel[kafka]'`, the variable "
+    "of the connection (AIRFLOW_CONN_...), the files that it names, and a way to each broker",
     "links": "run executors and driver as one user, or give both a common group and the executors "
     "umask 002",
     "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
@@ -52,6 +57,7 @@ _EXECUTORS = {
     "ledger": "ledger from executors",
     "folders": "sink from executors",
     "source": "source from executors",
+    "topics": "topics from executors",
     "cache": "cache of executors",
 }
 """What a task looks at, as it is shown."""
@@ -95,7 +101,9 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
         log("the ledger")
         ahead, key = _ledger(found, stack)
         log("the folders")
-        folders, (sources, samples) = _folders(found, stack, specs), _sources(found, specs)
+        folders = _folders(found, stack, specs)
+        sources, samples = _sources(found, [s for s in specs if s.source.type == "files"])
+        topics = _topics(found, [s for s in specs if s.source.type == "kafka"], log)
         needed = not specs or any(not spec.by_position for spec in specs)
         asked = probe.Asked(
             key=key if needed else None,
@@ -104,6 +112,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
             sources=tuple(map(str, sources)),
             samples=tuple(samples),
             seconds=limits.CHECK_TASK_SECONDS,
+            topics=tuple(topics),
         )
         for folder in folders:
             (folder / "driver").write_text(asked.token, encoding="utf-8")
@@ -201,6 +210,41 @@ def _sources(found: Checked, specs: list[Spec]) -> tuple[set[Path], list[probe.S
     return sources, samples
 
 
+def _topics(found: Checked, specs: list[Spec], log: Log) -> list[probe.Topics]:
+    """The topics that the driver can read."""
+    made = []
+    for spec in specs:
+        log(f"the topics of {spec.name}")
+        try:
+            source = open_source(spec)
+            shown = source.discover()
+            names = tuple(sorted({one.topic for one in shown.found}))
+            if shown.missing:
+                raise SourceError(
+                    f"{source.cluster} has no topic {', '.join(shown.missing)}, or its user may "
+                    "not see it"
+                )
+            try_to_read(source.cluster, names)
+        except SemelError as error:
+            found.add("source", f"{spec.name}: {error}", error.next or _REMEDY_OF_TOPICS)
+            continue
+        declared = spec.source
+        made.append(
+            probe.Topics(
+                connection=declared.connection, servers=declared.bootstrap_servers, names=names
+            )
+        )
+        found.add(
+            "source",
+            f"{count(len(shown.found), 'partition')} of {count(len(names), 'topic')} of "
+            f"{spec.name} in {source.cluster}: a message of each topic was read, or it has none",
+        )
+    return made
+
+
+_REMEDY_OF_TOPICS = "do that, and run this again; docs/kafka.md has all about connection and rights"
+
+
 def _there(path: Path) -> Path:
     """The folder, or the first one above it that is there, up to its data root."""
     root = next(root for root in settings.data_roots() if path.is_relative_to(root))
@@ -252,8 +296,8 @@ def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.Answer]:
     cloudpickle.register_pickle_by_value(probe)
     for _ in range(2):  # The first job may run before all executors have come.
         numbers = session.range(limits.CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
-        count = 2 * len({number for (number,) in numbers})
-    rows = session.range(0, count, 1, count).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
+        tasks = 2 * len({number for (number,) in numbers})
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
     return [probe.Answer.of(each["answer"]) for each in rows]
 
 
@@ -273,18 +317,21 @@ def _executors(found: Checked, asked: probe.Asked, *, needed: bool) -> None:
     """What is wrong with each part, and where."""
     hosts = sorted({answer.host for answer in found.answers})
     pythons = sorted({answer.python for answer in found.answers})
-    count = len({(answer.host, answer.process) for answer in found.answers})
-    found.add("executors", f"{count} on {', '.join(hosts)}; Python {', '.join(pythons)}")
+    processes = len({(answer.host, answer.process) for answer in found.answers})
+    found.add("executors", f"{processes} on {', '.join(hosts)}; Python {', '.join(pythons)}")
     right = {
         "semel": f"version {__version__}",
         "ledger": "the driver's" if asked.key is not None else "not asked",
         "folders": f"{len(asked.folders)} folders, written and read both ways",
         "source": f"{len(asked.sources)} folders, {len(asked.samples)} files read",
+        "topics": f"{count(sum(len(t.names) for t in asked.topics), 'topic')} read",
         "cache": ", ".join(sorted({answer.cache for answer in found.answers})),
     }
     if not needed:
         right["ledger"] = "not needed: identity by position"
     for part, name in _EXECUTORS.items():
+        if part == "topics" and not asked.topics:
+            continue
         where: dict[str, set[str]] = {}
         for answer in found.answers:
             if trouble := _trouble(answer, part):

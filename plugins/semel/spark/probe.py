@@ -30,6 +30,15 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Topics:
+    """Topics of a Kafka cluster: its Airflow connection, which the task looks up, or addresses."""
+
+    connection: str | None
+    servers: str | None
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What each task is to look at.
 
@@ -44,6 +53,7 @@ class Asked:
     sources: tuple[str, ...]
     samples: tuple[Sample, ...]
     seconds: float
+    topics: tuple[Topics, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +105,8 @@ def answer(asked: Asked) -> Answer:
     parts = {"semel": _semel, "folders": _folders, "source": _source, "cache": _cache}
     if asked.key is not None:
         parts["ledger"] = _ledger
+    if asked.topics:
+        parts["topics"] = _topics
     troubles = {}
     for name, look in parts.items():
         try:
@@ -156,6 +168,14 @@ def _source(asked: Asked, _: dict[str, Any]) -> None:
         with open(sample.path, "rb") as file:
             if hashlib.sha256(file.read(sample.length)).hexdigest() != sample.digest:
                 raise LookupError(f"{sample.path} has another content than the driver sees")
+
+
+def _topics(asked: Asked, _: dict[str, Any]) -> None:
+    from semel.kafka.cluster import Cluster
+    from semel.sources.kafka.tried import try_to_read
+
+    for one in asked.topics:
+        try_to_read(Cluster(connection=one.connection, servers=one.servers), one.names)
 
 
 def _cache(_: Asked, found: dict[str, Any]) -> None:

@@ -57,6 +57,7 @@ def spec_of(dag_id: str) -> tuple[Spec, bool]:
     found = shown.spec_of(ledger(), dag_id)
     if found is None:
         raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
+    surroundings.find_connections(found[0])
     return found
 
 

@@ -196,8 +196,6 @@ def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
 
 def _foreseen(spec: Spec, roots: list[int], now: Named) -> list[Foreseen]:
     """What a new request would replay, batch by batch."""
-    if getattr(spec.sink, "connection", None):
-        surroundings.find_connection(spec.sink.connection)
     with ledger().transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     found = [replay.look(ledger(), spec, root, "") for root in roots]

@@ -1,0 +1,42 @@
+"""Whether topics can be read here: for `semel check`, in the driver and in tasks."""
+
+import time
+from collections.abc import Collection
+
+from semel.errors import SourceError
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.sources.kafka.topics import ids_of, is_missing
+
+_STEP_SECONDS = 0.1
+
+
+def try_to_read(cluster: Cluster, topics: Collection[str]) -> None:
+    """Fetch a message of each topic, or find that its first partition has none.
+
+    SourceError: a topic is not there. Others: see cluster.meaning.
+    """
+    kafka = client()
+    codes = kafka.KafkaError
+    # A reader of a topic that its user may not see waits for it in silence.
+    with cluster.admin() as admin:
+        _, missing = ids_of(admin, topics)
+    if missing:
+        raise SourceError(f"{cluster} has no topic {', '.join(map(repr, missing))}")
+    left, deadline = set(topics), time.monotonic() + ANSWER_SECONDS
+    with cluster.consumer(
+        isolation_level="read_uncommitted", enable_partition_eof=True, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([kafka.TopicPartition(t, 0, kafka.OFFSET_BEGINNING) for t in topics])
+        while left:
+            for message in consumer.consume(len(left), timeout=_STEP_SECONDS):
+                error = message.error()
+                if error is None or error.code() == codes._PARTITION_EOF:
+                    left.discard(message.topic())
+                elif is_missing(error):
+                    raise SourceError(f"{cluster} has no topic {message.topic()!r} any more")
+                elif error.code() != codes.GROUP_AUTHORIZATION_FAILED:  # None is joined.
+                    raise kafka.KafkaException(of(f"reading topic {message.topic()!r}", error))
+            if time.monotonic() > deadline:
+                named = ", ".join(map(repr, sorted(left)))
+                late = codes(codes._TIMED_OUT, f"no message of the topics {named} came")
+                raise kafka.KafkaException(late)
