@@ -17,7 +17,7 @@ def check(
 ) -> None:
     """Check the ledger, Spark, its executors, folders and topics. Exit 1 when something is wrong.
 
-    Runs a small Spark job that looks at each executor: semel, ledger, folders, topics, cache, clock.
+    Runs a small Spark job that looks at executors: semel, ledger, folders, topics, cache, clock.
 
     Example: semel check flights
     """
