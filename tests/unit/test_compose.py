@@ -79,7 +79,7 @@ def test_every_pipelines_connection_is_there(name):
         f"postgresql://postgres:{password}@postgres:5432/{postgres.WAREHOUSE}"
     )
     install = SERVICES["migrate"]["build"]["dockerfile_inline"]
-    assert "-e '.[postgres]'" in install
+    assert "-e '.[postgres,kafka]'" in install
 
 
 def test_postgres_has_every_database_of_the_stack():
