@@ -53,7 +53,8 @@ def main() -> None:
 
 
 def _measure(place: Place, options: Namespace) -> dict[str, Any]:
-    won, part = _won(place, options.records, "w"), _won(place, options.records // 10, "p")
+    won = staged_batch(place, options.records, "w")
+    part = staged_batch(place, options.records // 10, "p")
     append = PostgresSink(PostgresTarget(dsn=place.dsn, table="published", create=True))
     upsert = PostgresSink(
         PostgresTarget(dsn=place.dsn, table="upserted", mode="upsert", key=("id",), create=True)
@@ -94,7 +95,8 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
     return {"title": "B9: Postgres sink", "headline": headline, "tables": [table], "plots": [bars]}
 
 
-def _won(place: Place, records: int, name: str) -> Won:
+def staged_batch(place: Place, records: int, name: str) -> Won:
+    """A committed batch of this many rows, staged as tasks do it."""
     place.data.mkdir(exist_ok=True)
     files = []
     for at in range(FILES):

@@ -1,11 +1,12 @@
 """Is the output exact? Read from the source and the sink alone: the ledger has no say here.
 
 It needs `sink.position_columns: true`, so that each row of the output says where it came from. A
-table is read through the connection that the environment names.
+table, or a topic, is read through the connection that the environment names.
 """
 
 import json
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,21 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 import xxhash
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from psycopg.rows import dict_row
 
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
 Position = tuple[str, int]
+
+_TOPIC_SECONDS = 30
 
 
 @dataclass
@@ -85,7 +95,8 @@ def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
-    table = None if roots["sink"] else _Table(spec)
+    kinds = {"postgres": _Table, "kafka": _Topic}
+    table = None if roots["sink"] else kinds[spec.sink.type](spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
         places.append(marker["commit_seq"])
@@ -204,6 +215,60 @@ class _Table:
         assert by["batch_id"] not in self.rows, f"rows of {by}, which was replaced"
         if any(file["kind"] == "data" for file in marker["files"]):
             assert self.notes.pop(by["batch_id"])["fence"] == by["fence"]
+
+
+class _Topic(_Table):
+    """The same of a topic's messages, and of the notes in its control topic, as a consumer sees
+    them that reads committed messages.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.rows, self.notes = {}, {}
+        for _, value in _messages(spec, spec.sink.topic):
+            row = json.loads(value)
+            self.rows.setdefault(row["_semel_batch"], []).append(row)
+        for rows in self.rows.values():
+            rows.sort(key=lambda row: (row["_semel_source"], row["_semel_offset"]))
+        for key, value in _messages(spec, f"_semel_{spec.sink.topic}"):
+            note = json.loads(value)
+            refused = len(note["refused"])
+            self.notes[json.loads(key)[1]] = {
+                "fence": note["fence"], "commit_seq": note["commit_seq"],
+                "rows": note["rows"] - refused, "refused": refused,
+            }  # fmt: skip
+
+
+def _messages(spec: Spec, topic: str) -> list[tuple[bytes, bytes]]:
+    """Keys and values of all messages, those of one partition in their order. What a dead producer
+    left open is waited for: it must be aborted by the time that all is finished.
+    """
+    plain = json.loads(os.environ[f"AIRFLOW_CONN_{spec.sink.connection.upper()}"])
+    settings = {
+        **json.loads(plain["extra"]), "group.id": "checker", "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }  # fmt: skip
+    found, ends = [], {}
+    whole = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    for number in whole.list_topics(topic, timeout=_TOPIC_SECONDS).topics[topic].partitions:
+        part = TopicPartition(topic, number)
+        ends[number] = whole.get_watermark_offsets(part, _TOPIC_SECONDS, cached=False)[1]
+    whole.close()
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in ends])
+    deadline = time.monotonic() + _TOPIC_SECONDS
+    while ends:
+        assert time.monotonic() < deadline, f"{topic}: a transaction is open behind {ends}"
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error() is None:
+            found.append((message.key(), message.value()))
+        elif message.error().code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(message.error())
+        elif message.offset() >= ends.get(message.partition(), 0):
+            ends.pop(message.partition(), None)
+    consumer.close()
+    return found
 
 
 def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:

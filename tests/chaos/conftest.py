@@ -1,6 +1,7 @@
 """Fixtures of the chaos tests. One database serves them all, emptied before each: making and
 dropping one would take longer than most of these tests."""
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from fix_faults import children, forks  # noqa: F401
+from fix_kafka import Kafka
 from fix_postgres import database
 from fix_proxy import Proxy, ledger_behind, proxy  # noqa: F401
-from fix_scene import EMPTY, scene  # noqa: F401
+from fix_scene import EMPTY, SINKS, scene  # noqa: F401
+from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
 from machine_seed import SEED
 
@@ -42,6 +45,17 @@ def shared_warehouse(postgres: str) -> Iterator[str]:
     """The database of the chaos tests' tables."""
     with database(postgres) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def events_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A topic for the scene, and its control topic, by the Airflow connection `broker`."""
+    name = kafka.topic(f"events-{secrets.token_hex(4)}", partitions=2)
+    kafka.topic(f"_semel_{name}", config=CONTROL)
+    plain = {"conn_type": "kafka", "extra": json.dumps(kafka.client())}
+    monkeypatch.setenv("AIRFLOW_CONN_BROKER", json.dumps(plain))
+    monkeypatch.setitem(SINKS, "topic", {**SINKS["topic"], "topic": name})
+    return name
 
 
 @pytest.fixture

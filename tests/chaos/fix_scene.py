@@ -34,8 +34,9 @@ SINKS = {
     "files": {},
     "append": _TABLE,
     "upsert": {**_TABLE, "mode": "upsert", "key": ["id"]},
+    "topic": {"type": "kafka", "connection": "broker", "topic": "events", "key": "id"},
 }
-"""The sinks of the scene. Tables need the fixture `table`."""
+"""The sinks of the scene. Tables need the fixture `table`, the topic needs `events_topic`."""
 
 
 class Scene:

@@ -55,6 +55,9 @@ ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)
 """What only a sink in a database passes."""
 
+OF_TOPICS = ("sink.after_fence", "sink.before_cut", "sink.after_cut")
+"""What only a Kafka topic as a sink passes."""
+
 REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
@@ -75,7 +78,9 @@ BEHIND_COMMIT = ("finalize", "sink", "accept", "adopt")
 """The verbs that ask a sink: their points are tried with each sink in `make test`."""
 
 OF_UPSERT = ("finalize", "sink")
-"""All else is the same in both modes of a table."""
+"""All else is the same in both modes of a table, and where a topic is the sink."""
+
+TAKE_NO_REPLAY = ("upsert", "topic")
 
 
 def scripts(sink: str, point: str) -> list[str]:
@@ -90,25 +95,29 @@ def scripts(sink: str, point: str) -> list[str]:
     found = ["leased" if point in LEASE else "contested"]
     if point in IN_COLLECT:
         found.append("collecting")
-    if sink != "upsert" and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
+    if sink not in TAKE_NO_REPLAY and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
         found.append("replaying")
     return found
 
 
 def points(sink: str) -> list[str]:
-    """What is passed on the way to a sink; of upsert only what append does not pass alike."""
+    """What is passed on the way to a sink; of others only what append does not pass alike."""
+    not_passed = {"files": (*OF_TABLES, *OF_TOPICS), "topic": OF_TABLES}.get(sink, OF_TOPICS)
+    passed = [point for point in faults.POINTS if point not in not_passed]
     if sink == "files":
-        return [point for point in faults.POINTS if point not in OF_TABLES]
+        return passed
     if sink == "append":
-        return [point for point in faults.POINTS if not point.startswith("requarantine.")]
-    passed = [point for point in faults.POINTS if point not in OF_REPLAYS]
+        return [point for point in passed if not point.startswith("requarantine.")]
+    passed = [point for point in passed if point not in OF_REPLAYS]
     return [point for point in passed if point.partition(".")[0] in OF_UPSERT]
 
 
 def is_long(sink: str, point: str) -> bool:
     """Whether `make soak` alone tries a point with this sink."""
     verb = point.partition(".")[0]
-    return sink == "upsert" and verb != "sink" or sink == "append" and verb not in BEHIND_COMMIT
+    return sink in TAKE_NO_REPLAY and verb != "sink" or (
+        sink == "append" and verb not in BEHIND_COMMIT
+    )
 
 
 def cases() -> list:
@@ -186,17 +195,23 @@ class Deaths:
 
 
 @pytest.fixture
-def scenes(bench: Workbench, ledger: Ledger, table: Warehouse) -> "Scenes":
-    return Scenes(bench, ledger, table)
+def scenes(
+    bench: Workbench, ledger: Ledger, table: Warehouse, request: pytest.FixtureRequest
+) -> "Scenes":
+    return Scenes(bench, ledger, table, request)
 
 
 class Scenes:
     """What there is before each script."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
-        self.bench, self.ledger, self.table = bench, ledger, table
+    def __init__(
+        self, bench: Workbench, ledger: Ledger, table: Warehouse, request: pytest.FixtureRequest
+    ) -> None:
+        self.bench, self.ledger, self.table, self.request = bench, ledger, table, request
 
     def make(self, sink: str, script: str, point: str) -> Scene:
+        if sink == "topic":
+            self.request.getfixturevalue("events_topic")
         changes = {}
         if point in FLOOR:
             changes["record_time"] = "at"
@@ -255,7 +270,7 @@ class Scenes:
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
 
 
-# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7.
+# Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
     scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion
@@ -284,7 +299,7 @@ def test_killed_and_killed_again(
     elif script in ("abandoning", "accepting", "adopting", "refusing", "replaying", "admitting"):
         assert children.start(script).ended() == (0, None)
     found = scene.finish("r1", "r2", "r3", "r4")
-    replays = sink != "upsert" and script in ("replaying", "collecting")
+    replays = sink not in TAKE_NO_REPLAY and script in ("replaying", "collecting")
     assert found.generations[1] == (2 if replays else 1)
     if twin:
         if stands or script not in ("adopting", "refusing"):

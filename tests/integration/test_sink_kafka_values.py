@@ -1,12 +1,23 @@
 """Rows as messages of a Kafka topic: keys, values, what a topic refuses, and rows read back."""
 
+import json
+import secrets
 import time
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from fix_account import quiet
 from fix_engine import LocalEngine
@@ -17,9 +28,11 @@ from fix_sinks import table
 from semel import faults
 from semel.audit import audit
 from semel.errors import TerminalError
+from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sinks import Presence, archive
+from semel.stack.kafka import Listener
 
 WAIT_SECONDS = 60
 
@@ -75,6 +88,54 @@ def test_values_that_json_does_not_have_are_found(outlet: Outlet) -> None:
     })  # fmt: skip
     found = {(one.reason, *one.rows.tolist()) for one in refuses(rows)}
     assert found == {("number", 2), ("number", 3), ("range", 1)}
+
+
+_RIGHTS = [
+    ("topic", "READ"), ("topic", "WRITE"), ("topic", "DESCRIBE_CONFIGS"), ("control", "READ"),
+    ("control", "WRITE"), ("control", "DESCRIBE_CONFIGS"), ("id", "WRITE"),
+]  # fmt: skip
+
+
+# Attacks KP5.
+@pytest.mark.parametrize("lacking", [None, *_RIGHTS])
+def test_a_right_that_is_lacking_is_told_before_any_work(
+    outlet: Outlet, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, lacking: tuple[str, str] | None
+) -> None:
+    """With those of docs/kafka.md a batch lands and is read back; without one of them stage says
+    so, and quotes no password.
+    """
+    outlet.make()
+    user, password = f"writer-{secrets.token_hex(4)}", "s3cret-word"
+    kafka.user(user, password)
+    for place, operation in _RIGHTS:
+        if (place, operation) != lacking:
+            _allow(kafka, outlet, user, place, operation)
+    login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": user, "sasl_password": password}
+    extra = kafka.client(Listener.SCRAM, **login)
+    monkeypatch.setenv("AIRFLOW_CONN_OWN", json.dumps({"conn_type": "kafka", "extra": extra}))
+    sink, won = outlet.sink(cluster=Cluster(connection="own")), outlet.won(table(0, 10))
+    if lacking is None:
+        sink.check(won.schema, outlet.folder)
+        outlet.finalize(won, sink)
+        assert sum(len(rows) for rows in sink.rows(marker(won))) == 10
+        return
+    began = time.monotonic()
+    with pytest.raises(TerminalError, match=r"docs/kafka.md lists the rights") as error:
+        sink.check(won.schema, outlet.folder)
+    assert password not in str(error.value) and time.monotonic() - began < 10
+
+
+def _allow(kafka: Kafka, outlet: Outlet, user: str, place: str, operation: str) -> None:
+    kind, pattern = ResourceType.TOPIC, ResourcePatternType.LITERAL
+    name = {"topic": outlet.topic, "control": outlet.control}.get(place)
+    if name is None:
+        kind, pattern = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
+        name = f"semel.{outlet.topic}."
+    rule = AclBinding(
+        kind, name, pattern, f"User:{user}", "*", AclOperation[operation], AclPermissionType.ALLOW
+    )
+    for done in kafka.admin.create_acls([rule]).values():
+        done.result()
 
 
 # Attacks KP9.

@@ -9,14 +9,13 @@ A later publish fences this one in the same way: its next call, a commit as well
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from semel import faults, limits
 from semel.errors import AGAIN, OutcomeUnknownError, TerminalError, UnavailableError
@@ -64,7 +63,9 @@ def land(target: KafkaTarget, won: Won, facts: TopicFacts, refusals: Refusals) -
             found = _find(target, won)
             if found is not None and (found.digest != won.digest or found.landed):
                 return
-            _Landing(target, won, producer, found or Note.of(won), refusals).run()
+            with target.cluster.admin() as admin:
+                note = found or Note.of(won)
+                _Landing(target, won, producer, admin, note, refusals).run()
     except _FencedError:
         _wait(target, won)
 
@@ -87,6 +88,8 @@ def producer_of(
         "delivery_report_only_error": True,
     }
     with target.cluster.producer(**settings) as producer:
+        # The coordinator is found at once only where a connection is there: else in half a second.
+        producer.list_topics(target.topic, timeout=ANSWER_SECONDS)
         with _known():
             producer.init_transactions(ANSWER_SECONDS)
         yield producer
@@ -111,33 +114,40 @@ class _Landing:
     """One publish of a batch: all cuts that have not landed."""
 
     def __init__(
-        self, target: KafkaTarget, won: Won, producer: Producer, note: Note, refusals: Refusals
+        self,
+        target: KafkaTarget,
+        won: Won,
+        producer: Producer,
+        admin: AdminClient,
+        note: Note,
+        refusals: Refusals,
     ) -> None:
-        self._target, self._won, self._producer = target, won, producer
+        self._target, self._won = target, won
+        self._producer, self._admin = producer, admin
         self._note, self._refusals = note, refusals
 
     # Keeps KP11.
     def run(self) -> None:
         """Write what is missing. A transaction ends when it has `transaction_bytes`."""
         done = self._note.rows
-        with closing(_ahead(self._blocks())) as blocks:
-            block = next(blocks, None)
-            while True:
-                with _known(), self._transaction():
-                    starts = self._ends()
-                    size = 0
-                    while block is not None and size < self._target.transaction_bytes:
-                        done, some = block
-                        self._produce(some)
-                        size += some.size
-                        block = next(blocks, None)
-                    if block is None:
-                        check_count(self._won, done)
-                    self._write_note(done, starts)
-                    faults.point("sink.before_cut")
-                faults.point("sink.after_cut")
+        blocks = self._blocks()
+        block = next(blocks, None)
+        while True:
+            with _known(), self._transaction():
+                starts = self._ends()
+                size = 0
+                while block is not None and size < self._target.transaction_bytes:
+                    done, some = block
+                    self._produce(some)
+                    size += some.size
+                    block = next(blocks, None)
                 if block is None:
-                    return
+                    check_count(self._won, done)
+                self._write_note(done, starts)
+                faults.point("sink.before_cut")
+            faults.point("sink.after_cut")
+            if block is None:
+                return
 
     def _blocks(self) -> Iterator[tuple[int, Messages]]:
         """Messages of the rows that have not landed, each with the row that it ends before."""
@@ -192,8 +202,7 @@ class _Landing:
         self._producer.produce(self._target.control, self._note.to_bytes(), self._note.key)
 
     def _ends(self) -> control.Spans:
-        with self._target.cluster.admin() as admin:
-            return control.ends_of(admin, self._target.topic)
+        return control.ends_of(self._admin, self._target.topic)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -258,12 +267,3 @@ def _wait(target: KafkaTarget, won: Won) -> None:
         if found is not None and found.rows > rows:
             rows, moved = found.rows, time.monotonic()
         time.sleep(_LOOK_SECONDS)
-
-
-def _ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """The same items, of which the next one is made while the last one is in use."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item

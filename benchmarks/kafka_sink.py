@@ -1,0 +1,147 @@
+"""B12: a batch published to a Kafka topic, beside a plain producer of the same bytes.
+
+    python benchmarks/kafka_sink.py                      # 500,000 rows
+    python benchmarks/kafka_sink.py --records 50000 --runs 1
+
+One broker on this machine's own cores, topics of four partitions. The plain side is a producer of
+confluent-kafka with the same compression, without a transaction and without idempotence: with bytes
+that were made before its clock starts; with these bytes made of the staged rows, as publish makes
+them; and with json.dumps of each row. publish begins with the staged Parquet files, and ends when
+the batch is visible: it fences, asks the control topic, makes JSON of the rows, and writes them
+with their note in one transaction. Beside it: with a header for each message, and look.
+"""
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import harness
+from confluent_kafka import Producer
+from harness import Clock, Place, check, in_turn, ratio, table
+from postgres_sink import staged_batch
+
+from semel.kafka.cluster import Cluster
+from semel.sinks import Won
+from semel.sinks.kafka import KafkaSink, control
+from semel.sinks.kafka.encode import Messages, messages
+from semel.sinks.kafka.target import KafkaTarget
+from semel.sinks.staged import staged
+from semel.stack.kafka import Broker, jars
+
+_HOME = harness.ROOT / ".semel" / "maven"
+_NAMES = {
+    "plain": "a plain producer, of bytes that were made before",
+    "rows": "a plain producer that makes these bytes of the staged rows",
+    "dumps": "a plain producer with json.dumps of each row",
+    "publish": "publish, in one transaction",
+    "headers": "publish, with a header of each row's own",
+    "look": "look: has the batch landed?",
+}
+
+
+def main() -> None:
+    options = harness.options_of(__doc__, runs=5, default=500_000, help="rows").parse_args()
+    with harness.open_place() as place:
+        settings = {"num.partitions": "4"}
+        broker = Broker(place.folder / "broker", jars=jars(_HOME), settings=settings)
+        broker.start()
+        try:
+            report = _measure(place, broker.bootstrap, options)
+        finally:
+            broker.stop()
+    harness.save("kafka_sink", options, report)
+
+
+def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
+    won = staged_batch(place, options.records, "rows")
+    target = KafkaTarget(cluster=Cluster(servers=servers), topic="rows", key="id", create=True)
+    sink = KafkaSink(target, "bench")
+    sink.check(won.schema, place.folder)
+    headed = KafkaSink(replace(target, headers=(("kind", "kind"),)), "bench")
+    made = [messages(target, won, rows) for rows in staged(won)]
+    size = sum(some.size for some in made)
+    sides = {
+        "plain": _plain(servers, lambda: made),
+        "rows": _plain(servers, lambda: (messages(target, won, rows) for rows in staged(won))),
+        "dumps": _plain(servers, lambda: _dumped(won)),
+        "publish": _publish(sink, won, 1),
+        "headers": _publish(headed, won, 1_000),
+        "look": _look(sink, won),
+    }
+    found = in_turn(sides, options.runs)
+    return {
+        "title": "B12: a batch to a Kafka topic",
+        "headline": {
+            "kafka_sink_ratio": ratio(found, "publish"),
+            "kafka_sink_ratio_rows": ratio(found, "publish", "rows"),
+            "kafka_sink_ratio_dumps": ratio(found, "publish", "dumps"),
+            "kafka_sink_headers": ratio(found, "headers", "publish"),
+            "kafka_sink_bytes_a_row": round(size / options.records),
+        },
+        "tables": [table(f"{options.records:,} rows", found, _NAMES)],
+        "plots": [],
+    }
+
+
+def _dumped(won: Won) -> Iterator[Messages]:
+    """What most people write: each row by itself."""
+    for rows in staged(won):
+        plain = rows.to_pylist()
+        yield Messages(
+            values=[json.dumps(row, default=str).encode() for row in plain],
+            keys=[row["id"].encode() for row in plain],
+            headers=None,
+            size=0,
+        )
+
+
+def _plain(servers: str, made: Callable[[], Iterable[Messages]]) -> harness.Side:
+    settings = {
+        "bootstrap.servers": servers, "compression.type": "lz4", "linger.ms": 20,
+        "partitioner": "murmur2_random", "queue.buffering.max.messages": 0,
+        "delivery.report.only.error": True,
+    }  # fmt: skip
+    failed: list[Any] = []
+
+    def side(_: int, clock: Clock) -> None:
+        producer = Producer(settings)
+        with clock:
+            for some in made():
+                for value, key in zip(some.values, some.keys, strict=True):
+                    while True:
+                        try:
+                            producer.produce("rows", value, key)
+                            break
+                        except BufferError:
+                            producer.poll(0.1)
+            check("plain", (producer.flush(60), failed), (0, []))
+
+    return side
+
+
+def _publish(sink: KafkaSink, won: Won, first: int) -> harness.Side:
+    def side(run: int, clock: Clock) -> None:
+        fresh = replace(won, batch_id=first + run + 1)
+        with clock:
+            sink.publish(fresh, fresh.files)
+        place = (sink._target.cluster, sink._target.control, "bench", fresh.batch_id)
+        note = control.find(*place, 10)
+        check("publish", (note.rows, note.landed), (sum(f.records for f in won.files), True))
+
+    return side
+
+
+def _look(sink: KafkaSink, won: Won) -> harness.Side:
+    def side(run: int, clock: Clock) -> None:
+        fresh = replace(won, batch_id=run + 2)
+        with clock:
+            found = sink.look(fresh)
+        check("look", {str(state) for state in found}, {"right"})
+
+    return side
+
+
+if __name__ == "__main__":
+    main()
