@@ -110,7 +110,7 @@ def _adopt(
         )
     _check(spec, kept, found)
     batches = histories(found)
-    check_landed(spec.name, target.address, kept, found, landed)
+    check_landed(spec.name, spec.sink, target.address, kept, found, landed)
     batch_max = _batch_max(there.batch_max, found, landed)
     now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
     partitions = partitions_of(open_source(spec), found)
