@@ -211,8 +211,8 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
     for (part, _, end, path), (other_part, start, _, other) in pairwise(claims):
         if part == other_part and start < end:
             raise CorruptionError(
-                f"the markers {path} and {other} claim the same bytes of source partition {part}; "
-                "move aside the one that does not belong here"
+                f"the markers {path} and {other} claim the same {spec.source.unit} of source "
+                f"partition {part}; move aside the one that does not belong here"
             )
     if found:
         identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
@@ -388,7 +388,7 @@ def _write(
             )
         pipeline_id = made["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
-        write_batches(connection, pipeline_id, batches)
+        write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
         if catalog.runs:
             horizon = int(spec.dedup.horizon.total_seconds())
             segment_id = ensure_segment(connection, pipeline_id, horizon)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.batch import Batch, Claim, Counts, Pipeline
-from semel.errors import CorruptionError, TerminalError
+from semel.errors import AGAIN, CorruptionError, SourceError, TerminalError
 from semel.ledger import Ledger, Row
 from semel.reader import Marker, read_marker
 from semel.sinks import Old, archive
+from semel.sources import of_finalized
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.steps import account, verdicts
@@ -89,7 +90,11 @@ def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
     """SourceError where what a batch claimed is not in the source as it was."""
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
     source = open_source(spec)
-    source.check(source.find(claims, root), root)
+    try:
+        source.check(source.find(claims, root), root)
+    except SourceError as error:
+        fact = of_finalized(error)
+        raise type(error)(f"{fact}. The output stays what it is", next=AGAIN) from error
 
 
 def run_job(
@@ -125,8 +130,8 @@ def _check_input(batch: Batch, digest: str, of: int, won: Row) -> None:
     if digest != won["input_digest"]:
         raise TerminalError(
             f"batch {batch.batch_id} read other bytes (digest {digest[:12]}) than batch {of} did "
-            f"({won['input_digest'][:12]}), whose records it takes again: a source file was edited "
-            "since. Put the file back as it was; the output stays what it is"
+            f"({won['input_digest'][:12]}), whose records it takes again: the source was changed "
+            "since. Put it back as it was; the output stays what it is"
         )
 
 

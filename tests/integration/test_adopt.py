@@ -343,7 +343,7 @@ def test_the_command(
     assert command == ["semel", "adopt", "events"]
     assert main(command[1:]) == 0
     said = capsys.readouterr().out
-    assert "adopted events: 1 batch, 1 source partition (1 file found), 10 ids in 4 id runs" in said
+    assert "adopted events: 1 batch, 1 source partition (1 found), 10 ids in 4 id runs" in said
     assert "left over: 1 staging folder ('b00000007/f0001')" in said
     assert main([*command[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["adopted"]["found"] is True

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import limits
 from semel.adoption.history import History
 from semel.batch import Claim
 from semel.catalog import sortedids
@@ -221,7 +220,7 @@ def job_of(
     marker: Marker,
     claims: tuple[Claim, ...],
     source: Source,
-    split_bytes: int = limits.SPLIT_BYTES,
+    split_size: int | None = None,
 ) -> StageJob:
     """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
@@ -234,7 +233,7 @@ def job_of(
         fence=marker.fence,
         folder=Path(),
         source=source,
-        splits=splits_of(list(claims), split_bytes, whole=whole),
+        splits=splits_of(list(claims), split_size or source.split_size, whole=whole),
         shards=marker.spec.dedup.shards,
         bucket_seconds=marker.bucket_seconds,
         gc_floor=-_EVER,

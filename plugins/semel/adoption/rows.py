@@ -34,16 +34,16 @@ def write_partitions(
 
 
 def write_batches(
-    connection: sa.Connection, pipeline_id: int, batches: list[History]
+    connection: sa.Connection, pipeline_id: int, batches: list[History], split_size: int
 ) -> None:
     """The batches with their attempts, claims and files; then their replays, each a batch too.
 
-    `batches` come in the order of commits.
+    `batches` come in the order of commits. `split_size`: by which a plan of their source cuts.
     """
     ordinals: Counter[_Asked] = Counter()
     replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
     for some in (*_parts([each.first for each in batches]), *_parts(replays)):
-        _insert_batches(connection, pipeline_id, some, ordinals)
+        _insert_batches(connection, pipeline_id, some, ordinals, split_size)
         _insert_attempts(connection, some)
         _insert_claims(connection, some)
         _insert_files(connection, some)
@@ -58,7 +58,11 @@ def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
 
 
 def _insert_batches(
-    connection: sa.Connection, pipeline_id: int, some: list[Marker], ordinals: Counter[_Asked]
+    connection: sa.Connection,
+    pipeline_id: int,
+    some: list[Marker],
+    ordinals: Counter[_Asked],
+    split_size: int,
 ) -> None:
     batches = []
     for m in some:
@@ -91,7 +95,7 @@ def _insert_batches(
         "adopt",
         "insert_batches",
         pipeline_id=pipeline_id,
-        split_bytes=limits.SPLIT_BYTES,
+        split_bytes=split_size,
         batches=json.dumps(batches),
     )
 

@@ -17,7 +17,7 @@ def told(answer: "Adopted") -> str:
     if answer.replays:
         batches += f" ({count(answer.replays, 'replay')} of them)"
     lines = [
-        f"adopted {name}: {batches}, {parts} ({count(answer.files_found, 'file')} found), "
+        f"adopted {name}: {batches}, {parts} ({answer.files_found:,} found), "
         f"{count(answer.ids, 'id')} in {count(answer.id_runs, 'id run')}"
     ]
     if answer.batches_expired:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semel import limits, settings
+from semel import settings
 from semel.adoption.ids import ShardIds
 from semel.batch import Claim, Pipeline
 from semel.compare.known import teach
@@ -170,7 +170,7 @@ def _plan(scratch: Ledger, chosen: Chosen, spec: Spec) -> Pipeline:
             pipeline_id=pipeline.pipeline_id,
             spec=json.dumps(spec.to_json()),
             spec_digest=spec.digest(),
-            split_bytes=limits.SPLIT_BYTES,
+            split_bytes=open_source(spec).split_size,
         )
         change(
             connection,

@@ -11,6 +11,7 @@ from semel.ledger import Ledger, pipelines, rows
 from semel.manifest import Kind
 from semel.reader import Marker, read_marker
 from semel.sinks import archive
+from semel.sources import of_finalized
 from semel.sources.declared import open_source
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
@@ -120,10 +121,9 @@ def find_source(chosen: Chosen) -> Chosen:
         try:
             claims[batch_id] = source.find(own, batch_id)
         except SourceError as error:
-            fact = str(error).partition(". Put the file back")[0]
             raise SourceError(
-                f"the batch path cannot read again what the live path read: {fact}. Put the file "
-                f"back, or compare a range without batch {batch_id}",
+                "the batch path cannot read again what the live path read: "
+                f"{of_finalized(error)}. Or compare a range without batch {batch_id}",
                 next=AGAIN,
             ) from error
     return Chosen(**{**vars(chosen), "claims": claims})

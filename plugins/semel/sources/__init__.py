@@ -353,6 +353,15 @@ def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
     )
 
 
+GIVE_UP = "A batch that never committed can be given up"
+"""How the advice begins, at the end of an error about claims, for a batch that is not finalized."""
+
+
+def of_finalized(error: Exception) -> str:
+    """What an error about claims says where their batch is finalized; without a full stop."""
+    return str(error).partition(f" {GIVE_UP}")[0].removesuffix(".")
+
+
 def quoted(name: str) -> str:
     """A name as one word of a shell's command."""
     if name.isprintable():

@@ -16,6 +16,7 @@ import numpy as np
 from semel import limits
 from semel.batch import Claim
 from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
+from semel.sources import GIVE_UP
 from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile
 from semel.sources.files.listing import identity, inodes_below, signed
@@ -172,8 +173,8 @@ def _no_longer(batch_id: int, claim: ClaimedFile, what: str) -> str:
     return (
         f"{claim.path!r} (partition {claim.source_partition_id}) is no longer what batch "
         f"{batch_id} planned: {what}; bytes {claim.start} to {claim.end} of it are claimed. "
-        "Put the file back. A batch that never committed can be given up instead "
-        f"(`semel abandon {batch_id}`): the next run reads what is there then"
+        f"Put the file back. {GIVE_UP} instead (`semel abandon {batch_id}`): the next run reads "
+        "what is there then"
     )
 
 

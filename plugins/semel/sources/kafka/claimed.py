@@ -7,7 +7,7 @@ from semel import limits
 from semel.batch import Claim
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
-from semel.sources import Offer, Partition
+from semel.sources import GIVE_UP, Offer, Partition
 from semel.sources.kafka.messages import first_sizes
 from semel.sources.kafka.topics import Place, ShownTopics, ids_of, offsets
 from semel.spec.pipeline import Spec
@@ -34,19 +34,10 @@ def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
             raise _away(claim, batch_id)
         first, last = low[topic, partition], end[topic, partition]
         if first > claim.start:
-            raise SourceError(
-                f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of "
-                f"{claim.name!r}, and those before {first} were deleted before it read them; they "
-                "do not come back: abandon the batch, and the next plan names what is lost",
-                next=f"semel abandon {batch_id}",
-            )
+            why = f", and those before {first} were deleted since; they do not come back"
+            raise _gone(claim, batch_id, why)
         if last < claim.end:
-            raise SourceError(
-                f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of "
-                f"{claim.name!r}, which ends at {last} now: the cluster lost records; abandon the "
-                "batch, and the next plan says what to do",
-                next=f"semel abandon {batch_id}",
-            )
+            raise _gone(claim, batch_id, f", which ends at {last} now: the cluster lost records")
 
 
 def check_topic(cluster: Cluster, claim: Claim, batch_id: int) -> None:
@@ -62,18 +53,25 @@ def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
         raise _away(claim, batch_id)
     if not claim.identity.startswith(f"{topic_id}/"):
         raise ChangedError(
-            f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}, "
-            "and the topic was deleted and made anew since"
+            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since"
         )
 
 
 def _away(claim: Claim, batch_id: int) -> SourceError:
+    why = ", and the cluster has no such topic any more, or its user may not see it"
+    return _gone(claim, batch_id, f"{why}; give the right back")
+
+
+def _gone(claim: Claim, batch_id: int, why: str) -> SourceError:
     return SourceError(
-        f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}, and "
-        "the cluster has no such topic any more, or its user may not see it; give the right back, "
-        "or abandon the batch: the next plan names what is lost",
+        f"{_claimed(claim, batch_id)}{why}. {GIVE_UP} (`semel abandon {batch_id}`): the next plan "
+        "names what is lost",
         next=f"semel abandon {batch_id}",
     )
+
+
+def _claimed(claim: Claim, batch_id: int) -> str:
+    return f"batch {batch_id} has claimed offsets {claim.start} to {claim.end} of {claim.name!r}"
 
 
 def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partition | None]:

@@ -1,0 +1,126 @@
+"""Verbs that read topics again, after batches were finalized: replay, requarantine, compare, adopt.
+"""
+
+import pytest
+
+from fix_account import ids, quiet, settled
+from fix_compare import compared
+from fix_engine import LocalEngine
+from fix_kafka import Record
+from fix_postgres import lose
+from fix_replay import allow, replayed, rows
+from fix_topics import Topic
+from semel import requarantine
+from semel.adopt import adopt
+from semel.audit import audit
+from semel.errors import AGAIN, SourceError
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.sources.kafka import KafkaSource
+from semel.spec.pipeline import Spec
+from semel.steps.job import Split
+
+WIDER = {"schema": {"id": "string", "n": "double", "at": "timestamp"}}
+BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
+
+
+def run(ledger: Ledger, spec: Spec, key: str) -> None:
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+
+
+def land(topic: Topic, ledger: Ledger, **changes: object) -> Spec:
+    """Two batches with repeats within and between them, gaps of offsets, and bad records."""
+    spec = topic.spec(**changes)
+    topic.append(0, 30)
+    topic.kafka.begin(topic.name, [Record(value=b"{}")] * 5).abort_transaction()
+    topic.put([BAD, b"{bad"])
+    topic.append(20, 40)
+    run(ledger, spec, "r1")
+    topic.append(35, 50)
+    run(ledger, spec, "r2")
+    return spec
+
+
+@pytest.mark.parametrize("by", ["id", "position"])
+def test_a_replay(topic: Topic, ledger: Ledger, by: str) -> None:
+    """The same records by another declaration, and the audit proves it."""
+    own = {"record_id": ["id"] if by == "id" else None}
+    land(topic, ledger, **own)
+    before = settled(topic.spec(**own)).ids
+    spec = topic.spec(source=WIDER, **own)
+    allow(ledger, spec)
+    for root in (1, 2):
+        replayed(ledger, spec, root, "again")
+    found = settled(spec)
+    assert found.ids == before and {type(row["n"]) for row in found.rows} == {float}
+    assert audit(spec).replayed == 2
+
+
+def test_a_replay_of_what_is_gone(topic: Topic, ledger: Ledger) -> None:
+    """Records that retention has deleted cannot be replayed: it says so, and changes nothing."""
+    spec = land(topic, ledger)
+    topic.kafka.delete_records(topic.name, {0: 10})
+    with pytest.raises(SourceError, match="before 10 were deleted since") as told:
+        replayed(ledger, spec, 1, "again")
+    assert "The output stays what it is" in str(told.value) and "abandon" not in str(told.value)
+    assert told.value.next == AGAIN
+    replayed(ledger, spec, 2, "again")
+    assert len(settled(spec).ids) == 65
+
+
+def test_dead_letters_are_judged_again(topic: Topic, ledger: Ledger) -> None:
+    """Of a topic: what is good by the new declaration is new, once."""
+    land(topic, ledger, record_id=["id"])
+    spec = topic.spec(source=WIDER, record_id=["id"])
+    allow(ledger, spec)
+    done = requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet).finalized.counts
+    assert (done.records_read, done.survivors, done.quarantined, done.bytes_read) == (2, 1, 1, 0)
+    assert [row["id"] for row in rows(spec)] == [*ids(0, 50), "x1"]
+    assert audit(spec).ok
+    again = requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet).finalized.counts
+    assert (again.records_read, again.quarantined) == (1, 1) and audit(spec).ok
+
+
+@pytest.mark.parametrize("by", ["id", "row"])
+def test_compare(
+    topic: Topic, ledger: Ledger, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch of all offsets gives what the batches gave, and is cut as a plan cuts."""
+    sizes, read = [], KafkaSource.read
+
+    def seen(self: KafkaSource, split: Split, *more: object) -> object:
+        sizes.append(split.end - split.start)
+        return read(self, split, *more)
+
+    monkeypatch.setattr(KafkaSource, "split_size", 10)
+    monkeypatch.setattr(KafkaSource, "read", seen)
+    spec = land(topic, ledger, record_id=["id"] if by == "id" else None)
+    for first, last in ((1, 2), (2, 2)):
+        found = compared(ledger, spec, first, last)
+        assert found.equal and found.by == by and not found.differences, found
+    assert max(sizes) <= 10
+    topic.kafka.delete_records(topic.name, {0: 10})
+    with pytest.raises(SourceError, match="before 10 were .* a range without batch 1") as told:
+        compared(ledger, spec, 1, 2)
+    assert "abandon" not in str(told.value)
+    assert compared(ledger, spec, 2, 2).equal
+
+
+@pytest.mark.parametrize("by", ["id", "position"])
+def test_adopt(
+    topic: Topic, ledger: Ledger, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that was lost: the topic goes on where it was, and nothing is read twice. A replay
+    cuts its claims as the batch did."""
+    monkeypatch.setattr(KafkaSource, "split_size", 10)
+    spec = land(topic, ledger, record_id=["id"] if by == "id" else None)
+    before = settled(spec).ids
+    lose(ledger)
+    done = adopt(ledger, spec, log=quiet)
+    assert (done.batches, done.source_partitions, done.files_found) == (2, 1, 1)
+    topic.append(45, 60)
+    run(ledger, spec, "r3")
+    more = ids(50, 60) if by == "id" else ids(45, 60)
+    assert settled(spec).ids == sorted([*before, *more])
+    replayed(ledger, spec, 1, "again")
+    assert settled(spec).ids == sorted([*before, *more])
