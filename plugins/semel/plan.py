@@ -27,6 +27,7 @@ from semel.sources.declared import open_source
 from semel.spec.durations import format_duration
 from semel.spec.parts import OnEmpty
 from semel.spec.pipeline import Spec
+from semel.spec.sources import Records
 from semel.survey import Request, Survey, look
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
@@ -37,7 +38,8 @@ class Plan:
     """The answer of plan. `batch` is None when there was nothing to take: `idle` says why, and
     `before` is the request's last batch, which is over.
 
-    `anew`: the request's batch that never committed and was given up for this one, and why.
+    `bytes`, `bytes_left`: in the unit of the `source`. `anew`: the request's batch that never
+    committed and was given up for this one, and why.
     `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
     `earlier`: by day (UTC), how much from before the run's window no plan has taken or seen as it
     is now.
@@ -46,6 +48,7 @@ class Plan:
     pipeline: Pipeline
     batch: Batch | None
     created: bool
+    source: Records
     before: Batch | None = None
     idle: Idle | None = None
     names: tuple[str, ...] = ()
@@ -106,7 +109,8 @@ def plan(
             reason = _outdated(ledger, spec, before)
             gone = reason and abandon(ledger, before.batch_id, reason, silent_only=True)
             if not gone:
-                return Plan(pipeline=pipeline, batch=before, created=False)  # Keeps P5.
+                # Keeps P5.
+                return Plan(pipeline=pipeline, batch=before, created=False, source=spec.source)
             anew = before.batch_id, reason
             continue
         request = Request(spec=spec, key=request_key, before=before, interval=interval)
@@ -126,6 +130,7 @@ def plan(
             pipeline=pipeline,
             batch=batch,
             created=batch is not None,
+            source=spec.source,
             before=before,
             idle=why(ledger, pipeline, request, survey) if batch is None else None,
             names=tuple(dict.fromkeys(r.offer.name for r in draft.ranges)),

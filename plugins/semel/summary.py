@@ -38,8 +38,8 @@ def plan(answer: "Plan") -> str:
         whose = _batch(batch)
         if batch.interval:
             whose += f" for {interval(*batch.interval)}"
-        read = _count(len(answer.names), "file")
-        lines = [f"planned: {whose} reads {read}, {size(answer.bytes)}"]
+        read = _count(len(answer.names), answer.source.part)
+        lines = [f"planned: {whose} reads {read}, {_much(answer, answer.bytes)}"]
         lines += [f"  {name}" for name in answer.names[: limits.FILES_NAMED_MAX]]
         if len(answer.names) > limits.FILES_NAMED_MAX:
             lines.append(f"  and {len(answer.names) - limits.FILES_NAMED_MAX:,} more")
@@ -51,7 +51,7 @@ def plan(answer: "Plan") -> str:
         batch, reason = answer.anew
         lines.append(f"planned anew: batch {batch} never committed, and {reason}")
     if answer.bytes_left:
-        lines.append(f"left over: {size(answer.bytes_left)}; the next run takes them")
+        lines.append(f"left over: {_much(answer, answer.bytes_left)}; the next run takes them")
     if answer.taken_over:
         shown = ", ".join(map(str, answer.taken_over))
         lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
@@ -63,8 +63,8 @@ def plan(answer: "Plan") -> str:
     for refusal in answer.refusals[: limits.FILES_NAMED_MAX]:
         lines.append(f"{REFUSED}{refusal.name!r}: {refusal.reason}: {refusal.detail}")
     if len(answer.refusals) > limits.FILES_NAMED_MAX:
-        more = len(answer.refusals) - limits.FILES_NAMED_MAX
-        lines.append(f"{REFUSED}{_count(more, 'file')} more; `semel gaps {name}` lists all")
+        more = _count(len(answer.refusals) - limits.FILES_NAMED_MAX, answer.source.part)
+        lines.append(f"{REFUSED}{more} more; `semel gaps {name}` lists all")
     if answer.batch is None:
         lines += _next_of_idle(answer)
     elif answer.batch.status is BatchStatus.COMMITTED:
@@ -74,31 +74,39 @@ def plan(answer: "Plan") -> str:
     return "\n".join(lines)
 
 
+def _much(answer: "Plan", amount: int) -> str:
+    """So much of its source, in what that counts."""
+    return size(amount) if answer.source.unit == "bytes" else f"{amount:,} {answer.source.unit}"
+
+
 def _idle(answer: "Plan") -> list[str]:
     """Why nothing was taken: what has come, and who has it."""
     idle = answer.idle
     of = f" of {interval(*idle.interval)}" if idle.interval else ""
-    refused = "; some files are refused (see below)" if answer.refusals else ""
+    part = answer.source.part
+    refused = f"; some {part}s are refused (see below)" if answer.refusals else ""
     name = answer.pipeline.name
     if not idle.shown:
-        return [f"nothing to do: no file{of} has come for {name}{refused}"]
-    files = _count(idle.shown, "file")
+        return [f"nothing to do: no {part}{of} has come for {name}{refused}"]
+    parts = _count(idle.shown, part)
     if idle.holders:
-        read = f"all records that {files}{of} hold{'s' * (idle.shown == 1)} have a batch"
+        read = f"all records that {parts}{of} hold{'s' * (idle.shown == 1)} have a batch"
     else:
-        read = f"{files}{of} hold{'s' * (idle.shown == 1)} no complete record"
+        what = "complete record" if part == "file" else "record that can be read"
+        read = f"{parts}{of} hold{'s' * (idle.shown == 1)} no {what}"
     lines = [f"nothing to do: {read}{refused}"]
     for holder in idle.holders:
         whose = f"batch {holder.batch_id} (run {run_of(holder.request_key)})"
-        files = _count(holder.names, "file")
+        parts = _count(holder.names, part)
         if holder.status is BatchStatus.PLANNED:
-            lines.append(f"{whose} is at work on {files}")
+            lines.append(f"{whose} is at work on {parts}")
         else:
             new = f"{holder.survivors:,} new"
-            lines.append(f"{whose} has {files}, {holder.status}, {new}")
+            lines.append(f"{whose} has {parts}, {holder.status}, {new}")
     if idle.waiting:
         shown = named(idle.waiting)
-        lines.append(f"waiting for the end of a last line, or of a file: {shown}")
+        what = "the end of a last line, or of a file" if part == "file" else "open transactions"
+        lines.append(f"waiting for {what}: {shown}")
     return lines
 
 

@@ -62,7 +62,8 @@ SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end, b.commit_seq,
        b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,
        b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
-       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of, b.spec -> 'code' AS code
+       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
+       b.spec #>> '{source,type}' AS source_type
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays

@@ -97,11 +97,12 @@ def find(
 
     spec = pipelines.find(pipeline)
     found = look_for(spec, identity)
+    unit = spec.source.unit.removesuffix("s")
     behind = None if found.places else _files_not_finalized(spec)
 
     def render() -> None:
         for place in found.places:
-            origin = f", from {place.source!r} byte {place.offset}" if place.source else ""
+            origin = f", from {place.source!r} {unit} {place.offset}" if place.source else ""
             detail = f" ({place.detail})" if place.detail else ""
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
             made = f", made by its replay {place.made_by}" if place.made_by else ""
@@ -109,8 +110,8 @@ def find(
         if not found.in_output:
             print("the id columns do not reach the output: survivors cannot be seen there")
         if not found.places:
-            more = "source file holds" if behind == 1 else "source files hold"
-            more = f"{behind} {more} what none of them has"
+            part = f"source {spec.source.part}{' holds' if behind == 1 else 's hold'}"
+            more = f"{behind} {part} what none of them has"
             if behind is None:
                 more = "what else the source holds cannot be told, as the ledger does not answer"
             print(f"not in any of {found.batches} finalized batches; {more}")
@@ -136,8 +137,9 @@ def _files_not_finalized(spec: "Spec") -> int | None:
 def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     """List what the source holds and is not finalized. Exit 1 if nobody is working on some of it.
 
-    That is: bytes that no batch has claimed, a batch without a sign of life, a refused file. What
-    waits for its line's end, or is in a living batch, is listed too, and is no reason for exit 1.
+    That is: bytes or offsets that no batch has claimed, a batch without a sign of life, a refused
+    file. What waits for its line's end, or is in a living batch, is listed too, and is no reason
+    for exit 1.
 
     Example: semel gaps flights
     """
@@ -148,17 +150,18 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
         found = look_for(ledger, spec)
+    unit = spec.source.unit
 
     def render() -> None:
         for gap in found.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
             silent = ", which gives no sign of life" if gap.silent else ""
-            print(f"{gap.state}{holder}{silent}: {gap.name!r} bytes {gap.start} to {gap.end}")
+            print(f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}")
         for refusal in found.refusals:
             print(f"refused: {refusal.name!r}: {refusal.reason}: {refusal.detail}")
         for loss in found.losses:
             print(
-                f"lost: {loss.name!r} bytes {loss.start} to {loss.end}: {loss.reason}, by "
+                f"lost: {loss.name!r} {unit} {loss.start} to {loss.end}: {loss.reason}, by "
                 f"{loss.accepted_by}, {loss.accepted_at:%Y-%m-%d %H:%M}"
             )
         if not found.gaps and not found.refusals:
@@ -287,6 +290,7 @@ def show(
         files = ledger.rows("look", "files", batch_id=batch)
     known = dict(found[0])
     code = _code(known.pop("code"), known, attempts)
+    unit = "offsets" if known.pop("source_type") == "kafka" else "bytes"
     of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
     known = {key: value for key, value in known.items() if key != "claims_of"}
 
@@ -296,7 +300,7 @@ def show(
                 print(f"{key}: {value}")
         for claim in claims:
             part, span = claim["source_partition_id"], f"{claim['start']} to {claim['end']}"
-            print(f"claim{of}: {claim['name']!r} bytes {span} ({part=})")
+            print(f"claim{of}: {claim['name']!r} {unit} {span} ({part=})")
         for attempt in attempts:
             shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
             print(f"attempt: {shown}")

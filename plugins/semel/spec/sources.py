@@ -49,11 +49,12 @@ class Csv(Model):
 class Records(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
-    `unit`: what positions count. `limits`: the keys that bound a batch. `acknowledged`: whether the
-    source is told what is finalized.
+    `unit`: what positions count, and `part`: what each has positions of its own. `limits`: the keys
+    that bound a batch. `acknowledged`: whether the source is told what is finalized.
     """
 
     unit: ClassVar[str]
+    part: ClassVar[str]
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
 
@@ -121,6 +122,7 @@ class FilesSource(Records):
     """Files that grow at their end, or appear."""
 
     unit: ClassVar[str] = "bytes"
+    part: ClassVar[str] = "file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
 
     # "Allowed lateness" says another thing: how long a window waits for its records.
@@ -192,6 +194,7 @@ class KafkaSource(Records):
     """The messages of topics of a Kafka cluster."""
 
     unit: ClassVar[str] = "offsets"
+    part: ClassVar[str] = "partition"
     limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
 
     type: Literal["kafka"]

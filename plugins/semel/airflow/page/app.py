@@ -193,6 +193,7 @@ def batch(
     return page(
         request,
         "batch.html",
+        spec=spec_of(dag_id)[0],
         name=dag_id,
         found=found,
         letters=letters,

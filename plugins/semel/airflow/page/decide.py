@@ -37,8 +37,9 @@ CHOICES: dict[str, tuple[How, ...]] = {
     "replaced": ("new", "same"),
     "copy": ("new", "same"),
     "gone": ("lost",),
+    "recreated": ("new",),
 }
-"""What accepting can mean, by the reason of a refusal. Others need their file to be fixed."""
+"""What accepting can mean, by the reason of a refusal. Others need something to be fixed."""
 
 _File = Annotated[str, Query(max_length=8_192)]
 _Byte = Annotated[int, Query(alias="from", ge=0, lt=1 << 63)]

@@ -43,6 +43,7 @@ def find(
         request,
         "find.html",
         name=spec.name,
+        spec=spec,
         columns=spec.record_id,
         declared=declared,
         given=given,
