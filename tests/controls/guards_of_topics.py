@@ -21,7 +21,7 @@ OF_TOPICS = (
         tests=(f"{_TOPIC}::test_staged_files_that_lack_rows_land_nothing",),
     ),
     Guard(
-        name="a batch that has its note is not written",
+        name="a batch is not written beside its note",
         rules="KP2",
         remove=without.batches_land_again,
         tests=(f"{_CONTRACT}::test_published_twice_lands_once[topic]",),
@@ -51,7 +51,7 @@ OF_TOPICS = (
         name="an aborted note is none",
         rules="KP3",
         remove=without.aborted_notes_count,
-        tests=(f"{_TOPIC}::test_a_publish_that_dies_is_finished[sink.before_cut]",),
+        tests=(f"{_TOPIC}::test_an_aborted_note_is_none",),
     ),
     Guard(
         name="who was fenced waits",

@@ -174,6 +174,18 @@ def test_an_open_transaction_of_another_batch_hides_nothing(outlet: Outlet, kafk
 
 
 # Attacks KP3.
+def test_an_aborted_note_is_none(outlet: Outlet, kafka: Kafka) -> None:
+    """Its messages were aborted with it: the batch is absent, and lands."""
+    outlet.make()
+    won = outlet.won(table(0, 10))
+    note = replace(Note.of(won), rows=10)
+    kafka.begin(outlet.control, [Record(value=note.to_bytes(), key=note.key)]).abort_transaction()
+    assert outlet.sink().look(won) == [Presence.ABSENT]
+    outlet.finalize(won)
+    assert outlet.ids == ids(0, 10)
+
+
+# Attacks KP3.
 def test_what_stays_hidden_is_an_error(
     outlet: Outlet, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
