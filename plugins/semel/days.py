@@ -119,9 +119,9 @@ class Day:
 class Days:
     """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
 
-    `looked`: the source was looked at, and could be read. `undated` is what it shows and has no
-    time, or lies outside of the cells; None where it was not looked at. `newest`: the end of the
-    newest interval that is known, when the asked time was moved to it. `cut`: there are more
+    `looked`: the source was looked at, could be read, and has times. `undated` is what it shows and
+    has no time, or lies outside of the cells; None where it was not looked at. `newest`: the end of
+    the newest interval that is known, when the asked time was moved to it. `cut`: there are more
     batches before the first cell than one answer holds.
     """
 
@@ -170,7 +170,8 @@ def days(
         edges = kept if len(kept) > 1 else edges[-2:]
         groups, _ = groups_of(ledger, spec, edges)
     seen = None if sight is None else _seen(sight, edges)
-    dated = None if by_commit or seen is None or _is_blind(sight) else seen
+    blind = by_commit or seen is None or not spec.source.dated or _is_blind(sight)
+    dated = None if blind else seen
     return Days(
         pipeline=spec.name,
         by_commit=by_commit,

@@ -30,7 +30,7 @@ _HELP = "semel find --help"
 class Place:
     """One place of an id. `what`: output, dead_letter, or the reason of a decision.
 
-    `source` and `offset` (bytes) are the record's own; the output has them only with
+    `source` and `offset` (in the source's unit) are the record's own; the output has them only with
     sink.position_columns. `made_by`: of output the replay that made it, if one did.
     """
 

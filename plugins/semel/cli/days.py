@@ -47,14 +47,15 @@ def days(
             since=_day(since), until=_day(until),
         )  # fmt: skip
     payload = {"answer": answer}
-    output.emit(payload, as_json=as_json, render=lambda: _render(answer))
+    items = f"{spec.source.part}s"
+    output.emit(payload, as_json=as_json, render=lambda: _render(answer, items))
 
 
 def _day(at: datetime | None) -> date | None:
     return at.date() if at else None
 
 
-def _render(answer: "Days") -> None:
+def _render(answer: "Days", items: str) -> None:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0))
@@ -67,7 +68,7 @@ def _render(answer: "Days") -> None:
     for day in answer.days:
         table.add_row(*_row(day))
     output.result.print(table)
-    for line in _notes(answer):
+    for line in _notes(answer, items):
         print(line)
 
 
@@ -103,7 +104,7 @@ def unsettled(seen: "Seen | None") -> str:
     return ", ".join(f"{n:,} {'in work' if k == 'open' else k}" for k, n in counts.items() if n)
 
 
-def _notes(answer: "Days") -> list[str]:
+def _notes(answer: "Days", items: str) -> list[str]:
     from semel.summary import interval
 
     lines = []
@@ -123,7 +124,7 @@ def _notes(answer: "Days") -> list[str]:
         )
     if text := unsettled(answer.undated):
         where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
-        lines.append(f"{where}: files {text}; `semel gaps {answer.pipeline}` lists them")
+        lines.append(f"{where}: {items} {text}; `semel gaps {answer.pipeline}` lists them")
     todo = [day for day in answer.days if day.command]
     lines += [f"next: {day.command}" for day in todo[: limits.FILES_NAMED_MAX]]
     if rest := todo[limits.FILES_NAMED_MAX :]:

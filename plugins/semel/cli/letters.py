@@ -49,7 +49,7 @@ def letters(
             print(f"{pipeline} has no {kind}{of}")
             return
         for letter in found.letters:
-            _print(letter)
+            _print(letter, spec.source.unit[:-1])
         shown = f"{len(found.letters):,} of {found.total:,}"
         batches = "1 batch" if found.batches == 1 else f"{found.batches:,} batches"
         print(f"{shown} {kind} of {pipeline}{of}, in {batches}; the newest first")
@@ -65,12 +65,12 @@ def letters(
     output.emit({"answer": found}, as_json=as_json, render=render)
 
 
-def _print(letter: "Letter") -> None:
+def _print(letter: "Letter", unit: str) -> None:
     place = ""
     if letter.source is not None:
         place = f", {letter.source!r}"
         place += f" line {letter.line:,}" if letter.line else ""
-        place += f" (byte {letter.offset})"
+        place += f" ({unit} {letter.offset})"
     print(f"batch {letter.batch_id}{place}: {letter.reason}")
     for line in filter(None, (letter.detail, letter.text)):
         print(f"    {line}")

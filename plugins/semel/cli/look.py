@@ -43,7 +43,8 @@ def audit(
     from semel.audit import audit as prove
     from semel.spec import pipeline as pipelines
 
-    verdict = prove(pipelines.find(pipeline), sink)
+    spec = pipelines.find(pipeline)
+    verdict, unit = prove(spec, sink), spec.source.unit
 
     def render() -> None:
         table = _table("", "promise", "examined", "broken")
@@ -53,7 +54,7 @@ def audit(
         output.result.print(table)
         for check in verdict.checks:
             for one in check.offenders:
-                output.result.print(f"{check.name}: {_offender(one)}", markup=False)
+                output.result.print(f"{check.name}: {_offender(one, unit[:-1])}", markup=False)
             if check.broken > len(check.offenders):
                 more = check.broken - len(check.offenders)
                 output.result.print(f"{check.name}: and {more:,} more", markup=False)
@@ -137,9 +138,8 @@ def _files_not_finalized(spec: "Spec") -> int | None:
 def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
     """List what the source holds and is not finalized. Exit 1 if nobody is working on some of it.
 
-    That is: bytes or offsets that no batch has claimed, a batch without a sign of life, a refused
-    file. What waits for its line's end, or is in a living batch, is listed too, and is no reason
-    for exit 1.
+    That is: what no batch has claimed, a batch without a sign of life, a refused file. What waits
+    for its end, or is in a living batch, is listed too, and is no reason for exit 1.
 
     Example: semel gaps flights
     """
@@ -389,12 +389,12 @@ def _table(*columns: str) -> Any:
     return table
 
 
-def _offender(one: Any) -> str:
+def _offender(one: Any, unit: str) -> str:
     """One offender on a line: where it is, then what is wrong."""
     where = [
         f"batch {one.batch}" if one.batch is not None else "",
         f"{one.file!r}" if one.file else "",
-        f"byte {one.offset}" if one.offset is not None else "",
+        f"{unit} {one.offset}" if one.offset is not None else "",
         f"id {one.id}" if one.id is not None else "",
     ]
     return f"{', '.join(part for part in where if part)}: {one.what}"

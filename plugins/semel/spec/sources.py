@@ -50,11 +50,13 @@ class Records(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
     `unit`: what positions count, and `part`: what each has positions of its own. `limits`: the keys
-    that bound a batch. `acknowledged`: whether the source is told what is finalized.
+    that bound a batch. `acknowledged`: whether the source is told what is finalized. `dated`:
+    whether it is known of each part of which time it is.
     """
 
     unit: ClassVar[str]
     part: ClassVar[str]
+    dated: ClassVar[bool] = True
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
 
@@ -195,6 +197,7 @@ class KafkaSource(Records):
 
     unit: ClassVar[str] = "offsets"
     part: ClassVar[str] = "partition"
+    dated: ClassVar[bool] = False  # The records of one partition are of all times.
     limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
 
     type: Literal["kafka"]
