@@ -1,11 +1,16 @@
 """What is said of a pipeline over topics: partitions and offsets, and no files or bytes of them."""
 
+import json
+import re
+
 import pytest
 
 from fix_account import committed, ids, quiet, settled
+from fix_docs import ROOT
 from fix_engine import LocalEngine
-from fix_kafka import Record
+from fix_kafka import Kafka, Record
 from fix_pages import Pages
+from fix_pipelines import Workbench
 from fix_topics import Topic
 from semel import summary
 from semel.cli import main
@@ -13,6 +18,7 @@ from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.spec import pipeline
 
 
 def told(ledger: Ledger, topic: Topic, key: str, **changes: object) -> list[str]:
@@ -66,6 +72,34 @@ def test_commands(
     assert main(["show", "1"]) == 0
     assert f"'{topic.at()}' offsets 0 to 10" in capsys.readouterr().out
     assert settled(topic.spec(), audited=False).ids == ids(0, 10)
+
+
+def test_the_guides_page(
+    bench: Workbench, kafka: Kafka, ledger: Ledger, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its pipeline runs as it stands, plan says what the page shows, and its commands work."""
+    page = (ROOT / "docs" / "guide" / "kafka.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+    [shown] = re.findall(r"^```text\n(.*?)^```", page, re.M | re.S)
+    (bench.pipelines / "orders.yaml").write_text(text)
+    settings = json.dumps({"bootstrap.servers": kafka.broker.bootstrap})
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", f'{{"conn_type": "kafka", "extra": {settings}}}')
+    kafka.topic("orders")
+    value = b'{"order_id": "%d", "amount": 1.5}'
+    kafka.produce("orders", [Record(value=value % n) for n in range(10)])
+    assert main(["validate", str(bench.pipelines / "orders.yaml")]) == 0
+    spec = pipeline.find("orders")
+    assert summary.plan(plan(ledger, spec, "r1")) == shown.rstrip()
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    assert main(["gaps", "orders"]) == 0
+    kafka.produce("orders", [Record(value=value % 11)])
+    assert main(["gaps", "orders"]) == 1
+    kafka.delete_records("orders", {0: 11})
+    with pytest.raises(SourceError):
+        plan(ledger, spec, "r2")
+    assert main(["accept", "orders", "orders/0", "--lost"]) == 0
 
 
 def test_pages(topic: Topic, ledger: Ledger, pages: Pages) -> None:
