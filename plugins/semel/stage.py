@@ -356,8 +356,8 @@ def _write_manifest(
             raise TerminalError(
                 f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
                 f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a "
-                "source file was edited in between; once it is abandoned, its records are planned "
-                "anew",
+                "file was edited in between, or a topic compacted; once the batch is abandoned, "
+                "what is there now is planned anew",
                 next=f"semel abandon {batch.batch_id}",
             )
         done = row(connection, "stage", "seal", attempt_id=attempt.attempt_id, **sealed)

@@ -6,6 +6,7 @@ test compares them).
 
 import removals as without
 from guard import Guard
+from guards_of_kafka import OF_KAFKA
 from guards_of_replay import OF_REPLAY
 from guards_of_topics import OF_TOPICS
 
@@ -361,4 +362,4 @@ _ALL = (
     ),
 )
 
-GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY, *OF_TOPICS)}
+GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY, *OF_TOPICS, *OF_KAFKA)}

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from guards import GUARDS
+from guards_of_kafka import OF_KAFKA
 from guards_of_replay import OF_REPLAY
 from guards_of_topics import OF_TOPICS
 
-_LONG = (*OF_REPLAY, *OF_TOPICS)
+_LONG = (*OF_REPLAY, *OF_TOPICS, *OF_KAFKA)
 """What `make soak` alone takes out: each of these needs many seconds."""
 
 HERE = Path(__file__).parent

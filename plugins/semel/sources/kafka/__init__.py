@@ -91,11 +91,15 @@ class KafkaSource:
     def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
         topic, partition = claimed.place_of(split.claim.name)
         records = Records(self.spec)
-        claimed.check_topic(self.cluster, split.claim, batch_id)
-        for chunk in messages(self.cluster, topic, partition, split.start, split.end):
+
+        def still() -> None:
+            claimed.check_topic(self.cluster, split.claim, batch_id)
+
+        still()
+        for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
             yield records.block(chunk)
         # Keeps KS1. It may have been made anew while it was read.
-        claimed.check_topic(self.cluster, split.claim, batch_id)
+        still()
         for part in records.digests():
             digest.update(part)
 

@@ -1,7 +1,8 @@
 """The messages of a range of offsets, in their order, as a committed reader sees them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from semel import limits
@@ -24,6 +25,10 @@ WAIT_SECONDS = 0.1
 SILENT_SECONDS = 60
 """A cluster that gives nothing for so long, though there is something, is away."""
 
+ASK_SECONDS = 5
+"""After each such span without a message it is asked what became of the topic: the client goes on
+to wait for one that was deleted."""
+
 SHORT_SECONDS = 10
 """A partition that ends too early for so long has lost records: a new leader may take a while to
 know how far its records are committed."""
@@ -42,11 +47,17 @@ _READING = {
 
 # Keeps KS1.
 def messages(
-    cluster: Cluster, topic: str, partition: int, start: int, end: int
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    still: Callable[[], None] = lambda: None,
 ) -> Iterator[Sequence["Message"]]:
     """The messages at offsets [start, end), in chunks. Not each offset has one: markers of
     transactions, aborted and compacted messages leave gaps.
 
+    `still` is called when no message comes: SourceError when the topic is not there any more.
     SourceError: some were deleted. UnavailableError: the cluster does not answer.
     """
     kafka = client()
@@ -56,16 +67,17 @@ def messages(
     with cluster.consumer(**_READING) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
         reached, ended = start, None
-        progress, wanted = time.monotonic(), FIRST
+        progress, wanted, asked = time.monotonic(), FIRST, 0
         while reached < end:
             got = consumer.consume(min(wanted, end - reached), timeout=WAIT_SECONDS)
             good = [message for message in got if message.error() is None]
             if good:
-                progress = time.monotonic()
                 reached = good[-1].offset() + 1
                 if reached > end:
                     good = [message for message in good if message.offset() < end]
                 yield good
+                # From here on: how long a task took for them is not the cluster's silence.
+                progress, asked, ended = time.monotonic(), 0, None
                 size = sum(map(len, good)) // max(len(good), 1) + 1
                 wanted = min(CHUNK, max(FIRST, 2 * limits.BLOCK_BYTES // size))
             for message in got:
@@ -74,6 +86,11 @@ def messages(
                     ended = _ended(name, message, error, end)
                     reached = max(reached, ended)
             seconds = time.monotonic() - progress
+            if seconds > ASK_SECONDS * (asked + 1):
+                asked += 1
+                # A cluster that is away is waited for.
+                with suppress(UnavailableError):
+                    still()
             if ended is not None and ended < end and seconds > SHORT_SECONDS:
                 raise SourceError(
                     f"{name!r} ends at offset {ended}, the plan names offsets up to {end}: the "

@@ -1,0 +1,77 @@
+"""The guards of a topic as a source, as in `guards`."""
+
+import removals_of_kafka as without
+from guard import Guard
+
+_FAULTS = "tests/chaos/test_kafka_source_faults.py"
+_OFFSETS = "tests/integration/test_kafka_offsets.py"
+_SOURCE = "tests/integration/test_kafka_source.py"
+
+OF_KAFKA = (
+    Guard(
+        name="a task asks for the topic's id",
+        rules="KS1",
+        remove=without.any_topic_of_that_name,
+        tests=(f"{_FAULTS}::test_a_task_reads_the_planned_topic_alone",),
+    ),
+    Guard(
+        name="a deleted start is an error for a task",
+        rules="KS1",
+        remove=without.deleted_ranges_are_passed_over,
+        tests=(f"{_FAULTS}::test_what_a_task_reads_is_deleted",),
+    ),
+    Guard(
+        name="a task reads to the claim's end",
+        rules="KS1",
+        remove=without.short_ranges_are_read,
+        tests=(f"{_FAULTS}::test_the_cluster_lost_what_was_claimed",),
+    ),
+    Guard(
+        name="a silent topic is asked for",
+        rules="KS1",
+        remove=without.silence_is_waited_for,
+        tests=(f"{_FAULTS}::test_a_topic_is_deleted_while_a_task_reads",),
+    ),
+    Guard(
+        name="tasks read what is committed",
+        rules="KS1",
+        remove=without.aborted_messages_are_read,
+        tests=(f"{_SOURCE}::test_transactions",),
+    ),
+    Guard(
+        name="offsets that are given to others are refused",
+        rules="KS2",
+        remove=without.shorter_partitions_go_on,
+        tests=(f"{_FAULTS}::test_the_cluster_lost_what_was_claimed",),
+    ),
+    Guard(
+        name="a topic that was made anew waits for a person",
+        rules="KS2",
+        remove=without.new_topics_are_read,
+        tests=(f"{_SOURCE}::test_a_topic_that_was_made_anew_is_another",),
+    ),
+    Guard(
+        name="unclaimed offsets that are gone are refused",
+        rules="KS3",
+        remove=without.what_is_gone_is_passed_over,
+        tests=(f"{_SOURCE}::test_what_retention_took_is_told_until_accepted",),
+    ),
+    Guard(
+        name="what is left may begin without a record",
+        rules="KS3",
+        remove=without.the_first_record_is_the_first_offset,
+        tests=(f"{_OFFSETS}::test_an_interval_reaches_back_to_a_gap",),
+    ),
+    Guard(
+        name="a partition is known at first sight",
+        rules="KS4",
+        remove=without.known_once_it_is_read,
+        tests=(f"{_SOURCE}::test_records_that_nobody_saw_are_missed",),
+    ),
+    Guard(
+        name="an interval has its offsets alone",
+        rules="KS5",
+        remove=without.intervals_take_all,
+        tests=(f"{_SOURCE}::test_a_backfill_by_timestamps",),
+    ),
+)
