@@ -53,8 +53,7 @@ def examine(target: KafkaTarget) -> TopicFacts:
                 if operation not in (described.authorized_operations or _NEEDED):
                     raise TerminalError(
                         f"the user of the connection may not {operation.name} the topic {topic} "
-                        f"of {target.cluster}; add an ACL that allows it. docs/kafka.md lists the "
-                        "rights that are needed"
+                        f"of {target.cluster}; give it the rights that docs/kafka.md lists"
                     )
         own, control = (_config(admin, topic) for topic in (target.topic, target.control))
     if control["cleanup.policy"] != _COMPACT:
