@@ -80,7 +80,7 @@ def compare(
         )
 
     told = spec.limits.log_samples and (second is None or second.limits.log_samples)
-    lines, payload = _lines(found, told=told), {"equal": found.equal, "answer": found}
+    lines, payload = _lines(found, spec.source.unit, told=told), {"equal": found.equal, "answer": found}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)
@@ -101,7 +101,7 @@ def _range(
     return Range(first=first, last=last)
 
 
-def _lines(found: "Comparison", *, told: bool) -> list[str]:
+def _lines(found: "Comparison", unit: str, *, told: bool) -> list[str]:
     live = "the live path" if found.counts else found.pipeline
     other = "the batch path" if found.counts else found.other
     names = {"live": live, "other": other}
@@ -112,7 +112,7 @@ def _lines(found: "Comparison", *, told: bool) -> list[str]:
     rows = f"{found.rows_live:,} rows of {live}, {found.rows_other:,} of {other}"
     lines = []
     for one in found.differences:
-        lines += _difference(one, names)
+        lines += _difference(one, names, unit)
     if lines and not told:
         lines.append("what rows hold is not shown: limits.log_samples is false")
     if found.total > len(found.differences):
@@ -131,24 +131,25 @@ def _lines(found: "Comparison", *, told: bool) -> list[str]:
     return lines
 
 
-def _difference(one: "Difference", names: dict[str, str]) -> list[str]:
+def _difference(one: "Difference", names: dict[str, str], unit: str) -> list[str]:
     what = f"id {one.id}: " if one.id is not None else ""
     kind = _KINDS[one.kind].format_map(names)
     lines = [f"{what}{kind}: {one.cause}: {one.why}"]
     for side, name in ((one.live, names["live"]), (one.other, names["other"])):
-        lines += [f"    {name}: {part}" for part in _side(side)]
+        lines += [f"    {name}: {part}" for part in _side(side, unit)]
     return lines
 
 
-def _side(side: "Side") -> list[str]:
+def _side(side: "Side", unit: str) -> list[str]:
+    from semel.formats.words import place
+
     count = "no row" if not side.rows else "1 row" if side.rows == 1 else f"{side.rows:,} rows"
     parts = [count]
     if side.batch_id is not None:
         parts.append(f"of batch {side.batch_id}")
     if side.position:
         at = side.position
-        line = f" line {at.line:,}" if at.line else ""
-        parts.append(f"from {at.source!r}{line} (byte {at.offset})")
+        parts.append(f"from {at.source!r} {place(at.line, at.offset, unit)}")
     lines = [" ".join(parts)]
     if side.row is not None:
         lines.append(", ".join(f"{name}={value!r}" for name, value in side.row.items()))
