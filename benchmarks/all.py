@@ -38,6 +38,9 @@ _KEYS = (
     "postgres_sink_ratio",
     "ratio_replay",
     "ratio_compare",
+    "ratio_kafka_position",
+    "ratio_kafka_id",
+    "kafka_sink_ratio_rows",
 )
 _ALL = (
     *ORDER,

@@ -11,7 +11,7 @@ from typing import Any
 import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
-ORDER += ("postgres_sink", "pages", "replay", "compare")
+ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -35,6 +35,9 @@ _TARGETS = {
     "page_transaction_ms_max": "below 200",
     "ratio_replay": "1.0 or less",
     "ratio_replay_small_files": "1.0 or less",
+    "ratio_kafka_position": "0.7 or less",
+    "ratio_kafka_id": "0.8 or less",
+    "kafka_sink_ratio_rows": "1.2 or less",
 }
 _HEAD = """# Results
 
