@@ -186,6 +186,7 @@ def closing() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.soak
 def test_behind_a_load_balancer(
     kafka: Kafka, ledger: Ledger, connect: Connect, closing: str
 ) -> None:
@@ -195,6 +196,7 @@ def test_behind_a_load_balancer(
     refused(UnavailableError, TOLD_SECONDS_MAX, ledger, spec)
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_killed(
     topic: Topic, kafka: Kafka, ledger: Ledger, connect: Connect
 ) -> None:

@@ -103,6 +103,7 @@ def test_another_protocol(kafka: Kafka, connect: Connect) -> None:
     assert "security.protocol" in refused(connect(tls), UnavailableError)
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_away(kafka: Kafka, connect: Connect) -> None:
     """It is named with its address, and may be back later."""
     cluster = connect(kafka.client())

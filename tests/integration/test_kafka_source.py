@@ -1,10 +1,11 @@
 """Topics as a source: each record once, whatever a topic's offsets look like."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from fix_account import advised, committed, ids, lines, quiet, refusals, settled
 from fix_engine import LocalEngine
@@ -369,7 +370,13 @@ def test_a_group_shows_what_is_finalized(topic: Topic, ledger: Ledger) -> None:
 def group(topic: Topic, name: str) -> int:
     """The offset that a consumer of this group would begin at."""
     consumer = Consumer(topic.kafka.client(group_id=name))
+    deadline = time.monotonic() + 60
     try:
-        return consumer.committed([TopicPartition(topic.name, 0)], timeout=20)[0].offset
+        while True:
+            try:
+                return consumer.committed([TopicPartition(topic.name, 0)], timeout=20)[0].offset
+            except KafkaException:  # A broker that was just started again knows no group yet.
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
     finally:
         consumer.close()

@@ -80,7 +80,8 @@ def compare(
         )
 
     told = spec.limits.log_samples and (second is None or second.limits.log_samples)
-    lines, payload = _lines(found, spec.source.unit, told=told), {"equal": found.equal, "answer": found}
+    lines = _lines(found, spec.source.unit, told=told)
+    payload = {"equal": found.equal, "answer": found}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)
