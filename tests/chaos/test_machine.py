@@ -37,7 +37,7 @@ from semel import faults
 from semel.ledger import Ledger
 from semel.run import run_batch
 
-EXAMPLES, STEPS = 23, 50  # of each of the SHARES, so that two cores have something to do
+EXAMPLES, STEPS = 14, 50  # of each of the SHARES, so that two cores have something to do
 STEPS_MIN = 1_000  # of each share
 SHARES = 2
 EXAMPLES_A_ROUND = 5  # of what follows, and of a soak: a round is a minute at most
