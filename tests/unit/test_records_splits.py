@@ -3,6 +3,7 @@
 import gzip
 import io
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
@@ -14,7 +15,7 @@ from semel import limits
 from semel.errors import SourceError
 from semel.formats.csv import Csv, read_header
 from semel.formats.jsonl import JsonLines
-from semel.formats.records import read_split
+from semel.formats.records import among, read_split
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [
@@ -198,3 +199,10 @@ def test_tables_do_not_share_the_reading_buffer(monkeypatch):
     rows, rejected, _, _ = read(data, JsonLines(), start=0, end=len(data), range_end=len(data))
     assert [(row["a"], row["s"]) for row in rows] == [(i, f"text {i}") for i in range(50)]
     assert not rejected
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(-5, 45)))
+def test_which_offsets_are_chosen_ones(offsets: set[int], chosen: set[int]) -> None:
+    """Each offset that was chosen is found, and no other, whatever the chosen ones are."""
+    both = (np.array(sorted(one), np.int64) for one in (offsets, chosen))
+    assert among(*both).tolist() == [offset in chosen for offset in sorted(offsets)]

@@ -3,8 +3,8 @@
 from semel.spec.durations import format_duration
 from semel.spec.parts import Select
 from semel.spec.pipeline import Spec
-from semel.spec.sources import KafkaSource
 from semel.spec.sinks import KafkaSink, PostgresSink
+from semel.spec.sources import KafkaSource
 from semel.summary import size
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,

@@ -19,7 +19,7 @@ from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
-from semel.formats.records import OFFSET, REJECTED, Block, printable
+from semel.formats.records import OFFSET, REJECTED, Block, among, printable
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
@@ -243,12 +243,12 @@ class _Reader:
         """The block with the records alone that the job takes."""
         only, table, faults = self._job.selected.only, block.table, block.faults
         records = table.num_rows + len(faults)
-        taken = np.isin(table.column(OFFSET).to_numpy(), self._chosen, invert=not only)
+        taken = among(table.column(OFFSET).to_numpy(), self._chosen) == only
         if not taken.all():
             table = table.filter(pa.array(taken))
         if faults:
             places = np.array(sorted(faults))
-            own = np.isin(block.lines.offsets[places], self._chosen, invert=not only)
+            own = among(block.lines.offsets[places], self._chosen) == only
             faults = {at: faults[at] for at in places[own].tolist()}
         self._left_out += records - table.num_rows - len(faults)
         return replace(block, table=table, faults=faults)

@@ -16,7 +16,7 @@ from semel import limits
 from semel.batch import Counts, Ignored
 from semel.catalog.ids import HashedIds, hash_ids
 from semel.formats import declared as formats
-from semel.formats.records import OFFSET, read_split
+from semel.formats.records import OFFSET, among, read_split
 from semel.manifest import SplitReport
 from semel.spec.pipeline import Scope
 from semel.steps.classify import SplitIds
@@ -85,7 +85,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
             job.selected.of(split, job.splits) - split.start + begin
             for split, begin in zip(splits, begins, strict=True)
         ]
-        taken = np.isin(at, np.concatenate(chosen), invert=not job.selected.only)
+        taken = among(at, np.concatenate(chosen)) == job.selected.only
         table, owner = table.filter(pa.array(taken)), owner[taken]
         ends = np.searchsorted(owner, np.arange(len(splits) + 1))
     asked = job.refuses is not None and not job.spec.transforms

@@ -21,7 +21,11 @@ from semel.steps.job import Split, Splits
 from semel.storage import checksum
 
 _COLUMNS = pa.schema(
-    [("source_partition_id", pa.int64()), ("offset", pa.int64()), ("reason", pa.string())]
+    [
+        ("source_partition_id", pa.int64()),
+        ("offset", pa.int64()),
+        ("reason", pa.dictionary(pa.int32(), pa.string())),
+    ]
 )
 _DUPLICATES = ("duplicate_in_batch", "duplicate_in_catalog")
 _LATE = "late"
@@ -113,21 +117,21 @@ def read(marker: Marker, counts: Counts) -> Verdicts:
     for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS):
         for file in marker.of_kind(kind):
             tables.append(_table(marker, file))
-    table = pa.concat_tables(tables).sort_by(
-        [("source_partition_id", "ascending"), ("offset", "ascending")]
-    )
+    table = pa.concat_tables(tables).unify_dictionaries()
     partition, offset = (table.column(name).to_numpy() for name in _COLUMNS.names[:2])
+    order = np.lexsort((offset, partition))
+    partition, offset = partition[order], offset[order]
     if np.any((partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1])):
         raise CorruptionError(
             f"batch {marker.batch_id}: its decisions and dead letters name a position twice; "
             "restore them from a backup"
         )
-    words = table.column("reason").combine_chunks().dictionary_encode()
+    words = table.column("reason").combine_chunks()
     verdicts = Verdicts(
         batch_id=marker.batch_id,
         partition=partition,
         offset=offset,
-        reason=words.indices.to_numpy(),
+        reason=words.indices.to_numpy()[order],
         reasons=tuple(words.dictionary.to_pylist()),
     )
     _check_counts(verdicts, counts)
@@ -143,7 +147,8 @@ def _table(marker: Marker, file: MarkedFile) -> pa.Table:
                 f"batch {marker.batch_id}: {path} is not what its marker says (size or checksum), "
                 "so nobody knows which of its records survived; restore it from a backup"
             )
-        return pq.read_table(path, columns=_COLUMNS.names, partitioning=None).cast(_COLUMNS)
+        with pq.ParquetFile(path, read_dictionary=["reason"]) as letters:
+            return letters.read(columns=_COLUMNS.names, use_threads=False).cast(_COLUMNS)
     except (OSError, pa.ArrowException) as error:
         raise CorruptionError(
             f"batch {marker.batch_id}: its {file.kind} {path} cannot be read ({error}), so nobody "

@@ -25,7 +25,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from semel import code, limits, replay
-from semel.airflow import replays, surroundings
+from semel.airflow import replays
 from semel.airflow.page.backfill import MayRun
 from semel.airflow.page.common import ledger, own, page, soon, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
