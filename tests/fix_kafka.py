@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
@@ -186,12 +185,14 @@ class Kafka:
         """All that a topic has now, as a consumer reads it; ordered by partition and offset."""
         consumer = Consumer(self._reading(isolation) | self.client(**settings))
         parts = self._partitions(topic)
-        consumer.assign([TopicPartition(topic, p.partition, OFFSET_BEGINNING) for p in parts])
+        for part in parts:
+            part.offset, _ = consumer.get_watermark_offsets(part, SECONDS_MAX, cached=False)
+        consumer.assign(parts)
         left, found, deadline = len(parts), [], time.monotonic() + SECONDS_MAX
         try:
             while left:
                 assert time.monotonic() < deadline, f"{topic} was not read within {SECONDS_MAX} s"
-                for message in consumer.consume(10_000, timeout=0.5):
+                for message in consumer.consume(10_000, timeout=0.01):
                     if message.error() is None:
                         found.append(_read(message))
                     elif message.error().code() == KafkaError._PARTITION_EOF:
@@ -239,7 +240,8 @@ class Kafka:
     def _reading(self, isolation: str) -> dict[str, object]:
         return {
             **self.client(), **_QUIET, "group.id": "tests", "enable.auto.commit": False,
-            "enable.partition.eof": True, "isolation.level": isolation,
+            "enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 10,
         }  # fmt: skip
 
     def _partitions(self, topic: str) -> list[TopicPartition]:

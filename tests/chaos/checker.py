@@ -16,7 +16,6 @@ import psycopg
 import pyarrow.parquet as pq
 import xxhash
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
@@ -245,16 +244,17 @@ def _messages(spec: Spec, topic: str) -> list[tuple[bytes, bytes]]:
     plain = json.loads(os.environ[f"AIRFLOW_CONN_{spec.sink.connection.upper()}"])
     settings = {
         **json.loads(plain["extra"]), "group.id": "checker", "enable.partition.eof": True,
-        "enable.auto.commit": False,
+        "enable.auto.commit": False, "fetch.wait.max.ms": 10,
     }  # fmt: skip
-    found, ends = [], {}
+    found, starts, ends = [], [], {}
     whole = Consumer({**settings, "isolation.level": "read_uncommitted"})
     for number in whole.list_topics(topic, timeout=_TOPIC_SECONDS).topics[topic].partitions:
         part = TopicPartition(topic, number)
-        ends[number] = whole.get_watermark_offsets(part, _TOPIC_SECONDS, cached=False)[1]
+        part.offset, ends[number] = whole.get_watermark_offsets(part, _TOPIC_SECONDS, cached=False)
+        starts.append(part)
     whole.close()
     consumer = Consumer({**settings, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in ends])
+    consumer.assign(starts)
     deadline = time.monotonic() + _TOPIC_SECONDS
     while ends:
         assert time.monotonic() < deadline, f"{topic}: a transaction is open behind {ends}"

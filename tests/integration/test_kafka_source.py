@@ -347,8 +347,7 @@ def floor(ledger: Ledger) -> int:
 
 
 def test_a_group_shows_what_is_finalized(topic: Topic, ledger: Ledger) -> None:
-    """Its offsets are the end of what is finalized without a gap, and nothing depends on them: a
-    cluster that is away is told, and changes nothing."""
+    """Its offsets are the end of what is finalized without a gap."""
     topic.append(0, 10)
     spec = topic.spec(source={"consumer_group": "lag"}, limits={"records_per_batch_max": 4})
     plan(ledger, spec, "first")
@@ -358,13 +357,21 @@ def test_a_group_shows_what_is_finalized(topic: Topic, ledger: Ledger) -> None:
     assert group(topic, "lag") == 8
     run(ledger, spec, "r2")
     assert group(topic, "lag") == 10
+
+
+@pytest.mark.soak
+def test_a_group_that_cannot_be_told(topic: Topic, ledger: Ledger) -> None:
+    """Nothing depends on a group: a cluster that is away is told, and changes nothing."""
+    topic.append(0, 10)
+    spec = topic.spec(source={"consumer_group": "away"})
+    run(ledger, spec, "first")
     topic.append(10, 12)
     last = committed(ledger, spec, "last")
     topic.kafka.broker.kill()
     done = finalize(ledger, spec, last)
     topic.kafka.broker.start()
-    assert "group 'lag' stay" in done.note and done.note in summary.finalize(done)
-    assert group(topic, "lag") == 10 and in_output(spec) == ids(0, 12)
+    assert "group 'away' stay" in done.note and done.note in summary.finalize(done)
+    assert group(topic, "away") == 10 and in_output(spec) == ids(0, 12)
 
 
 def group(topic: Topic, name: str) -> int:
