@@ -15,6 +15,7 @@ from fix_topics import Topic
 from semel import summary
 from semel.cli import main
 from semel.errors import SourceError
+from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -50,6 +51,25 @@ def test_a_plan_of_nothing(topic: Topic, ledger: Ledger) -> None:
         "nothing to do: 1 partition holds no record that can be read",
         f"waiting for open transactions: '{topic.at()}'",
     ]
+
+
+def test_a_transaction_behind_all_that_is_read(topic: Topic, ledger: Ledger) -> None:
+    """Its records are shown as waiting, at each look, until it ends."""
+    topic.append(0, 10)
+    run_batch(ledger, topic.spec(), "r1", LocalEngine(), log=quiet)
+    spec = topic.spec()
+    assert gaps(ledger, spec).gaps == ()
+    opened = topic.kafka.begin(topic.name, [Record(value=b'{"id":"a"}')])
+    for number in range(2):
+        said = told(ledger, topic, f"again{number}")
+        assert f"waiting for open transactions: '{topic.at()}'" in said
+        [gap] = gaps(ledger, spec).gaps
+        assert (gap.start, gap.state, gap.idle) == (10, State.WAITING, False)
+    opened.commit_transaction()
+    [gap] = gaps(ledger, spec).gaps
+    assert (gap.start, gap.state) == (10, State.UNCLAIMED)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    assert gaps(ledger, spec).gaps == ()
 
 
 def test_commands(

@@ -228,8 +228,8 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
         end=end,
         seen=found.end,
         ahead=found.high if edges is None else end,
-        # What is free before an interval is no hole.
-        settled=edges is None,
+        # What is free before an interval is no hole, and what is open may become a record.
+        settled=edges is None and found.end == found.high,
         evidence={"topic_id": found.topic_id},
         found=found,
     )

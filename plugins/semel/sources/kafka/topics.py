@@ -45,7 +45,7 @@ class FoundPartition:
 
     @property
     def fingerprint(self) -> str:
-        return str(self.end)
+        return str(self.end) if self.end == self.high else f"{self.end}, open to {self.high}"
 
 
 @dataclass(frozen=True, kw_only=True)
