@@ -17,6 +17,8 @@ from semel.errors import SemelError, SourceError, TerminalError, UnavailableErro
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
+from semel.sources.kafka import claimed
+from semel.sources.kafka.messages import first_sizes
 from semel.spec.pipeline import Spec
 from semel.stack.kafka import Listener
 
@@ -217,3 +219,24 @@ def test_a_broker_that_is_killed(
     kafka.broker.start()
     run()
     assert settled(spec, audited=False).ids == ids(0, 10)
+
+
+@pytest.mark.soak
+def test_a_broker_that_dies_while_a_plan_measures_messages(
+    topic: Topic, kafka: Kafka, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan fails in time too, and writes nothing."""
+    topic.append(0, 10)
+    spec = topic.spec(limits={"bytes_per_batch_max": 100})
+
+    def dies(*place: object) -> list[int]:
+        kafka.broker.kill()
+        return first_sizes(*place)
+
+    began = time.monotonic()
+    with monkeypatch.context() as patched, pytest.raises(UnavailableError, match="check that its"):
+        patched.setattr(claimed, "first_sizes", dies)
+        plan(ledger, spec, "r1")
+    assert time.monotonic() - began < TOLD_SECONDS_MAX
+    kafka.broker.start()
+    assert plan(ledger, spec, "r1").batch.batch_id == 1

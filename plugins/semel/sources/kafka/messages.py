@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel import limits
 from semel.errors import SourceError, UnavailableError
-from semel.kafka.cluster import Cluster, client, of
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
 from semel.sources.kafka.topics import is_missing
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ WAIT_SECONDS = 0.1
 """How long one call waits for a chunk to become full."""
 
 SILENT_SECONDS = 60
-"""A cluster that gives nothing for so long, though there is something, is away."""
+"""A cluster that gives nothing for so long, though there is something, is away: what a task waits
+for another leader of a partition."""
 
 ASK_SECONDS = 5
 """After each such span without a message it is asked what became of the topic: the client goes on
@@ -53,6 +54,7 @@ def messages(
     start: int,
     end: int,
     still: Callable[[], None] = lambda: None,
+    silent_seconds: float = SILENT_SECONDS,
 ) -> Iterator[Sequence["Message"]]:
     """The messages at offsets [start, end), in chunks. Not each offset has one: markers of
     transactions, aborted and compacted messages leave gaps.
@@ -96,10 +98,10 @@ def messages(
                     f"{name!r} ends at offset {ended}, the plan names offsets up to {end}: the "
                     "cluster lost records"
                 )
-            if seconds > SILENT_SECONDS:
+            if seconds > silent_seconds:
                 raise UnavailableError(
                     f"{cluster} gave nothing of {name!r} from offset {reached} on for "
-                    f"{SILENT_SECONDS} s; check that its brokers run"
+                    f"{silent_seconds} s; check that its brokers run"
                 )
 
 
@@ -120,7 +122,7 @@ def _ended(name: str, message: "Message", error: Any, end: int) -> int:
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:
     """The sizes, in bytes, of some of the first values of a range of offsets."""
-    found = messages(cluster, topic, partition, start, end)
+    found = messages(cluster, topic, partition, start, end, silent_seconds=ANSWER_SECONDS)
     try:
         return [len(message) for message in next(found, ())]
     finally:
