@@ -5,6 +5,7 @@ from guard import Guard
 
 _CONTRACT = "tests/integration/test_contract_sinks.py"
 _TOPIC = "tests/integration/test_sink_kafka.py"
+_NOTES = "tests/integration/test_sink_kafka_notes.py"
 _VALUES = "tests/integration/test_sink_kafka_values.py"
 
 OF_TOPICS = (
@@ -52,6 +53,18 @@ OF_TOPICS = (
         rules="KP3",
         remove=without.aborted_notes_count,
         tests=(f"{_TOPIC}::test_an_aborted_note_is_none",),
+    ),
+    Guard(
+        name="a restored control topic is read from its start",
+        rules="KP12",
+        remove=without.topics_have_names_alone,
+        tests=(f"{_NOTES}::test_notes_that_may_lie_before_are_read[restored]",),
+    ),
+    Guard(
+        name="what another leader has is read from its start",
+        rules="KP12",
+        remove=without.leaders_lose_nothing,
+        tests=(f"{_NOTES}::test_notes_that_may_lie_before_are_read[another leader]",),
     ),
     Guard(
         name="who was fenced waits",

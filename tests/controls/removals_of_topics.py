@@ -33,7 +33,19 @@ def nobody_is_fenced() -> None:
 
 def hidden_notes_are_not_there() -> None:
     """The control topic ends where the first open transaction begins."""
-    source("sinks.kafka.control", "_offsets", {"READ_UNCOMMITTED": "READ_COMMITTED"})
+    source("sinks.kafka.ends", "_offsets", {"READ_UNCOMMITTED": "READ_COMMITTED"})
+
+
+def topics_have_names_alone() -> None:
+    """One that was made anew under a name is taken for the one before."""
+    ends = "Ends.written_since"
+    source("sinks.kafka.ends", ends, {"or earlier.topic_id != self.topic_id": ""})
+
+
+def leaders_lose_nothing() -> None:
+    """One that leads a partition after another is believed to have all of it."""
+    ends = "Ends.written_since"
+    source("sinks.kafka.ends", ends, {"leader is not None and": "True or"})
 
 
 def aborted_notes_count() -> None:

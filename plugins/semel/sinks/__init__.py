@@ -120,8 +120,9 @@ class Sink(Protocol):
         """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.
 
         `schema`: the columns of the output; None where only a transform's job will tell them.
-        `staged`: the folder of the attempt's data files, which is there. Returns what finds the
-        rows that are to be set aside; None: the sink takes all rows.
+        `staged`: the folder of the attempt's data files, which is there; a sink may keep there what
+        it wants to know when it publishes them. Returns what finds the rows that are to be set
+        aside; None: the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
         """
         ...

@@ -22,6 +22,7 @@ from semel.manifest import ManifestFile, StagedFile
 from semel.sinks import Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
+from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.facts import TopicFacts, control_is_there, examine
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
@@ -43,6 +44,7 @@ class KafkaSink:
         self._target, self._pipeline = target, pipeline
         self.address = target.address
         self._is_open = False
+        self._notes: dict[int, Note] | None = None
         self._strays: reading.Strays | None = None
 
     def __repr__(self) -> str:
@@ -53,15 +55,18 @@ class KafkaSink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_open, self._strays = False, None
+        self._is_open, self._notes, self._strays = False, None, None
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:
         if schema is not None:
             encode.fit(self._target, schema)
         facts = examine(self._target)
         # The right to the transactional.id shows in no other way.
         with producer_of(self._target, self._pipeline, "check", facts):
-            return self._row_check(facts)
+            pass
+        with self._target.cluster.admin() as admin:
+            ends_of(admin, self._target.control).keep(staged)
+        return self._row_check(facts)
 
     def _row_check(self, facts: TopicFacts) -> RowCheck:
         return RowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)
@@ -97,14 +102,14 @@ class KafkaSink:
         """The note of a batch. What hides it is most often a producer of the batch that died: that
         one is fenced then.
         """
-        place = (self._target.cluster, self._target.control, won.pipeline, won.batch_id)
+        place = (self._target.cluster, self._target.control, won)
         try:
-            return control.find(*place, _HIDDEN_SECONDS)
+            return control.of_batch(*place, _HIDDEN_SECONDS)
         except control.BlockedError:
             with producer_of(
                 self._target, won.pipeline, str(won.batch_id), examine(self._target)
             ):
-                return control.find(*place, limits.KAFKA_TRANSACTION_SECONDS)
+                return control.of_batch(*place, limits.KAFKA_TRANSACTION_SECONDS)
 
     def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
         if missing:
@@ -160,19 +165,26 @@ class KafkaSink:
         """Those of which some has landed."""
         if not control_is_there(self._target):
             return {}
-        found = control.of_pipeline(
-            self._target.cluster, self._target.control, pipeline, limits.KAFKA_TRANSACTION_SECONDS
-        )
-        return {note.batch_id: note.commit_seq for note in found}
+        return {note.batch_id: note.commit_seq for note in self._all_notes(pipeline)}
+
+    def _all_notes(self, pipeline: str) -> list[Note]:
+        place = (self._target.cluster, self._target.control)
+        return control.of_pipeline(*place, pipeline, limits.KAFKA_TRANSACTION_SECONDS)
 
     # Keeps KP10.
     def rows(self, marker: "Marker") -> Iterator[pa.Table]:
         """Within a block of the sink's own also what lies elsewhere in the topic under the batch's
-        number, for which all of it is read once.
+        number, for which all of it, and all notes, are read once.
         """
-        yield from reading.rows(self._target, marker)
-        if self._is_open:
-            if self._strays is None:
-                self._strays = reading.strays(self._target, self._pipeline)
-            if values := self._strays.get(marker.batch_id):
-                yield reading.typed(self._target, marker, values)
+        if not self._is_open:
+            place = (self._target.cluster, self._target.control, marker.pipeline, marker.batch_id)
+            note = control.find(*place, limits.KAFKA_TRANSACTION_SECONDS)
+            yield from reading.rows(self._target, marker, note)
+            return
+        if self._notes is None:
+            self._notes = {note.batch_id: note for note in self._all_notes(self._pipeline)}
+        yield from reading.rows(self._target, marker, self._notes.get(marker.batch_id))
+        if self._strays is None:
+            self._strays = reading.strays(self._target, self._notes.values())
+        if values := self._strays.get(marker.batch_id):
+            yield reading.typed(self._target, marker, values)

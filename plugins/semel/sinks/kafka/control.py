@@ -9,26 +9,17 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
-from confluent_kafka import (
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from semel.errors import CorruptionError, UnavailableError
 from semel.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.sinks import Won
+from semel.sinks.kafka.ends import Ends, Spans, ends_of
 
 FORMAT = 1
-
-Spans = dict[int, tuple[int, int]]
-"""Of each partition the first offset, and the one behind the last: its messages lie within."""
 
 _AT_ONCE = 10_000
 _POLL_SECONDS = 0.5
@@ -98,14 +89,25 @@ def key_of(pipeline: str, batch_id: int) -> bytes:
 
 
 def find(
-    cluster: Cluster, topic: str, pipeline: str, batch_id: int, seconds: float
+    cluster: Cluster,
+    topic: str,
+    pipeline: str,
+    batch_id: int,
+    seconds: float,
+    since: Ends | None = None,
 ) -> Note | None:
-    """The note of one batch. Raises as `_committed` does."""
+    """The note of one batch, written after `since` was asked. Raises as `_committed` does."""
     wanted, found = key_of(pipeline, batch_id), None
-    for message in _committed(cluster, topic, seconds):
+    for message in _committed(cluster, topic, seconds, since):
         if message.key() == wanted:
             found = message
     return None if found is None else _note(topic, found)
+
+
+def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | None:
+    """The same of a committed batch, of whose topic stage has kept where it ended."""
+    since = Ends.kept(Path(won.files[0].staged_path).parent) if won.files else None
+    return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
 def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> list[Note]:
@@ -137,14 +139,17 @@ def _note(topic: str, message: Message) -> Note | None:
 
 
 # Keeps KP3.
-def _committed(cluster: Cluster, topic: str, seconds: float) -> Iterator[Message]:
+def _committed(
+    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None
+) -> Iterator[Message]:
     """All committed messages of a topic that were there when this was called.
 
+    Those from before `since` may be left out.
     `seconds` is how long a transaction may stay open that hides the last of them. BlockedError: it
     stays open for longer. UnavailableError: the cluster is away.
     """
     with cluster.admin() as admin:
-        spans = ends_of(admin, topic)
+        spans = ends_of(admin, topic).written_since(since)
     yield from between(cluster, topic, spans, seconds)
 
 
@@ -200,35 +205,3 @@ def between(
                 )
             if left and waited > max(seconds, ANSWER_SECONDS):
                 raise UnavailableError(f"{cluster} does not answer; start it")
-
-
-def ends_of(admin: AdminClient, topic: str) -> Spans:
-    """Of each partition the first offset that is there, and the one behind the last.
-
-    Messages of open transactions count. KafkaException: there is no such topic.
-    """
-
-    [asked] = admin.describe_topics(
-        TopicCollection([topic]), request_timeout=ANSWER_SECONDS
-    ).values()
-    parts = [TopicPartition(topic, part.id) for part in asked.result().partitions]
-    return {
-        part: (first, last)
-        for (part, first), (_, last) in zip(
-            _offsets(admin, parts, OffsetSpec.earliest()),
-            _offsets(admin, parts, OffsetSpec.latest()),
-            strict=True,
-        )
-    }
-
-
-def _offsets(
-    admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
-) -> list[tuple[int, int]]:
-    asked = admin.list_offsets(
-        {part: which for part in parts},
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=ANSWER_SECONDS,
-    )
-    return sorted((part.partition, future.result().offset) for part, future in asked.items())
-

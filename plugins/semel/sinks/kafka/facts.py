@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 
 from semel.errors import TerminalError
 from semel.kafka.cluster import ANSWER_SECONDS
-from semel.sinks.kafka.control import ends_of
+from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.target import KafkaTarget
 
 _COMPACT = "compact"
@@ -88,7 +88,7 @@ def _create(admin: AdminClient, target: KafkaTarget) -> None:
     """Make what is missing; the control topic of one that has messages is never made."""
     there = _described(admin, target.topic) is not None
     if _described(admin, target.control) is None:
-        if there and any(end for _, end in ends_of(admin, target.topic).values()):
+        if there and any(end for _, end in ends_of(admin, target.topic).spans.values()):
             return
         _make(admin, NewTopic(target.control, 1, config={"cleanup.policy": _COMPACT}))
     if not there:

@@ -24,6 +24,7 @@ from semel.sinks import Won
 from semel.sinks.kafka import control
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.encode import Messages, messages
+from semel.sinks.kafka.ends import Spans, ends_of
 from semel.sinks.kafka.facts import TopicFacts
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import check_count, staged
@@ -186,7 +187,7 @@ class _Landing:
                     self._producer.poll(_POLL_SECONDS)
 
     # Keeps KP1.
-    def _write_note(self, rows: int, starts: control.Spans) -> None:
+    def _write_note(self, rows: int, starts: Spans) -> None:
         """Write how far the batch has landed with this cut, behind all of its messages."""
         if self._producer.flush(limits.KAFKA_TRANSACTION_SECONDS):
             raise UnavailableError(
@@ -201,8 +202,8 @@ class _Landing:
         self._note = self._note.after(rows, spans, tuple(refused.tolist()))
         self._producer.produce(self._target.control, self._note.to_bytes(), self._note.key)
 
-    def _ends(self) -> control.Spans:
-        return control.ends_of(self._admin, self._target.topic)
+    def _ends(self) -> Spans:
+        return ends_of(self._admin, self._target.topic).spans
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -247,10 +248,8 @@ class _Landing:
 
 
 def _find(target: KafkaTarget, won: Won) -> Note | None:
-    return control.find(
-        target.cluster, target.control, won.pipeline, won.batch_id,
-        limits.KAFKA_TRANSACTION_SECONDS,
-    )  # fmt: skip
+    seconds = limits.KAFKA_TRANSACTION_SECONDS
+    return control.of_batch(target.cluster, target.control, won, seconds)
 
 
 # Keeps KP4.

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +11,8 @@ from semel import limits
 from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
 from semel.sinks.kafka import control, encode
+from semel.sinks.kafka.control import Note
+from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.target import KafkaTarget
 
 if TYPE_CHECKING:
@@ -25,19 +27,19 @@ Strays = dict[int, list[bytes]]
 """Values of messages that say that they are of a batch, by its number."""
 
 
-def strays(target: KafkaTarget, pipeline: str) -> Strays:
+def strays(target: KafkaTarget, notes: Iterable[Note]) -> Strays:
     """The messages of the whole topic that name a batch, and lie where its note does not say.
 
     There are none, unless somebody wrote them, or a batch landed twice: of that the first note is
-    gone. TerminalError as of `rows`.
+    gone. TerminalError as of `rows`. `notes`: those of the pipeline.
     """
-    seconds = limits.KAFKA_TRANSACTION_SECONDS
-    notes = control.of_pipeline(target.cluster, target.control, pipeline, seconds)
     spans = {note.batch_id: note.spans for note in notes}
     with target.cluster.admin() as admin:
-        every = control.ends_of(admin, target.topic)
+        every = ends_of(admin, target.topic).spans
     found: Strays = defaultdict(list)
-    for message in control.between(target.cluster, target.topic, every, seconds):
+    for message in control.between(
+        target.cluster, target.topic, every, limits.KAFKA_TRANSACTION_SECONDS
+    ):
         value = message.value() or b""
         if own := _OWN.fullmatch(value[value.rfind(b'"%s"' % encode.BATCH_FIELD.encode()) :]):
             batch = int(own[1])
@@ -47,16 +49,13 @@ def strays(target: KafkaTarget, pipeline: str) -> Strays:
     return found
 
 
-def rows(target: KafkaTarget, marker: "Marker") -> Iterator[pa.Table]:
+def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there.
 
     CorruptionError: a message that says that it is of the batch is no row of it.
     """
     if not sum(file.records for file in marker.of_kind(Kind.DATA)):
         return
-    seconds = limits.KAFKA_TRANSACTION_SECONDS
-    place = (target.cluster, target.control)
-    note = control.find(*place, marker.pipeline, marker.batch_id, seconds)
     if note is None:
         raise TerminalError(
             f"{target.control} has no note of batch {marker.batch_id}, and so nobody knows where "
@@ -64,7 +63,7 @@ def rows(target: KafkaTarget, marker: "Marker") -> Iterator[pa.Table]:
         )
     spans = {part: span for part, span in note.spans.items() if span[0] < span[1]}
     with target.cluster.admin() as admin:
-        there = control.ends_of(admin, target.topic)
+        there = ends_of(admin, target.topic).spans
     for part, (start, end) in spans.items():
         first, last = there.get(part, (0, 0))
         if first > start or last < end:
@@ -75,7 +74,9 @@ def rows(target: KafkaTarget, marker: "Marker") -> Iterator[pa.Table]:
             )
     own = encode.suffix(marker.batch_id, marker.commit_seq)
     values: list[bytes] = []
-    for message in control.between(target.cluster, target.topic, spans, seconds):
+    for message in control.between(
+        target.cluster, target.topic, spans, limits.KAFKA_TRANSACTION_SECONDS
+    ):
         value = message.value()
         if value is not None and value.endswith(own):
             values.append(value)
