@@ -191,3 +191,14 @@ class Sink(Protocol):
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
         """
         ...
+
+
+class Remote(Sink, Protocol):
+    """A sink in a service: a table, a topic."""
+
+    def describe(self, schema: "pa.Schema | None") -> str:
+        """What the target is like, in words. By `semel check`.
+
+        It changes nothing there, makes nothing, and raises what `check` would of `schema`.
+        """
+        ...

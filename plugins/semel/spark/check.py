@@ -22,11 +22,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, limits, settings
-from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
+from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.plural import count
-from semel.sinks import archive
+from semel.sinks import Remote, archive
+from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.sources.files.listing import list_files
 from semel.sources.kafka.tried import try_to_read
@@ -36,6 +37,7 @@ from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
 from semel.spec.pipeline import Spec
 from semel.stage import Log
+from semel.steps.job import columns_of
 from semel.storage import check_links, check_links_of
 
 _REMEDIES = {
@@ -105,6 +107,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
         sources, samples = _sources(found, [s for s in specs if s.source.type == "files"])
         topics = _topics(found, [s for s in specs if s.source.type == "kafka"], log)
         needed = not specs or any(not spec.by_position for spec in specs)
+        _sinks(found, [s for s in specs if s.sink.type != "files"], log)
         asked = probe.Asked(
             key=key if needed else None,
             token=secrets.token_hex(16),
@@ -240,6 +243,21 @@ def _topics(found: Checked, specs: list[Spec], log: Log) -> list[probe.Topics]:
             f"{spec.name} in {source.cluster}: a message of each topic was read, or it has none",
         )
     return made
+
+
+def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
+    """The tables and topics that rows go to: the driver alone writes there."""
+    for spec in specs:
+        log(f"the sink of {spec.name}")
+        try:
+            sink: Remote = open_sink(spec)
+            told = sink.describe(None if spec.transforms else columns_of(spec))
+        except SemelError as error:
+            again = f"do that, and run this again; docs/{spec.sink.type}.md has what is needed"
+            remedy = error.next if error.next not in (AGAIN, ANEW) else ""
+            found.add("sink", f"{spec.name}: {error}", remedy or again)
+        else:
+            found.add("sink", f"{spec.name}: {told}")
 
 
 _REMEDY_OF_TOPICS = "do that, and run this again; docs/kafka.md has all about connection and rights"

@@ -153,11 +153,16 @@ class StageJob:
 
     def output_schema(self) -> pa.Schema:
         """The columns that transforms are given, and that are written when there is none."""
-        schema = self.spec.arrow_schema()
-        if self.spec.sink.position_columns:
-            schema = schema.append(pa.field(SOURCE_COLUMN, pa.int64(), nullable=False))
-            schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
-        return schema
+        return columns_of(self.spec)
+
+
+def columns_of(spec: Spec) -> pa.Schema:
+    """The columns of a pipeline's output without transforms."""
+    schema = spec.arrow_schema()
+    if spec.sink.position_columns:
+        schema = schema.append(pa.field(SOURCE_COLUMN, pa.int64(), nullable=False))
+        schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
+    return schema
 
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:

@@ -23,7 +23,7 @@ from semel.sinks import Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of
-from semel.sinks.kafka.facts import TopicFacts, control_is_there, examine
+from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
 from semel.sinks.kafka.target import KafkaTarget
@@ -67,6 +67,13 @@ class KafkaSink:
         with self._target.cluster.admin() as admin:
             ends_of(admin, self._target.control).keep(staged)
         return self._row_check(facts)
+
+    def describe(self, schema: pa.Schema | None) -> str:
+        if schema is not None:
+            encode.fit(self._target, schema)
+        facts, told = describe(self._target)
+        with producer_of(self._target, self._pipeline, "check", facts):
+            return told
 
     def _row_check(self, facts: TopicFacts) -> RowCheck:
         return RowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)

@@ -66,6 +66,12 @@ class PostgresSink:
     def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:  # noqa: ARG002 - the seam's
         return RowCheck(facts=self.examine(schema))
 
+    def describe(self, schema: pa.Schema | None) -> str:
+        facts = self.examine(schema)
+        there = "there" if facts.exists else "not there yet, and stage makes it"
+        mode = f"mode {self._target.mode}"
+        return "; ".join((f"table {self.address}: {there}, {mode}", *facts.notes))
+
     def check_replace(self, old: Old) -> tuple[str, ...]:
         with self._transaction() as connection:
             return replaced.check(connection, self._target, old)

@@ -22,7 +22,7 @@ from semel.sinks.postgres.target import PostgresTarget
 
 Connection = psycopg.Connection[dict[str, Any]]
 
-_CONNECT_SECONDS = 10
+_CONNECT_SECONDS = 8
 _CONTENTION = (
     pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure, pg.QueryCanceled,
 )  # fmt: skip
