@@ -13,8 +13,8 @@ from semel.errors import SemelError, TerminalError, UnavailableError
 from semel.kafka.connection import config_of, servers_of, without_secrets
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Producer
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 ANSWER_SECONDS = 8
 """A cluster that does not answer for so long is away: errors come within ten seconds."""
@@ -37,6 +37,12 @@ _AWAY = (
     "BROKER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS",
     "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE",
 )  # fmt: skip
+
+_MOVING = (
+    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE",
+    "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE",
+)  # fmt: skip
+"""The leader of a partition changes, as when a broker is started: it has another one soon."""
 
 _WAIT = {
     "socket.connection.setup.timeout.ms": 5000,
@@ -157,6 +163,34 @@ def answered(admin: "AdminClient", future: Future) -> Any:
             if time.monotonic() > deadline + 1:  # The client's own bound has better words.
                 codes = client().KafkaError
                 raise client().KafkaException(codes(codes._TIMED_OUT)) from None
+
+
+def offsets_of(
+    admin: "AdminClient",
+    wanted: "Mapping[TopicPartition, OffsetSpec]",
+    *,
+    committed: bool,
+    seconds: float = ANSWER_SECONDS,
+) -> "dict[TopicPartition, ListOffsetsResultInfo]":
+    """One offset of each partition, all of them asked at once; `committed`: as a committed reader
+    sees it. While the leader of one changes, all are asked again.
+    """
+    kafka = client()
+    moving = {getattr(kafka.KafkaError, name) for name in _MOVING}
+    level = kafka.IsolationLevel
+    deadline = time.monotonic() + seconds
+    while True:
+        asked = admin.list_offsets(
+            dict(wanted),
+            isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
+            request_timeout=seconds,
+        )
+        try:
+            return {part: answered(admin, future) for part, future in asked.items()}
+        except kafka.KafkaException as error:
+            if error.args[0].code() not in moving or time.monotonic() > deadline:
+                raise
+            admin.poll(_STEP_SECONDS)
 
 
 def of(what: str, error: "KafkaError") -> "KafkaError":

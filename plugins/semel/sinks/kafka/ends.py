@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from semel.kafka.cluster import ANSWER_SECONDS
+from semel.kafka.cluster import ANSWER_SECONDS, offsets_of
 from semel.storage import write_new
 
 Spans = dict[int, tuple[int, int]]
@@ -89,9 +89,5 @@ def ends_of(admin: AdminClient, topic: str) -> Ends:
 def _offsets(
     admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
 ) -> dict[int, ListOffsetsResultInfo]:
-    asked = admin.list_offsets(
-        {part: which for part in parts},
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=ANSWER_SECONDS,
-    )
-    return {part.partition: future.result() for part, future in asked.items()}
+    found = offsets_of(admin, {part: which for part in parts}, committed=False)
+    return {part.partition: answer for part, answer in found.items()}

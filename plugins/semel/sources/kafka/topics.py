@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, answered, client, listed, of
+from semel.kafka.cluster import (
+    ANSWER_SECONDS,
+    Cluster,
+    answered,
+    client,
+    listed,
+    of,
+    offsets_of,
+)
 from semel.sources import Refusal, Shown
 from semel.spec.sources import KafkaSource
 
@@ -143,14 +151,8 @@ def offsets(
         spec = OffsetSpec.for_timestamp(max(0, round(which.timestamp() * 1000)))
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
-    committed = which == "end"
-    level = kafka.IsolationLevel
     asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
     if not asked:
         return {}
-    answers = admin.list_offsets(
-        asked,
-        isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
-        request_timeout=ANSWER_SECONDS,
-    )
-    return {(at.topic, at.partition): answered(admin, answers[at]).offset for at in asked}
+    found = offsets_of(admin, asked, committed=which == "end", seconds=ANSWER_SECONDS)
+    return {(at.topic, at.partition): found[at].offset for at in asked}
