@@ -105,5 +105,5 @@ venv: check
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
 	.venv/bin/python -m uv pip install --quiet --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,openlineage,test]'; \
+		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]'; \
 	made_from > .venv/.made-from

@@ -3,6 +3,7 @@
 from hypothesis import HealthCheck, settings
 from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
+from fix_avro import avro  # noqa: F401
 from fix_certificates import authority, stranger  # noqa: F401
 from fix_engine import engine  # noqa: F401
 from fix_kafka import broker, kafka, kafka_jars  # noqa: F401

@@ -4,7 +4,7 @@
 -- name: tables
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
-                    checked BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
+                    checked BOOLEAN, registered BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 -- The same, read by the declaration of the newest output, where that reads it otherwise.
@@ -156,6 +156,8 @@ FROM (
                 WHEN letter = ANY($of_the_sink) AND checked
                 THEN CASE WHEN word = 'bad'
                           THEN 'a dead letter says ' || letter || ', but it is no record' END
+                -- What a registry did not have then, it may have now.
+                WHEN letter = ANY($of_the_registry) AND registered THEN NULL
                 ELSE 'a dead letter has the reason ' || letter || ', which cannot be' END AS what
     FROM record AS r JOIN batch USING (batch)
     WHERE letter IS NOT NULL

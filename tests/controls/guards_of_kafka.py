@@ -74,4 +74,22 @@ OF_KAFKA = (
         remove=without.intervals_take_all,
         tests=(f"{_SOURCE}::test_a_backfill_by_timestamps",),
     ),
+    Guard(
+        name="only a registry's own word is a verdict",
+        rules="KS6",
+        remove=without.any_answer_is_a_verdict,
+        tests=("tests/unit/test_schema_registry.py::test_answers_that_are_no_verdict",),
+    ),
+    Guard(
+        name="a value ends where its record does",
+        rules="KS7",
+        remove=without.what_is_left_over_is_passed_over,
+        tests=("tests/unit/test_avro_values.py::test_what_is_no_value_of_its_schema",),
+    ),
+    Guard(
+        name="an audit misses a schema that is gone",
+        rules="KS8",
+        remove=without.lost_schemas_are_not_missed,
+        tests=("tests/integration/test_kafka_avro.py::test_a_registry_that_lost_a_schema",),
+    ),
 )

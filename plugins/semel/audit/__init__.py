@@ -46,6 +46,7 @@ _OF_THE_TEXT = [
 ]  # fmt: skip
 _OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
 _OF_THE_SINK = ["sink_refuses"]
+_OF_THE_REGISTRY = ["unknown_schema"]
 _PROVED_BY = {
     "id": "record id",
     "position": "position",
@@ -243,6 +244,7 @@ class _Audit:
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": first.sink.type != "files",
+                "registered": fast.of_a_registry(first),
                 "replaced": self._may_be_replaced(marker),
                 "reread": marker.batch_id in self._reread,
                 "proven": marker.batch_id not in self._lost,
@@ -264,6 +266,7 @@ class _Audit:
                 "of_the_text": _OF_THE_TEXT,
                 "of_the_time": _OF_THE_TIME,
                 "of_the_sink": _OF_THE_SINK,
+                "of_the_registry": _OF_THE_REGISTRY,
             },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
         }

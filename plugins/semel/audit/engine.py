@@ -1,6 +1,7 @@
 """The audit's engine: a DuckDB of its own that holds ids and hashes of records, not the records."""
 
 import tempfile
+from dataclasses import replace
 from functools import cache
 from typing import Any, Self
 
@@ -138,7 +139,7 @@ class SourceReader:
         found = self._letters.get((lines.batch, lines.claim.source_partition_id))
         if found:
             slow |= np.isin(lines.positions, np.fromiter(found, np.int64, len(found)))
-        slow[list(lines.bad)] = True
+        slow[[*lines.bad, *lines.doubts]] = True
         sizes = np.diff(lines.bounds)
         slow |= sizes > limits.RECORD_BYTES_MAX
         if self._dialect.form == "bytes":
@@ -166,7 +167,9 @@ class SourceReader:
             elif lines.nothing is not None and lines.nothing[at]:
                 found = Judged(word=Word.GOOD)
             else:
-                found = judge(raw)
+                found = judge(lines.text(at))
+            if at in lines.doubts and found.word is Word.GOOD:
+                found = replace(found, word=Word.UNSURE, why=lines.doubts[at])
             beside.append(_beside(lines).slice(at, 1))
             found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
             if any(not _kept_right(raw, kept) for _, kept in found_letters):

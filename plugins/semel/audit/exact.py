@@ -25,6 +25,7 @@ Judge = Callable[[bytes], "Judged"]
 
 _TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
+_DIGITS = re.compile(r"-?\d+(\.\d*[1-9])?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 # What semel's reader takes for numbers in keys that nobody declared, outside of any text.
 _CONSTANT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(-?(?:NaN|Inf(?:inity)?))', re.DOTALL)
@@ -46,11 +47,13 @@ class Word(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """By what a batch was read: the number of its parser's rules, the columns of its id, and what
-    was to become of keys that the schema does not name."""
+    was to become of keys that the schema does not name. `typed`: the text was made of values that
+    have types, and a decimal is the text of its digits."""
 
     number: int
     id: tuple[str, ...] = ()
     unknown: Unknown = Unknown.IGNORE
+    typed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +263,8 @@ def _json_value(
     if isinstance(value, _Constant):
         raise _BadError(f"{name} is not a finite number")
     if kind.word == "decimal" and isinstance(value, str) and not isinstance(value, _Number):
+        if rules.typed and _DIGITS.fullmatch(value):
+            return _decimal(name, kind, value)
         doubts.append(f"{name} is a decimal written as text")
         return value
     textual = kind.word in ("string", "timestamp", "date", "binary")

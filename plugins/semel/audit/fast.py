@@ -53,7 +53,12 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         beside=tuple(others.items()),
         csv=csv_of(spec),
         header=header,
-        rules=Rules(number=rules, id=spec.record_id, unknown=spec.source.unknown),
+        rules=Rules(
+            number=rules,
+            id=spec.record_id,
+            unknown=spec.source.unknown,
+            typed=of_a_registry(spec),
+        ),
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
@@ -68,6 +73,11 @@ def beside(spec: Spec) -> dict[str, str]:
     filled = {source.key: "key", source.timestamp: "timestamp"}
     filled |= {name: f"header {header}" for name, header in source.headers.items()}
     return {name: what for name, what in filled.items() if name}
+
+
+def of_a_registry(spec: Spec) -> bool:
+    """Whether records are read by schemas of a registry."""
+    return isinstance(spec.source, KafkaSource) and spec.source.registry is not None
 
 
 def duck_type(kind: ColumnType) -> str:

@@ -27,6 +27,9 @@ from semel.reader import Marker
 from semel.spec.pipeline import Spec
 from semel.spec.sources import FilesSource, KafkaSource
 
+UNKNOWN_SCHEMA = "unknown_schema"
+"""The reason of a dead letter whose schema the registry did not have when it was read."""
+
 _Opened = source.Opened | topics.Opened
 _Places = dict[int, np.ndarray] | None
 """Offsets (int64) by source partition of the records that count; None: all do."""
@@ -177,8 +180,23 @@ class Reading:
         dialect = self._dialect(marker, opened)
         for piece in _at(places, opened.lines(marker.batch_id, marker.spec)):
             seen.add(piece)
+            self._check_schemas(marker, piece)
             reader.read(piece, dialect)
         return dialect
+
+    # Keeps KS8.
+    def _check_schemas(self, marker: Marker, piece: Lines) -> None:
+        """SourceError: a value was read by a schema that nobody has any more."""
+        if not isinstance(piece, topics.Messages) or not piece.unknown:
+            return
+        letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
+        for at, number in piece.unknown.items():
+            told = letters.get(int(piece.positions[at]), ())
+            if piece.kept[at] and not any(reason == UNKNOWN_SCHEMA for reason, _ in told):
+                raise SourceError(
+                    f"the Schema Registry has no schema {number} any more, by which offset "
+                    f"{piece.positions[at]} was read; register it again under this id (mode IMPORT)"
+                )
 
     def _dialect(self, marker: Marker, opened: _Opened) -> fast.Dialect:
         header, own = opened.header(marker.spec), set(marker.spec.source.columns)
@@ -211,7 +229,7 @@ class _Seen:
 
     def add(self, piece: Lines) -> None:
         self.records += int(np.count_nonzero(piece.kept))
-        self.bytes += len(piece.data)
+        self.bytes += piece.bytes_read
         self.gaps -= len(piece.kept)
 
 

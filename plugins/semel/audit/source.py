@@ -34,8 +34,9 @@ class Lines:
 
     `positions` (int64) are their places in the source; `kept` leaves out what is no record, such as
     blank lines. Of what is no line of a file: `bad` names records, by their index, that are no good
-    whatever their text says, and why; `nothing` marks those without any value; `beside` holds the
-    columns that are not of the text, as a struct.
+    whatever their text says, and why; `doubts` those of which readers may differ, and why;
+    `nothing` marks those without any value; `beside` holds the columns that are not of the text, as
+    a struct.
     """
 
     batch: int
@@ -45,6 +46,7 @@ class Lines:
     positions: np.ndarray
     kept: np.ndarray
     bad: Mapping[int, str] = field(default_factory=dict)
+    doubts: Mapping[int, str] = field(default_factory=dict)
     nothing: np.ndarray | None = None
     beside: pa.StructArray | None = None
 
@@ -53,6 +55,15 @@ class Lines:
         record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
         # A CR before the CR makes it no line end.
         return record if record.endswith(b"\r\r") else record.removesuffix(b"\r")
+
+    def text(self, index: int) -> bytes:
+        """What is judged of it."""
+        return self.raw(index)
+
+    @property
+    def bytes_read(self) -> int:
+        """What the source holds of them."""
+        return len(self.data)
 
 
 @dataclass(frozen=True, kw_only=True)

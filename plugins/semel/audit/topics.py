@@ -4,9 +4,9 @@ It shares with semel's stage how a cluster is reached, and nothing of how messag
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from semel import limits
 from semel.audit import fast
+from semel.audit.schemas import Schemas
 from semel.audit.source import Lines
 from semel.batch import Claim
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning
+from semel.kafka.registry import Registry
 from semel.spec.pipeline import Spec
 from semel.spec.sources import ALL_HEADERS, KafkaSource
 
@@ -41,10 +43,26 @@ class GoneError(SourceError):
 
 @dataclass(frozen=True, kw_only=True)
 class Messages(Lines):
-    """The messages of a range of offsets: a record is a message's value, as it is."""
+    """The messages of a range of offsets: a record is a message's value, as it is.
+
+    `values`: the values where `data` holds what they mean as JSON, those of Avro. `unknown`: which
+    of these name a schema that the registry does not have, and its id.
+    """
+
+    values: Sequence[bytes | None] | None = None
+    unknown: Mapping[int, int] = field(default_factory=dict)
 
     def raw(self, index: int) -> bytes:
+        return self.text(index) if self.values is None else self.values[index] or b""
+
+    def text(self, index: int) -> bytes:
         return self.data[self.bounds[index] : self.bounds[index + 1]]
+
+    @property
+    def bytes_read(self) -> int:
+        if self.values is None:
+            return len(self.data)
+        return sum(len(value or b"") for value in self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +82,10 @@ class Opened:
     def lines(self, batch: int, spec: Spec) -> Iterator[Lines]:
         """The messages, in pieces. GoneError, SourceError: as `Topics.open`, found meanwhile."""
         for chunk in self.topics.read(self):
-            yield _lines(batch, self.claim, spec, chunk)
+            found = _lines(batch, self.claim, spec, chunk)
+            if spec.source.value == "avro":
+                found = _of_avro(found, self.topics.schemas(spec.source.registry))
+            yield found
 
 
 @contextmanager
@@ -78,15 +99,24 @@ def opened(source: KafkaSource) -> "Iterator[Topics]":
         isolation_level="read_committed", auto_offset_reset="error", enable_partition_eof=True,
         check_crcs=True, fetch_wait_max_ms=50,
     )  # fmt: skip
-    with reading as consumer, cluster.admin() as admin:
-        yield Topics(cluster, consumer, admin)
+    with reading as consumer, cluster.admin() as admin, ExitStack() as registries:
+        yield Topics(cluster, consumer, admin, registries, source)
 
 
 class Topics:
     """Reads from one cluster, with one consumer."""
 
-    def __init__(self, cluster: Cluster, consumer: "Consumer", admin: "AdminClient") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        consumer: "Consumer",
+        admin: "AdminClient",
+        registries: ExitStack,
+        source: KafkaSource,
+    ) -> None:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
+        self._registries, self._source = registries, source
+        self._schemas: dict[str, Schemas] = {}
         self._known: dict[str, str | None] = {}
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
         self._compacted: dict[str, bool] = {}
@@ -118,6 +148,13 @@ class Topics:
         if end < claim.end:
             raise SourceError(f"it ends at offset {end}, before what was read: records were lost")
         return Opened(topics=self, claim=claim, topic=topic, partition=int(number))
+
+    def schemas(self, declared: str) -> Schemas:
+        """The registry that the pipeline declares now, or did when a batch was read."""
+        reached = self._source.registry or declared
+        if reached not in self._schemas:
+            self._schemas[reached] = Schemas(Registry(declared=reached), self._registries)
+        return self._schemas[reached]
 
     def compacted(self, claim: Claim) -> bool:
         """Whether a claim's topic is compacted, so that records go from between others.
@@ -215,6 +252,22 @@ def _lines(batch: int, claim: Claim, spec: Spec, found: Sequence["Message"]) -> 
         bad=bad,
         nothing=nothing,
         beside=beside,
+    )
+
+
+def _of_avro(messages: Messages, schemas: Schemas) -> Messages:
+    """The same with what the values mean as their text."""
+    values = [messages.text(at) for at in range(len(messages.positions))]
+    found = schemas.read(values, messages.nothing)
+    lengths = [len(text) for text in found.texts]
+    return replace(
+        messages,
+        data=b"".join(found.texts),
+        bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        bad=found.bad | dict(messages.bad),
+        doubts=found.doubts,
+        values=values,
+        unknown=found.unknown,
     )
 
 

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     type_mismatch = "type_mismatch"
     unknown_key = "unknown_key"
     too_long = "too_long"
+    unknown_schema = "unknown_schema"
 
 
 Fault = tuple[str, str]

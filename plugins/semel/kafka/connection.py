@@ -5,7 +5,9 @@ The connection is looked up in the process that uses it, a task's too, so no sec
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -17,6 +19,8 @@ _TAKEN = ("sasl.", "ssl.", "enable.ssl.", "socket.", "broker.address.")
 _TAKEN_TOO = {_SERVERS, "security.protocol", "client.dns.lookup", "client.rack"}
 """The settings that say how a cluster is reached. Airflow's own hook keeps others there too (a
 group, where to start): these are semel's business, and are passed over."""
+
+_EXAMPLE = '"conn_type": "kafka", "extra": {"bootstrap.servers": "broker:9092"}'
 
 
 def config_of(
@@ -32,75 +36,117 @@ def config_of(
     """
     if connection is None:
         return {_SERVERS: servers}
-    text = find(connection)
-    variable = settings.connection_variable(connection)
-    if not text:
-        raise TerminalError(
-            f"there is no connection {connection!r} here; make it in Airflow, and for the command "
-            f"line and for Spark's executors export {variable}, as "
-            """'{"conn_type": "kafka", "extra": {"bootstrap.servers": "broker:9092"}}'"""
-        )
-    try:
-        found = _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
+    text = text_of(connection, find, _EXAMPLE)
+    with usable(connection, "Kafka"):
+        found = _config(parsed(text))
         if not found.get(_SERVERS):
-            raise _Unusable(f"it names no {_SERVERS}")
+            raise Unusable(f"it names no {_SERVERS}")
         return found
+
+
+def text_of(connection: str, find: Callable[[str], str | None], example: str) -> str:
+    """A connection as it is written. TerminalError: there is none; `example`: what one is like."""
+    if text := find(connection):
+        return text
+    raise TerminalError(
+        f"there is no connection {connection!r} here; make it in Airflow, and for the command "
+        f"line and for Spark's executors export {settings.connection_variable(connection)}, as "
+        f"'{{{example}}}'"
+    )
+
+
+@contextmanager
+def usable(connection: str, what: str) -> Iterator[None]:
+    """What is found to be wrong with a connection within the block, as a TerminalError."""
+    try:
+        yield
     except (ValueError, AttributeError, TypeError) as error:
         # The words of other errors might quote the connection.
-        why = error if isinstance(error, _Unusable) else type(error).__name__
+        why = error if isinstance(error, Unusable) else type(error).__name__
         raise TerminalError(
-            f"the connection {connection!r} cannot be used for Kafka ({why}); correct it in "
-            f"Airflow, or in {variable}"
+            f"the connection {connection!r} cannot be used for {what} ({why}); correct it in "
+            f"Airflow, or in {settings.connection_variable(connection)}"
         ) from None
 
 
-class _Unusable(ValueError):
+class Unusable(ValueError):
     """What is wrong, in words that quote nothing."""
 
 
-def _from_uri(text: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """An Airflow connection. `schema` is what Airflow calls so: of type http, `http` or `https`."""
+
+    kind: str | None
+    host: str | None
+    port: int | None
+    login: str | None
+    password: str | None = field(repr=False)
+    schema: str | None
+    extra: Mapping[str, Any] = field(repr=False)
+
+
+def parsed(text: str) -> Fields:
+    """A connection as Airflow writes it, as a URI or JSON. ValueError and others: it is neither."""
+    return _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
+
+
+def _from_uri(text: str) -> Fields:
     split = urlsplit(text)
     query = dict(parse_qsl(split.query, keep_blank_values=True))
-    extra = json.loads(query["__extra__"]) if "__extra__" in query else query
-    host = unquote(split.hostname or "")
-    return _config(
-        split.scheme if "://" in text else None, host, split.port, unquote(split.username or ""),
-        unquote(split.password or ""), extra,
-    )  # fmt: skip
+    return Fields(
+        kind=split.scheme if "://" in text else None,
+        host=unquote(split.hostname or ""),
+        port=split.port,
+        login=unquote(split.username or ""),
+        password=unquote(split.password or ""),
+        schema=unquote(split.path[1:]),
+        extra=json.loads(query["__extra__"]) if "__extra__" in query else query,
+    )
 
 
-def _from_json(text: str) -> dict[str, Any]:
+def _from_json(text: str) -> Fields:
     plain = json.loads(text)
     extra = plain.get("extra") or {}
-    return _config(
-        plain.get("conn_type"), plain.get("host"), plain.get("port"), plain.get("login"),
-        plain.get("password"), json.loads(extra) if isinstance(extra, str) else extra,
-    )  # fmt: skip
+    return Fields(
+        kind=plain.get("conn_type"),
+        host=plain.get("host"),
+        port=plain.get("port"),
+        login=plain.get("login"),
+        password=plain.get("password"),
+        schema=plain.get("schema"),
+        extra=json.loads(extra) if isinstance(extra, str) else extra,
+    )
 
 
-def _config(
-    kind: str | None,
-    host: str | None,
-    port: int | None,
-    login: str | None,
-    password: str | None,
-    extra: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The fields of a connection: those of its extra first, as Airflow's own hook has them."""
-    if str(kind or "").lower() != "kafka":
-        named = kind if re.fullmatch(_TYPE, str(kind)) else "another one"
-        raise _Unusable(f"its type is {named}, and not kafka" if kind else "it has no type")
+def require_kind(found: Fields, kind: str) -> None:
+    """Unusable: a connection is of another type."""
+    if str(found.kind or "").lower() != kind:
+        named = found.kind if re.fullmatch(_TYPE, str(found.kind)) else "another one"
+        raise Unusable(
+            f"its type is {named}, and not {kind}" if found.kind else "it has no type"
+        )
+
+
+def _config(found: Fields) -> dict[str, Any]:
+    """Settings from the fields: those of the extra first, as Airflow's own hook has them."""
+    require_kind(found, "kafka")
     fields = {
-        _SERVERS: f"{host}:{port or 9092}" if host else None,
-        "sasl.username": login,
-        "sasl.password": password,
-        **{k: v for k, v in extra.items() if k in _TAKEN_TOO or k.startswith(_TAKEN)},
+        _SERVERS: f"{found.host}:{found.port or 9092}" if found.host else None,
+        "sasl.username": found.login,
+        "sasl.password": found.password,
+        **{k: v for k, v in found.extra.items() if k in _TAKEN_TOO or k.startswith(_TAKEN)},
     }
+    return plain_settings(fields)
+
+
+def plain_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that are not empty. Unusable: one is no text, number or truth value."""
     for key, value in fields.items():
         if value is not None and not isinstance(value, str | int | float):
-            raise _Unusable(f"{key!r} is neither text nor a number")
+            raise Unusable(f"{key!r} is neither text nor a number")
         if not _plain(f"{key}{value}"):
-            raise _Unusable("a setting holds a character that no setting can hold")
+            raise Unusable("a setting holds a character that no setting can hold")
     return {key: value for key, value in fields.items() if value not in (None, "")}
 
 

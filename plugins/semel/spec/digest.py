@@ -10,7 +10,7 @@ _NOT_OF_THE_DATA = frozenset(
     """
     description schedule max_active_runs notify deadline limits source.on_refused
     source.on_empty source.wait_at_most source.connection source.bootstrap_servers
-    source.consumer_group dedup.keep_ids sink.archive sink.transaction_bytes
+    source.registry source.consumer_group dedup.keep_ids sink.archive sink.transaction_bytes
     """.split()
 )
 """Keys that say what a plan does, and what is kept beside a batch, not what is in it."""

@@ -29,6 +29,10 @@ TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
 """What Kafka takes as a topic's name: all of these but `.` and `..`."""
 
 
+REGISTRY = r"^([A-Za-z_][A-Za-z0-9_]*|https?://[^\s/?#@,]+(/[^\s?#@,]*)?)$"
+"""The name of a connection, or a URL without a login: that belongs into a connection."""
+
+
 class Csv(Model):
     """How CSV files are written. Each file begins with a header that names the schema's columns."""
 
@@ -66,7 +70,8 @@ class Records(Model):
     """The columns in their order, each with its type in the words of Spark's DDL."""
     unknown: Unknown = Unknown.IGNORE
     """Keys that the schema does not name. ignore: passed over, counted and told. keep: as one json
-    column _semel_rest. quarantine: their record is set aside. Only for JSON."""
+    column _semel_rest. quarantine: their record is set aside. Only for JSON and
+    Avro."""
     select: Select = Select.ARRIVAL
     """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
     lookback: Duration = timedelta(0)
@@ -211,9 +216,13 @@ class KafkaSource(Records):
     """The topics, by name. This or pattern."""
     pattern: Text | None = None
     """All topics whose whole name matches this regular expression, new ones too."""
-    value: Literal["json", "csv", "bytes"]
-    """What a message's value is. json: one object. csv: the fields of one record, in the schema's
-    order. bytes: one binary column."""
+    value: Literal["json", "avro", "csv", "bytes"]
+    """What a message's value is. json: one object. avro: a record, whose schema is in the registry
+    under the id that is before it. csv: the fields of one record, in the schema's order. bytes: one
+    binary column."""
+    registry: str | None = Field(default=None, pattern=REGISTRY)
+    """Only for value: avro. The Schema Registry: an Airflow connection (of type http), or the URL
+    of one that needs neither login nor TLS of its own."""
     key: str | None = None
     """The column, string or binary, that takes a message's key."""
     timestamp: str | None = None
@@ -235,8 +244,8 @@ class KafkaSource(Records):
 
     @property
     def format(self) -> str:
-        """The format of a value, as files have it."""
-        return {"json": "jsonl"}.get(self.value, self.value)
+        """The format of a value, as files have it; Avro is read as the JSON that means the same."""
+        return {"json": "jsonl", "avro": "jsonl"}.get(self.value, self.value)
 
     @property
     def on_refused_or_default(self) -> OnRefused:
@@ -275,8 +284,12 @@ class KafkaSource(Records):
                 yield ("csv", "multiline"), "has no meaning here: a message is one record"
         elif self.csv != Csv():
             yield ("csv",), f"has no meaning with value: {self.value}; leave it out"
-        if self.value != "json" and self.unknown is not Unknown.IGNORE:
+        if self.value not in ("json", "avro") and self.unknown is not Unknown.IGNORE:
             yield ("unknown",), f"has no meaning with value: {self.value}; leave it out"
+        if self.value == "avro" and self.registry is None:
+            yield ("registry",), "is missing: value: avro needs a connection or the URL of one"
+        if self.value != "avro" and self.registry is not None:
+            yield ("registry",), f"has no meaning with value: {self.value}; leave it out"
 
     def _beside_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """What is wrong with the columns that are not of the value."""

@@ -18,7 +18,7 @@ from semel.batch import Counts, Ignored
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
-from semel.formats.lines import Fault
+from semel.formats.lines import Fault, Reason
 from semel.formats.records import OFFSET, REJECTED, Block, among, printable
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
@@ -37,8 +37,11 @@ REASONS = {
     ID_MISSING: ("id_missing", "expected a value, as it is part of record_id; found nothing"),
 }
 SINK_REFUSES = "sink_refuses"
-OUTSIDE_REASONS = frozenset({REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES})
-"""Reasons that the clock, the gc floor or a sink decide: two attempts may differ in them."""
+OUTSIDE_REASONS = frozenset(
+    {REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES, str(Reason.unknown_schema)}
+)
+"""Reasons that the clock, the gc floor, a sink or a Schema Registry decide: two attempts may differ
+in them."""
 
 
 Write = Callable[[pa.Table], None]
@@ -173,6 +176,8 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     )
     if reason == SINK_REFUSES:
         why = "The table does not take it; change the table"
+    if reason == Reason.unknown_schema:
+        why = "Register that schema again under its id (mode IMPORT), or restore the registry"
     return TerminalError(
         f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
         f"{where}: {reason}{shown}. {why}. The output "

@@ -4,6 +4,7 @@ The topic's id belongs to its identity, so that a topic that was made anew is an
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -90,14 +91,14 @@ class KafkaSource:
 
     def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
         topic, partition = claimed.place_of(split.claim.name)
-        records = Records(self.spec)
 
         def still() -> None:
             claimed.check_topic(self.cluster, split.claim, batch_id)
 
         still()
-        for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
-            yield records.block(chunk)
+        with closing(Records(self.spec)) as records:
+            for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
+                yield records.block(chunk)
         # Keeps KS1. It may have been made anew while it was read.
         still()
         for part in records.digests():

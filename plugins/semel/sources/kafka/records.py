@@ -19,6 +19,8 @@ from semel.batch import Ignored
 from semel.formats import declared as formats
 from semel.formats.lines import Fault, Lines, Parser, Reason
 from semel.formats.records import OFFSET, Block, Judge, with_offset
+from semel.kafka.registry import Registry
+from semel.sources.kafka.avro import Avro
 from semel.spec.pipeline import Spec
 from semel.spec.sources import ALL_HEADERS, KafkaSource
 
@@ -47,7 +49,15 @@ class Records:
             names = self._values.names if self._source.value == "csv" else None
             self._parser = formats.format_of(spec).parser(self._values, names)
             self._judge = Judge(self._parser, self._values, spec.record_id)
+        self._avro: Avro | None = None
+        if self._source.value == "avro":
+            self._avro = Avro(Registry(declared=self._source.registry))
         self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
+
+    def close(self) -> None:
+        """End what was opened to read values."""
+        if self._avro is not None:
+            self._avro.close()
 
     def digests(self) -> Iterable[bytes]:
         """What was read, however it came in chunks."""
@@ -70,7 +80,12 @@ class Records:
             null = np.zeros(len(values), bool)
         lines = _lines([value or b"" for value in values], offsets)
         # 2. The values.
-        table, faults, ignored = self._judged(lines, null)
+        text, unread = lines, {}
+        if self._avro is not None:
+            texts, unread = self._avro.texts(values)
+            text = _lines(texts, offsets)
+        table, faults, ignored = self._judged(text, null)
+        faults |= unread
         # 3. The columns beside them.
         rows = np.searchsorted(lines.offsets, table.column(OFFSET).to_numpy())
         table, bad = self._completed(table, beside, rows)
@@ -206,6 +221,11 @@ class _Stream:
 
     def fixed(self, values: np.ndarray) -> None:
         self._lengths.update(values.tobytes())
+
+    def close(self) -> None:
+        """End what was opened to read values."""
+        if self._avro is not None:
+            self._avro.close()
 
     def digests(self) -> Iterator[bytes]:
         yield self._bytes.digest()

@@ -1,0 +1,318 @@
+"""Avro as the audit reads it: Python alone, by the text of the schema; nothing of semel's reader.
+
+A value becomes the JSON that means the same, which the audit judges as any other. Where Avro's
+words leave a reader a choice, a doubt says so: either verdict on that value stands.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterable
+from datetime import date
+from typing import Any
+
+Read = Callable[["Input"], Any]
+"""Takes one value of a schema from the input."""
+
+_DAY = 86_400
+_ORDINAL = 719_163
+"""1970-01-01, as Python counts days."""
+
+_DIGITS_BYTES_MAX = 1_024
+_VARINT_BYTES_MAX = 10
+
+
+class NotAvro(ValueError):
+    """Bytes that are no value of the schema, or a schema that values cannot be read by: why."""
+
+
+class Input:
+    """Bytes that are read from `at` on, and what of them was read as only some readers would."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+        self.doubts: list[str] = []
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise NotAvro("it ends too early")
+        found, self.at = self.data[self.at : end], end
+        return found
+
+    def long(self) -> int:
+        """A number of 64 bits, seven in each byte, the lowest first."""
+        number, start = 0, self.at
+        while True:
+            byte = self.take(1)[0]
+            # What is beyond 64 bits comes round again, as in C.
+            number |= (byte & 127) << (7 * (self.at - start - 1)) % 64
+            if byte < 128:
+                break
+        if self.at - start > _VARINT_BYTES_MAX or number >> 64:
+            self.doubts.append("it holds a number of more than 64 bits")
+        number &= (1 << 64) - 1
+        return (number >> 1) ^ -(number & 1)
+
+
+def reader(text: str, refers: Iterable[str] = ()) -> Callable[[bytes, int], tuple[str, list[str]]]:
+    """What reads values of a schema: the JSON of one that begins at a byte, and the doubts about
+    it. `refers`: the schemas that it refers to, each before its user. NotAvro: it is none; also
+    what is returned raises it."""
+    names = _Names()
+    try:
+        for one in refers:
+            names.compile(json.loads(one), "")
+        read = names.compile(json.loads(text), "")
+        names.check_items()
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise NotAvro(f"its schema cannot be read by ({error})") from error
+
+    def one(value: bytes, at: int) -> tuple[str, list[str]]:
+        source = Input(value, at)
+        try:
+            found = json.dumps(read(source), ensure_ascii=False)
+        except UnicodeDecodeError as error:
+            raise NotAvro("it holds a text that is not UTF-8") from error
+        except RecursionError as error:
+            raise NotAvro("it is nested too deeply") from error
+        if source.at != len(value):
+            raise NotAvro(f"{len(value) - source.at} more bytes are behind it")
+        return found, source.doubts
+
+    return one
+
+
+class _Names:
+    """Compiles schemas, and knows their named types."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Read] = {}
+        self._items: list[Read] = []
+
+    def check_items(self) -> None:
+        """ValueError: an item of a list may take no byte, so that a few are any number of them."""
+        for item in self._items:
+            try:
+                item(Input(b"", 0))
+            except NotAvro:
+                continue
+            raise ValueError("a list of nothing")
+
+    def compile(self, schema: Any, space: str) -> Read:
+        """`space`: the namespace around it."""
+        if isinstance(schema, list):
+            return _union([self.compile(one, space) for one in schema])
+        if isinstance(schema, str):
+            return _PLAIN.get(schema) or self._named(schema, space)
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self.compile(kind, space)
+        logical = str(schema.get("logicalType"))
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._defined(schema, kind, logical, space)
+        if kind == "array":
+            item = self.compile(schema["items"], space)
+            self._items.append(item)
+            return _array(item)
+        if kind == "map":
+            return _map(self.compile(schema["values"], space))
+        if kind == "bytes" and logical == "decimal" and (digits := _decimal(schema)):
+            return lambda source: digits(source.take(source.long()))
+        if made := _LOGICAL.get((kind, logical)):
+            plain = _PLAIN[kind]
+            return lambda source: made(plain(source))
+        return _PLAIN.get(kind) or self._named(kind, space)
+
+    def _named(self, name: str, space: str) -> Read:
+        full = _full(name, space)
+        if full not in self._known:
+            full = name
+        known = self._known
+        known[full]  # noqa: B018 - LookupError: there is none.
+        return lambda source: known[full](source)
+
+    def _defined(self, schema: Any, kind: str, logical: str, space: str) -> Read:
+        full = _full(schema["name"], schema.get("namespace", space))
+        self._known[full] = lambda source: made(source)
+        made = self._made(schema, kind, logical, full.rpartition(".")[0])
+        self._known[full] = made
+        return made
+
+    def _made(self, schema: Any, kind: str, logical: str, space: str) -> Read:
+        if kind == "enum":
+            return _enum(schema["symbols"])
+        if kind == "fixed":
+            size, text = schema["size"], _decimal(schema) if logical == "decimal" else None
+            if logical == "uuid" and size == 16:
+                text = _uuid
+            text = text or _base64
+            return lambda source: text(source.take(size))
+        fields = [(one["name"], self.compile(one["type"], space)) for one in schema["fields"]]
+        return lambda source: {name: read(source) for name, read in fields}
+
+
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _union(branches: list[Read]) -> Read:
+    def read(source: Input) -> Any:
+        index = source.long()
+        if index < 0:
+            source.doubts.append("the number of its kind in a union is below 0")
+        if not -len(branches) <= index < len(branches):
+            raise NotAvro(f"a union has no kind {index}")
+        return branches[index](source)
+
+    return read
+
+
+def _enum(symbols: list[str]) -> Read:
+    def read(source: Input) -> str:
+        index = source.long()
+        if index < 0:
+            source.doubts.append("the number of a symbol is below 0")
+        if not -len(symbols) <= index < len(symbols):
+            raise NotAvro(f"an enum has no symbol {index}")
+        return symbols[index]
+
+    return read
+
+
+def _blocks(source: Input, one: Callable[[], None]) -> None:
+    while count := source.long():
+        if count < 0:
+            source.long()  # The block's size, for who skips it.
+        # Each takes a byte at least: see check_items.
+        if abs(count) > len(source.data) - source.at:
+            raise NotAvro("it ends too early")
+        for _ in range(abs(count)):
+            one()
+
+
+def _array(item: Read) -> Read:
+    def read(source: Input) -> list[Any]:
+        found: list[Any] = []
+        _blocks(source, lambda: found.append(item(source)))
+        return found
+
+    return read
+
+
+def _map(value: Read) -> Read:
+    def read(source: Input) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def one() -> None:
+            key = _string(source)
+            if key in found:
+                source.doubts.append("a map has a key twice")
+            found[key] = value(source)
+
+        _blocks(source, one)
+        return found
+
+    return read
+
+
+def _boolean(source: Input) -> bool:
+    byte = source.take(1)[0]
+    if byte > 1:
+        source.doubts.append(f"a boolean is the byte {byte}")
+    return bool(byte)
+
+
+def _int(source: Input) -> int:
+    found = source.long()
+    if not -(1 << 31) <= found < 1 << 31:
+        source.doubts.append("an int has more than 32 bits")
+    return found
+
+
+def _string(source: Input) -> str:
+    return source.take(source.long()).decode()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _uuid(data: bytes) -> str:
+    text = data.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+_PLAIN: dict[str, Read] = {
+    "null": lambda source: None,
+    "boolean": _boolean,
+    "int": _int,
+    "long": Input.long,
+    "float": lambda source: struct.unpack("<f", source.take(4))[0],
+    "double": lambda source: struct.unpack("<d", source.take(8))[0],
+    "bytes": lambda source: _base64(source.take(source.long())),
+    "string": _string,
+}
+
+
+def _decimal(schema: Any) -> Callable[[bytes], str] | None:
+    """Its digits, without zeros at the end behind the point; None: it is no decimal."""
+    scale = schema.get("scale", 0)
+    if not isinstance(scale, int) or scale < 0:
+        return None
+
+    def text(data: bytes) -> str:
+        if len(data) > _DIGITS_BYTES_MAX:
+            return _base64(data)
+        number = int.from_bytes(data, "big", signed=True)
+        whole, part = divmod(abs(number), 10**scale)
+        sign = "-" if number < 0 else ""
+        behind = f"{part:0{scale}d}".rstrip("0") if scale else ""
+        return f"{sign}{whole}.{behind}" if behind else f"{sign}{whole}"
+
+    return text
+
+
+def _date(days: int) -> str | int:
+    try:
+        return date.fromordinal(days + _ORDINAL).isoformat()
+    except (ValueError, OverflowError):
+        return days
+
+
+def _moment(unit: int, zone: str) -> Callable[[int], str | int]:
+    """`unit`: how many of them are a second."""
+
+    def text(count: int) -> str | int:
+        days, rest = divmod(count, _DAY * unit)
+        day = _date(days)
+        return f"{day}T{_hours(rest, unit)}{zone}" if isinstance(day, str) else count
+
+    return text
+
+
+def _clock(unit: int) -> Callable[[int], str | int]:
+    def text(count: int) -> str | int:
+        return _hours(count, unit) if 0 <= count < _DAY * unit else count
+
+    return text
+
+
+def _hours(count: int, unit: int) -> str:
+    seconds, part = divmod(count, unit)
+    minutes, second = divmod(seconds, 60)
+    digits = max(6, len(str(unit)) - 1)
+    shown = f".{part * 10**digits // unit:0{digits}d}" if part or digits > 6 else ""
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{shown}"
+
+
+_LOGICAL: dict[tuple[str, str], Callable[[int], str | int]] = {
+    ("int", "date"): _date,
+    ("int", "time-millis"): _clock(1_000),
+    ("long", "time-micros"): _clock(1_000_000),
+    **{
+        ("long", f"{local}timestamp-{name}"): _moment(unit, zone)
+        for name, unit in (("millis", 1_000), ("micros", 1_000_000), ("nanos", 1_000_000_000))
+        for local, zone in (("", "Z"), ("local-", ""))
+    },
+}

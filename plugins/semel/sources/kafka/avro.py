@@ -1,0 +1,100 @@
+"""Values of Avro in Confluent's wire format: the byte 0, a schema's id, and the record.
+
+A value is read by the schema that it was written by. What the declared columns make of it is judged
+behind that, as with JSON.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from semel import limits
+from semel.formats.avro import Decode, SchemaError, decoder
+from semel.formats.lines import BadRecords, Fault, Reason
+from semel.kafka.registry import AVRO, Registry
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+HEAD_BYTES = 5
+"""The byte 0, and the id in four bytes, the highest first."""
+
+_NO_HEAD: Fault = (
+    Reason.malformed, "expected the byte 0, a schema's id in four bytes and a record of Avro"
+)  # fmt: skip
+_TOO_LONG: Fault = (
+    Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
+)  # fmt: skip
+_LONG_TEXT: Fault = (
+    Reason.malformed,
+    f"expected a record that takes at most {limits.RECORD_BYTES_MAX} bytes as JSON",
+)
+
+
+def id_of(value: bytes) -> int | None:
+    """The id of the schema that a value was written by; None: it names none."""
+    if len(value) < HEAD_BYTES or value[0]:
+        return None
+    return int.from_bytes(value[1:HEAD_BYTES], "big")
+
+
+class Avro:
+    """Reads the values of one split. A schema is asked for once, when the first value names it."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._known: dict[bytes, Decode | Fault] = {}
+        self._open = ExitStack()
+        self._client: SchemaRegistryClient | None = None
+
+    def close(self) -> None:
+        """End the connection to the registry, if there is one."""
+        self._open.close()
+
+    def texts(self, values: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, Fault]]:
+        """The JSON of each value, nothing of those that have none; and why some have none.
+
+        TerminalError, UnavailableError: the registry says neither that it knows a schema nor that
+        it does not.
+        """
+        texts, faults, known = [], {}, self._known
+        for at, value in enumerate(values):
+            text = b""
+            if value is not None:
+                read = known.get(value[:HEAD_BYTES]) or self._reader(value)
+                fault = read if isinstance(read, tuple) else None
+                if len(value) > limits.RECORD_BYTES_MAX:
+                    fault = _TOO_LONG
+                elif fault is None:
+                    try:
+                        text = read(value, HEAD_BYTES)
+                    except BadRecords as bad:
+                        fault = bad.reason, bad.detail
+                    if len(text) > limits.RECORD_BYTES_MAX:
+                        text, fault = b"", _LONG_TEXT
+                if fault is not None:
+                    faults[at] = fault
+            texts.append(text)
+        return texts, faults
+
+    # Keeps KS6.
+    def _reader(self, value: bytes) -> Decode | Fault:
+        number = id_of(value)
+        if number is None:
+            return _NO_HEAD
+        if self._client is None:
+            self._client = self._open.enter_context(self._registry.client())
+        written = self._registry.find(self._client, number)
+        made: Decode | Fault
+        if written is None:
+            made = Reason.unknown_schema, f"{self._registry} has no schema {number}"
+        elif written.kind != AVRO:
+            why = f"expected Avro, found schema {number}, which is {written.kind}"
+            made = Reason.malformed, why
+        else:
+            try:
+                made = decoder(written.text, written.refers)
+            except SchemaError as error:
+                made = Reason.malformed, f"schema {number} cannot be read by: {error}"
+        self._known[value[:HEAD_BYTES]] = made
+        return made

@@ -1,0 +1,156 @@
+"""Topics of Avro values, with a real Schema Registry: each record once, by its writer's schema."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from fix_account import ids, quiet, settled
+from fix_avro import EVENT, FIELDS, AvroTopic, answering, record, typed, written
+from fix_engine import LocalEngine
+from fix_kafka import Record
+from fix_pipelines import events
+from fix_replay import replayed, rows
+from semel import requarantine
+from semel.audit import audit
+from semel.errors import TerminalError
+from semel.ledger import Ledger
+from semel.run import run_batch
+from semel.spec.pipeline import Spec
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def run(ledger: Ledger, spec: Spec, key: str):
+    return run_batch(ledger, spec, key, LocalEngine(), None, log=quiet)
+
+
+def test_what_confluents_own_producer_wrote(avro: AvroTopic, ledger: Ledger) -> None:
+    """Under two versions of a schema: a column that the older one lacks is null there, and a field
+    that no column takes is passed over."""
+    place = SerializationContext(avro.name, MessageField.VALUE)
+    more = record(*FIELDS, ("tail", ["null", "string"]), ("other", "long"))
+    more["fields"][3]["default"] = None
+    for schema, rows in (
+        (EVENT, events(0, 100)),
+        (more, [event | {"tail": "N1", "other": 7} for event in events(50, 150)]),
+    ):
+        write = AvroSerializer(avro.client, json.dumps(schema))
+        avro.put([write(typed(row), place) for row in rows])
+    columns = {"id": "string", "n": "bigint", "at": "timestamp", "tail": "string"}
+    spec = avro.spec(source={"schema": columns}, record_id=["id"])
+    counts = run(ledger, spec, "r1").finalized.counts
+    assert (counts.survivors, counts.duplicates_batch) == (150, 50)
+    found = settled(spec)
+    assert found.ids == ids(0, 150)
+    assert {(row["at"], row["tail"]) for row in found.rows} == {(AT, None), (AT, "N1")}
+
+
+def test_bad_values_are_set_aside(avro: AvroTopic, ledger: Ledger) -> None:
+    """Each with its reason, its offset and its bytes; also one whose schema nobody knows."""
+    number = avro.register(EVENT)
+    other = avro.register({"type": "string"}, name="other")
+    good = written(EVENT, typed(events(0, 1)[0]), number)
+    wrong = record(("id", "long"), name="Wrong")
+    values = {
+        b"": "malformed",
+        b"\0\0\0": "malformed",
+        b'{"id": "a"}': "malformed",
+        good[:-1]: "malformed",
+        good + b"\0": "malformed",
+        written("string", "a", other): "malformed",
+        b"\0" + (999_999).to_bytes(4, "big") + good[5:]: "unknown_schema",
+        written(wrong, {"id": 7}, avro.register(wrong, name="wrong")): "type_mismatch",
+    }
+    avro.put([Record(value=None), good, *values, Record(value=None)])
+    spec = avro.spec()
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    assert found.ids == ids(0, 1)
+    assert [(at, reason, raw) for _, at, reason, raw in found.letters] == [
+        (at, reason, raw) for at, (raw, reason) in enumerate(values.items(), 2)
+    ]
+
+
+ADDRESS = record(("zip", "string"), name="Address")
+NESTED = record(
+    *FIELDS,
+    ("amount", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}),
+    ("home", "Address"),
+    ("tags", {"type": "map", "values": "long"}),
+    ("raw", {"type": "fixed", "name": "Three", "size": 3}),
+    ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_what_a_schema_can_hold(avro: AvroTopic, ledger: Ledger, kind: str) -> None:
+    """Each value as it is, down to the last digit, also by a schema that refers to another one;
+    the audit proves it by its own reader."""
+    avro.register(ADDRESS, name="address")
+    number = avro.register(NESTED, {"Address": f"{avro.name}-address"})
+    row = typed(events(0, 1)[0]) | {
+        "n": (1 << 63) - 1, "amount": Decimal("1234567890123456789012345678.0123456789"),
+        "home": {"zip": "10115"}, "tags": {"a": 1}, "raw": b"\0\xff\1", "kind": "B",
+    }  # fmt: skip
+    known: dict = {}
+    fastavro.parse_schema(ADDRESS, named_schemas=known)
+    avro.put([written(fastavro.parse_schema(NESTED, named_schemas=known), row, number)])
+    columns = {
+        "id": "string", "n": "bigint", "at": "timestamp", "amount": "decimal(38,10)",
+        "home": "struct<zip: string>", "tags": "map<string, bigint>", "raw": "binary",
+        "kind": "string",
+    }  # fmt: skip
+    sink = {"type": "files", "path": "out/nested", "format": kind}
+    spec = avro.spec(source={"schema": columns}, sink=sink)
+    run(ledger, spec, "r1")
+    [found] = settled(spec).rows
+    if kind == "parquet":
+        assert found | {"tags": dict(found["tags"])} == row
+    else:
+        assert (found["amount"], found["n"]) == (str(row["amount"]), row["n"])
+
+
+# Attacks KS6.
+def test_a_schema_that_comes_later(avro: AvroTopic, ledger: Ledger) -> None:
+    """Its values are dead letters until it is there; judged again then, they are in the output."""
+    avro.append(0, 5)
+    later = avro.register(record(("x", "long"), name="X"), name="before") + 1
+    avro.put([written(EVENT, typed(event), later) for event in events(5, 10)])
+    spec = avro.spec()
+    batch = run(ledger, spec, "r1").plan.batch.batch_id
+    found = settled(spec)
+    assert found.ids == ids(0, 5) and found.reasons == {"unknown_schema": 5}
+    requarantine.run(ledger, spec, "again", batch, LocalEngine(), quiet)
+    assert in_output(spec) == ids(0, 5)
+    assert avro.register(record(*FIELDS, name="Later"), name="later") == later
+    assert audit(spec).ok
+    requarantine.run(ledger, spec, "once more", batch, LocalEngine(), quiet)
+    assert in_output(spec) == ids(0, 10)
+
+
+def in_output(spec: Spec) -> list[str]:
+    assert audit(spec).ok
+    return [row["id"] for row in rows(spec)]
+
+
+# Attacks KS8.
+def test_a_registry_that_lost_a_schema(avro: AvroTopic, ledger: Ledger) -> None:
+    """An audit proves nothing of the values and names the schema, a replay is refused; when it is
+    there again, both go on."""
+    number = avro.write(map(typed, events(0, 10)))
+    spec = avro.spec()
+    run(ledger, spec, "r1")
+    with answering() as empty:
+        lost = avro.spec(source={"registry": empty.url})
+        [broken] = [check for check in audit(lost).checks if not check.ok]
+        assert broken.name == "source"
+        assert f"no schema {number} any more" in broken.offenders[0].what
+        with pytest.raises(TerminalError, match="unknown_schema.*Register that schema again"):
+            replayed(ledger, lost, 1, "q")
+    replayed(ledger, spec, 1, "q")
+    assert in_output(spec) == ids(0, 10)

@@ -1,0 +1,219 @@
+"""A Schema Registry: how it is declared and reached, and what each of its answers means."""
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from fix_avro import Answers, answering
+from fix_certificates import Authority
+from fix_postgres import free_port
+from fix_specs import CLICKS
+from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
+from semel.formats.lines import Reason
+from semel.kafka.registry import Registry, Written, config_of
+from semel.sources.kafka.avro import Avro
+from semel.spec.pipeline import Spec
+
+PASSWORD = "pa55/w0rd: @é%&"
+VARIABLE = "AIRFLOW_CONN_SCHEMAS"
+TOLD_SECONDS_MAX = 10
+VALUE = b"\0\0\0\0\7\2a"
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with answering() as made:
+        yield made
+
+
+def asked(declared: str) -> Written | None:
+    registry = Registry(declared=declared)
+    with registry.client() as client:
+        return registry.find(client, 7)
+
+
+def refused(kind: type[SemelError], declared: str) -> str:
+    """What an operator is told, in time, without the password; and never a verdict on a value."""
+    began = time.monotonic()
+    with pytest.raises(SemelError) as caught:
+        Avro(Registry(declared=declared)).texts([VALUE])
+    assert time.monotonic() - began < TOLD_SECONDS_MAX
+    assert type(caught.value) is kind, caught.value
+    assert PASSWORD not in str(caught.value)
+    return str(caught.value)
+
+
+def config(made: Connection) -> dict[str, Any]:
+    return config_of("schemas", lambda _: made.get_uri())
+
+
+def test_a_connection_as_airflow_writes_it() -> None:
+    """Of type http: its URL from host, schema and port, or from its extra; login; ssl.*."""
+    extra = {"ssl.ca.location": "/etc/ca.pem", "Accept": "text/plain"}
+    made = Connection(
+        conn_id="schemas", conn_type="http", host="schemas", port=8081, schema="https",
+        login="semel", password=PASSWORD, extra=json.dumps(extra),
+    )  # fmt: skip
+    wanted = {
+        "url": "https://schemas:8081", "basic.auth.user.info": f"semel:{PASSWORD}",
+        "ssl.ca.location": "/etc/ca.pem",
+    }  # fmt: skip
+    assert config(made) == wanted
+    fields = {"conn_type": "http", "host": "https://schemas:8081", "login": "semel"}
+    text = json.dumps(fields | {"password": PASSWORD, "extra": extra})
+    assert config_of("schemas", lambda _: text) == wanted
+    both = {"url": "http://one:1/path,http://two:2"}
+    made = Connection(conn_id="s", conn_type="http", host="other", extra=json.dumps(both))
+    assert config(made) == both
+    assert config_of("http://one:1") == {"url": "http://one:1"}
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "export AIRFLOW_CONN_SCHEMAS, as"),
+    ("{", "JSONDecodeError"),
+    ('{"conn_type": "kafka", "host": "a"}', "its type is kafka, and not http"),
+    ('{"conn_type": "http"}', "it names no host"),
+    ('{"conn_type": "http", "extra": {"url": "ftp://a"}}', "neither http:// nor https://"),
+    ('{"conn_type": "http", "extra": {"url": "http://u:secret@a"}}', "holds a login"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.x": ["secret"]}}', "neither text nor"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.x": "secret"}}', "do not fit together"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.ca.location": "/no/secret"}}', "ssl.*"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.key.password": "secret"}}', "ssl.*"),
+])  # fmt: skip
+def test_connections_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    """What is wrong is said, without a setting's value."""
+    monkeypatch.setenv(VARIABLE, text)
+    said = refused(TerminalError, "schemas")
+    assert words in said and "secret" not in said
+
+
+# Attacks KS6.
+@pytest.mark.parametrize(("status", "body", "kind", "words"), [
+    (404, b"not found", TerminalError, "as no Schema Registry does (HTTP 404)"),
+    (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}', TerminalError, "HTTP 404"),
+    (200, b"<html>hello</html>", TerminalError, "correct its URL"),
+    (200, b"[]", TerminalError, "correct its URL"),
+    (200, b"{}", TerminalError, "correct its URL"),
+    (200, b"", TerminalError, "correct its URL"),
+    (302, b"", TerminalError, "correct its URL"),
+    (400, b"{}", TerminalError, "correct its URL"),
+    (401, b'{"error_code": 401, "message": "secret"}', TerminalError, "refuses the login"),
+    (403, b'{"error_code": 40301}', TerminalError, "gives it no right"),
+    (429, b"{}", UnavailableError, "HTTP 429"),
+    (500, b'{"error_code": 50001}', UnavailableError, "HTTP 500"),
+    (502, b"<html>", UnavailableError, "HTTP 502"),
+    (503, b"", UnavailableError, "see to it that it runs"),
+])  # fmt: skip
+def test_answers_that_are_no_verdict(
+    answers: Answers, status: int, body: bytes, kind: type[SemelError], words: str
+) -> None:
+    """Whatever is wrong with a registry, no value becomes a dead letter by it."""
+    answers.status, answers.body = status, body
+    said = refused(kind, answers.url)
+    assert words in said and answers.url in said and "secret" not in said
+
+
+# Attacks KS6.
+def test_a_registry_that_is_away(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens, a host that nobody knows, one that never answers, one of two: it may come;
+    with two addresses it is asked at the other one."""
+    away = f"http://127.0.0.1:{free_port()}"
+    assert "does not answer" in refused(UnavailableError, away)
+    assert "does not answer" in refused(UnavailableError, "http://schemas.nowhere.invalid")
+    monkeypatch.setattr("semel.kafka.registry.ANSWER_SECONDS", 0.5)  # 8 otherwise, as of a cluster.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert "does not answer (ReadTimeout)" in refused(UnavailableError, url)
+    text = json.dumps({"conn_type": "http", "extra": {"url": f"{away},{answers.url}"}})
+    monkeypatch.setenv(VARIABLE, text)
+    assert asked("schemas") is None
+
+
+# Attacks KS6.
+def test_an_answer_that_is_a_verdict(answers: Answers) -> None:
+    """A registry that has no such schema says so in Confluent's way; it is asked once for all
+    values of an id. What it has is of another kind, or no schema: that is no fault of its state."""
+    values = [VALUE, VALUE + b"b", None, VALUE]
+
+    def verdict() -> tuple[str, str]:
+        avro = Avro(Registry(declared=answers.url))
+        texts, faults = avro.texts(values)
+        avro.close()
+        assert texts == [b""] * 4 and faults.keys() == {0, 1, 3}
+        [found] = set(faults.values())
+        return found
+
+    said = f"the Schema Registry at {answers.url} has no schema 7"
+    assert verdict() == (Reason.unknown_schema, said)
+    assert len(answers.asked) == 1 and answers.asked[0]["path"] == "/schemas/ids/7"
+    answers.status, answers.body = 200, b'{"schema": "{}", "schemaType": "PROTOBUF"}'
+    assert verdict() == (Reason.malformed, "expected Avro, found schema 7, which is PROTOBUF")
+    answers.body = b'{"schema": "{}"}'
+    assert verdict()[0] == Reason.malformed
+    answers.body = json.dumps({"schema": '"string"'}).encode()
+    texts, faults = Avro(Registry(declared=answers.url)).texts([VALUE])
+    assert texts == [b'"a"'] and not faults
+
+
+def test_its_login(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent, and neither told nor shown."""
+    fields = {"conn_type": "http", "host": answers.url, "login": "semel", "password": PASSWORD}
+    monkeypatch.setenv(VARIABLE, json.dumps(fields))
+    answers.status = 401
+    assert "refuses the login" in refused(TerminalError, "schemas")
+    assert answers.asked[0]["Authorization"].startswith("Basic ")
+    assert PASSWORD not in repr(Registry(declared="schemas")) + str(Registry(declared="schemas"))
+
+
+def test_tls(
+    authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its authority's certificate; without it, by another one's, and without a certificate of
+    its own where one is asked for, it is said that it is TLS."""
+    server = authority.sign("127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.load_cert_chain(server.certificate, server.key)
+
+    def connect(**settings: str) -> None:
+        extra = {name.replace("_", "."): value for name, value in settings.items()}
+        fields = {"conn_type": "http", "host": answers.url, "extra": extra}
+        monkeypatch.setenv(VARIABLE, json.dumps(fields))
+
+    with answering(context) as answers:
+        connect()
+        assert "do not agree on TLS" in refused(TerminalError, "schemas")
+        connect(ssl_ca_location=str(stranger.certificate))
+        assert "do not agree on TLS" in refused(TerminalError, "schemas")
+        connect(ssl_ca_location=str(authority.certificate))
+        assert asked("schemas") is None
+        context.verify_mode = ssl.CERT_REQUIRED
+        assert "do not agree on TLS" in refused(TerminalError, "schemas")
+        own = authority.sign("reader")
+        connect(
+            ssl_ca_location=str(authority.certificate),
+            ssl_certificate_location=str(own.certificate), ssl_key_location=str(own.key),
+        )  # fmt: skip
+        assert asked("schemas") is None
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ({"value": "avro"}, "source.registry: is missing"),
+    ({"value": "json", "registry": "schemas"}, "source.registry: has no meaning with value: json"),
+    ({"value": "avro", "registry": "http://u:p@schemas"}, "source.registry"),
+    ({"value": "avro", "registry": "schemas:8081"}, "source.registry"),
+    ({"value": "avro", "registry": "schemas", "csv": {"delimiter": ";"}}, "source.csv"),
+])  # fmt: skip
+def test_declarations_that_are_refused(source: dict[str, Any], words: str) -> None:
+    """Each with its key; a login in a URL would be one in a file that everybody reads."""
+    plain = {"type": "kafka", "bootstrap_servers": "a:1", "topics": ["t"]}
+    schema = CLICKS["source"]["schema"]
+    with pytest.raises(SpecError, match=words):
+        Spec.from_json(CLICKS | {"source": {**plain, "schema": schema, **source}})
