@@ -10,8 +10,9 @@ import pytest
 
 from semel import settings, stack
 from semel.errors import TerminalError, UnavailableError
+from semel.kafka.connection import config_of
 from semel.sinks.postgres.target import dsn_of
-from semel.stack import airflow_server, layout, spark_server, supervision
+from semel.stack import airflow_server, kafka_server, layout, lifecycle, spark_server, supervision
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def environment(warehouse: str | None = "postgresql://w:hidden@h/w") -> dict[str
 
 def test_configuration_names_each_part_once_and_starts_none(state):
     """Supervisor reads the file as meant, whatever the folder's name, and starts no part itself."""
-    parts = [spark_server.part(15002), *airflow_server.parts(environment())]
+    parts = [spark_server.part(15002), kafka_server.part(), *airflow_server.parts(environment())]
     read = configparser.RawConfigParser()
     read.read_string(supervision.configuration(parts, state / "socket"))
     programs = [name for name in read.sections() if name.startswith("program:")]
@@ -171,6 +172,59 @@ def test_up_without_dag_files_says_how_to_make_them(tmp_path, monkeypatch):
     with pytest.raises(TerminalError, match=r"dags\(globals\(\), 'pipelines/'\)"):
         stack.up(echo=print)
     assert not layout.load().ports
+
+
+def test_the_broker_is_a_part_once_it_was_asked_for(monkeypatch):
+    """Status has it, and the connection `kafka` leads to it; one of the user's own is told."""
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA", raising=False)
+
+    def names():
+        return {part.name for part in stack.status().parts}
+
+    with pytest.raises(TerminalError, match="'kafka' does not lead to the broker") as raised:
+        stack.kafka_servers()
+    assert raised.value.next == "semel up --kafka" and "kafka" not in names()
+
+    layout.update(kafka=True, ports={"kafka": 9099, "kafka-controller": 9100})
+    known = {"AIRFLOW_CONN_KAFKA": kafka_server.connection(9099)}
+    settings.addresses_file().write_text(json.dumps(known))
+    assert stack.kafka_servers() == "127.0.0.1:9099" and "kafka" in names()
+    assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
+
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA", "kafka://their.own:9092")
+    with pytest.raises(TerminalError, match="unset AIRFLOW_CONN_KAFKA"):
+        stack.kafka_servers()
+
+
+def test_the_brokers_ports_stay(monkeypatch):
+    """Two of them, the last ones preferred, and none for who wants no broker."""
+    monkeypatch.setattr(layout, "port_is_free", lambda _: True)
+    monkeypatch.setattr(layout, "reserve_port", lambda _: True)
+    layout.update(ports={"kafka": 9777})
+    assert set(lifecycle._ports([], False, print)) == {"airflow"}
+    ports = lifecycle._ports([], True, print)
+    assert (ports["kafka"], ports["kafka-controller"]) == (9777, 9093)
+
+
+def test_asking_for_the_broker_restarts_nothing(monkeypatch):
+    """With it and without it the settings of supervisor, and of Airflow, are the same."""
+    monkeypatch.setattr(kafka_server, "fetch", lambda _: None)
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA", raising=False)
+    with_it, without = (lifecycle._wanted(print, kafka) for kafka in (True, False))
+    assert supervision.digest(with_it.parts) == supervision.digest(without.parts)
+    assert set(with_it.names) - set(without.names) == {"kafka"}
+
+
+def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
+    """One line says what to install, before any work."""
+    monkeypatch.setattr(kafka_server.kafka, "java", lambda: "java")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
+    with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):
+        stack.up(echo=print, kafka=True)
+    assert layout.load() == layout.Saved()
+    with pytest.raises(TerminalError, match="Maven is not installed"):
+        stack.fetch_kafka(echo=print)
 
 
 def test_endpoints_do_not_show_passwords():

@@ -1,7 +1,7 @@
 """`semel up | down | status`: the local stack."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,16 +9,26 @@ from semel.cli import output
 from semel.stack import StackState
 
 
-def up(as_json: output.AsJson = False) -> None:
+def up(
+    kafka: Annotated[
+        bool | None,
+        typer.Option(
+            "--kafka/--no-kafka",
+            help="With a Kafka broker too, which Maven fetches, or without. Left out: as before.",
+        ),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
     """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
 
-    What runs already is left alone. State, logs and passwords are below .semel/.
+    What runs already is left alone. State, logs and passwords are below .semel/. Pipelines find
+    the broker by the connection `kafka`.
 
     Example: semel up
     """
     from semel import stack
 
-    state = stack.up(echo=output.progress.print)
+    state = stack.up(echo=output.progress.print, kafka=kafka)
     ends = stack.connection()
     payload = _payload(state) | {
         "airflow_url": ends.airflow_url,

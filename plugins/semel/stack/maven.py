@@ -13,14 +13,19 @@ FETCH_SECONDS = 300
 """Bound of Maven's run, which takes some 10 s."""
 
 
+def place(pom: Path, home: Path) -> Path:
+    """The folder below `home` of what this POM fetches, whether it is there or not."""
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    return home / f"{pom.stem.removesuffix('-pom')}-{digest}"
+
+
 def fetched(pom: Path, home: Path, what: str) -> Path:
-    """The folder below `home` of what the default goal of a POM has put there, for this POM.
+    """The folder `place`, once the default goal of the POM has filled it.
 
     Safe to call from several processes at once. TerminalError: Maven is missing; UnavailableError:
     it could not fetch `what`.
     """
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    found = home / f"{pom.stem.removesuffix('-pom')}-{digest}"
+    found = place(pom, home)
     if found.is_dir():
         return found
     program = shutil.which("mvn")
