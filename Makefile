@@ -22,6 +22,10 @@ help: ## Show this list
 demo: venv ## Start the local stack, land a week of flights, run it through Airflow, prove it
 	@.venv/bin/semel demo
 
+.PHONY: demo-kafka
+demo-kafka: venv ## The same through a Kafka broker: a live schedule, and a backfill by date
+	@.venv/bin/semel demo --kafka
+
 # One process for the acceptance tests: they share one stack. Fast tests come first.
 PYTEST = .venv/bin/python -m pytest
 APART = tests/tidy tests/unit tests/model tests/integration tests/chaos tests/controls
@@ -72,7 +76,9 @@ clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)
 reset: down ## Stop, and forget the local databases, logs and the demo's files: week 1 comes next
 	@home=$$(sed -nE 's/^ *"postgres_home": "(.*)".*/\1/p' .semel/stack.json 2>/dev/null); \
 	case "$$home" in /var/lib/semel-*) rm -rf "$$home" ;; esac; \
-	rm -rf .semel data/flights data/out/flights data/out/_semel/flights data/_semel/flights_by_day
+	rm -rf .semel data/flights data/out/flights data/out/_semel/flights data/_semel/flights_by_day \
+		data/out/flights_by_date data/out/_semel/flights_by_date data/_semel/flights_live \
+		dags/pipelines/flights_by_date.yaml dags/pipelines/flights_live.yaml
 
 # Says in one line all that is missing, and how to get it on Debian 12.
 .PHONY: check

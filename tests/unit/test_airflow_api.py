@@ -4,14 +4,14 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from semel.demo import airflow_api
-from semel.demo.airflow_api import AirflowApi, TaskState
+from semel.demo.airflow_api import AirflowApi, Run, TaskState
 from semel.errors import TerminalError, UnavailableError
 
 Answer = tuple[int, Any]
@@ -50,7 +50,7 @@ class Airflow:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = answer
+            do_GET = do_POST = do_PATCH = do_PUT = answer
 
             def log_message(self, *words: object) -> None:
                 pass
@@ -147,6 +147,75 @@ def test_a_failed_run_is_cleared_where_it_failed(airflow, api):
     assert airflow.said(cleared) == []
     api.start_run("d", "r")
     assert airflow.said(cleared) == [{"dag_run_id": "r", "dry_run": False, "only_failed": True}]
+
+
+FIRST, LAST = date(2013, 1, 1), date(2013, 1, 7)
+BACKFILLS = "/api/v2/backfills"
+OTHERS = f"GET {BACKFILLS}?dag_id=d&order_by=-id"
+
+
+def backfill(number: int, last: str, completed: str | None) -> dict[str, Any]:
+    days = {"from_date": "2013-01-01T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
+    return {"id": number, "completed_at": completed, **days}
+
+
+def test_a_backfill_waits_for_another_one(airflow, api):
+    """Airflow takes one of a DAG at a time, and notes late that one has ended."""
+    busy, begun = (409, {"detail": "already running"}), (200, {"id": 7})
+    airflow.given(f"POST {BACKFILLS}", busy, begun)
+    airflow.given(OTHERS, (200, {"backfills": [backfill(6, "2013-01-03", None)]}))
+    assert api.begin_backfill("d", FIRST, LAST) == 7
+    [_, asked] = airflow.said(f"POST {BACKFILLS}")
+    assert asked == {
+        "dag_id": "d", "from_date": "2013-01-01T00:00:00Z", "to_date": "2013-01-07T00:00:00Z",
+        "reprocess_behavior": "failed", "max_active_runs": 1,
+    }  # fmt: skip
+
+
+def test_a_backfill_of_the_same_days_is_gone_on_with(airflow, api, monkeypatch):
+    """A demo that died has left it at work; one that has ended is none, and is not waited for
+    without end.
+    """
+    airflow.given(f"POST {BACKFILLS}", (409, {"detail": "already running"}))
+    ended = backfill(5, "2013-01-07", "2013-02-01T00:00:00Z")
+    going = backfill(6, "2013-01-07", None)
+    airflow.given(OTHERS, (200, {"backfills": [ended, going]}), (200, {"backfills": [ended]}))
+    assert api.begin_backfill("d", FIRST, LAST) == 6
+    monkeypatch.setattr(airflow_api, "BACKFILL_SECONDS_MAX", -1)
+    with pytest.raises(UnavailableError, match="another backfill of d does not end"):
+        api.begin_backfill("d", FIRST, LAST)
+
+
+@pytest.mark.parametrize("code", [200, 409])
+def test_a_backfill_is_ended(airflow, api, code):
+    """Also where Airflow has noted its end by itself."""
+    airflow.given(f"PUT {BACKFILLS}/6/cancel", (code, {}))
+    api.end_backfill(6)
+    assert len(airflow.said(f"PUT {BACKFILLS}/6/cancel")) == 1
+
+
+def test_runs_of_days(airflow, api):
+    """Each with the day that its interval begins with, and how long it took once it has ended."""
+    days = "logical_date_gte=2013-01-01T00:00:00Z&logical_date_lte=2013-01-07T00:00:00Z"
+    times = {"data_interval_start": "2013-01-01T01:00:00+01:00", "end_date": None}
+    begun = times | {"start_date": "2013-02-01T00:00:00Z"}
+    ended = begun | {"end_date": "2013-02-01T00:00:02Z"}
+    rows = [
+        {"dag_run_id": "a", "state": "success", **ended},
+        {"dag_run_id": "b", "state": "queued", **times, "start_date": None},
+    ]
+    airflow.given(f"GET /api/v2/dags/d/dagRuns?limit=100&{days}", (200, {"dag_runs": rows}))
+    assert api.runs_of("d", FIRST, LAST) == [
+        Run(run_id="a", state="success", date=FIRST, seconds=2.0),
+        Run(run_id="b", state="queued", date=FIRST, seconds=None),
+    ]
+
+
+def test_runs_that_failed_since(airflow, api):
+    """A time's plus sign is not taken for a blank."""
+    asked = "limit=100&state=failed&start_date_gte=2013-01-01T00%3A00%3A00%2B00%3A00"
+    airflow.given(f"GET /api/v2/dags/d/dagRuns?{asked}", (200, {"dag_runs": []}))
+    assert api.failed_since("d", datetime(2013, 1, 1, tzinfo=UTC)) == []
 
 
 def test_a_run_id_may_hold_anything(airflow, api):

@@ -1,17 +1,32 @@
 """`semel demo`: the command alone, so that `semel --help` need not load what it does."""
 
+from typing import Annotated
+
+import typer
+
 from semel.cli import output
 
 
-def demo(as_json: output.AsJson = False) -> None:
+def demo(
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")
+    ] = False,
+    as_json: output.AsJson = False,
+) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
 
     Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
-    writes each flight once, one counts by day into a table. Exit 1 when a number or an audit is
-    not right.
+    writes each flight once, one counts by day into a table. With --kafka one follows a topic by
+    its schedule and publishes to another one, and one is backfilled by date. Exit 1 when a number
+    or an audit is not right.
 
     Example: semel demo
     """
+    if kafka:
+        from semel.demo.stream import run_stream
+
+        run_stream(as_json=as_json)
+        return
     from semel.demo.week import run_week
 
     run_week(as_json=as_json)

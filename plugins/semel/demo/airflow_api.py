@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from semel.errors import TerminalError, UnavailableError
+from semel.stack import Endpoints
 
 CALL_SECONDS = 30
 """How long one call may take."""
@@ -17,6 +18,9 @@ PARSED_SECONDS_MAX = 120
 """How long a new pipeline's DAG may take to show up: the dag-processor looks every few seconds."""
 
 POLL_SECONDS = 0.5
+
+BACKFILL_SECONDS_MAX = 300
+"""How long another backfill of the same DAG is waited for: Airflow takes one at a time."""
 
 FINISHED = frozenset({"success", "failed"})
 """States in which a run stays."""
@@ -38,6 +42,18 @@ class TaskState:
         if self.started is None:
             return None
         return ((self.ended or datetime.now(UTC)) - self.started).total_seconds()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of a DAG as Airflow shows it now."""
+
+    run_id: str
+    state: str
+    date: date | None
+    """The day that its data interval begins with (UTC)."""
+    seconds: float | None
+    """How long it took; None before its end."""
 
 
 class _NoSuchThing(TerminalError):
@@ -113,6 +129,75 @@ class AirflowApi:
         lines = [line for entry in answer["content"] for line in _text(entry).splitlines()]
         return [line for line in lines if line.strip() and not line.startswith("::")]
 
+    def pause(self, dag_id: str) -> None:
+        """Let the DAG's schedule begin no further run."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
+
+    def begin_backfill(self, dag_id: str, first: date, last: date) -> int:
+        """Let Airflow make the runs of these days, both included, one after the other, but for
+        those that have succeeded. Returns the backfill's number.
+
+        One of the same days that is at work is gone on with. UnavailableError: another one does
+        not end.
+        """
+        body = {
+            "dag_id": dag_id,
+            "from_date": f"{first}T00:00:00Z",
+            "to_date": f"{last}T00:00:00Z",
+            "reprocess_behavior": "failed",  # Missing and Errored Runs, in the UI.
+            "max_active_runs": 1,
+        }
+        deadline = time.monotonic() + BACKFILL_SECONDS_MAX
+        while True:
+            try:
+                return self._call("POST", "/api/v2/backfills", body)["id"]
+            except _Conflict as error:
+                known = self._call("GET", f"/api/v2/backfills?dag_id={dag_id}&order_by=-id")
+                for one in known["backfills"]:
+                    days = [datetime.fromisoformat(one[key]).date() for key in _ENDS]
+                    if one["completed_at"] is None and days == [first, last]:
+                        return one["id"]
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"another backfill of {dag_id} does not end; end it at "
+                        f"{self.url}/dags/{dag_id}/backfills"
+                    ) from error
+            time.sleep(POLL_SECONDS)
+
+    def end_backfill(self, number: int) -> None:
+        """End a backfill whose runs have ended. Airflow itself notes that twice a minute, and
+        until then takes no other one of the DAG.
+        """
+        try:
+            self._call("PUT", f"/api/v2/backfills/{number}/cancel")
+        except _Conflict:
+            return  # It has noted it.
+
+    def runs_of(self, dag_id: str, first: date, last: date) -> list[Run]:
+        """The runs of a DAG with a daily schedule, whose intervals begin on these days."""
+        days = f"logical_date_gte={first}T00:00:00Z&logical_date_lte={last}T00:00:00Z"
+        return self._runs(dag_id, days)
+
+    def failed_since(self, dag_id: str, since: datetime) -> list[Run]:
+        """The runs that began after a time and have failed."""
+        began = quote(since.isoformat())
+        return self._runs(dag_id, f"state=failed&start_date_gte={began}")
+
+    def _runs(self, dag_id: str, which: str) -> list[Run]:
+        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&{which}")["dag_runs"]
+        runs = []
+        for row in found:
+            begins, started = _time(row["data_interval_start"]), _time(row["start_date"])
+            ended = _time(row["end_date"]) if row["state"] in FINISHED else None
+            run = Run(
+                run_id=row["dag_run_id"],
+                state=row["state"],
+                date=begins.astimezone(UTC).date() if begins else None,
+                seconds=(ended - started).total_seconds() if ended and started else None,
+            )
+            runs.append(run)
+        return runs
+
     def run_url(self, dag_id: str, run_id: str) -> str:
         """The run's page in the UI."""
         return f"{self.url}/dags/{dag_id}/runs/{quote(run_id)}"
@@ -137,6 +222,23 @@ class AirflowApi:
         kind = {404: _NoSuchThing, 409: _Conflict}.get(reply.status_code, TerminalError)
         said = reply.text[:500]
         raise kind(f"Airflow answered {reply.status_code} to {method} {path}: {said}")
+
+
+def of_stack(ends: Endpoints) -> AirflowApi:
+    """The API of the local stack's Airflow, as its own user.
+
+    TerminalError: the user has arranged another way to log in.
+    """
+    if ends.airflow_user is None or ends.airflow_password is None:
+        raise TerminalError(
+            "the demo logs in to Airflow as the local stack's own user, and the environment names "
+            "another way to log in; unset AIRFLOW__CORE__AUTH_MANAGER and "
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
+        )
+    return AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
+
+
+_ENDS = ("from_date", "to_date")
 
 
 def _time(text: str | None) -> datetime | None:

@@ -3,7 +3,7 @@
 One file a day in JSON Lines, as a producer would write it that resends when in doubt: some flights
 come twice in a file, some again in the next day's, and some lines are broken. Each choice is a hash
 of the seed and of the flight, so a day's file never depends on which files were written before, and
-what is in it is known exactly.
+what is in it is known exactly. `semel demo --kafka` sends the same lines as messages.
 """
 
 import io
@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, reduce
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,12 @@ class DaySums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
-    """One line of a file, and its place among the day's flights."""
+class Line:
+    """One line of a file, the flight that it is about, and its place among the day's flights."""
 
     place: float
     raw: bytes
+    flight: Flight
 
 
 def days_of(week: int) -> list[date]:
@@ -153,33 +154,45 @@ def truth_of(week: int, seed: int = SEED) -> Truth:
     return Truth(week=week, days=tuple(_day(day, seed)[1] for day in days_of(week)))
 
 
-def sums_by_day(week: int, seed: int = SEED) -> list[DaySums]:
-    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day."""
+def come(week: int, seed: int = SEED) -> pa.Table:
+    """All flights that come in the weeks 1 to `week`, each once, with the package's columns."""
     last = days_of(week)[-1]
     table = _table()
     place = pc.add(pc.multiply(table["month"], 100), table["day"])
-    come = table.filter(pc.less_equal(place, last.month * 100 + last.day))
-    counted = come.group_by(["year", "month", "day"]).aggregate(
+    table = table.filter(pc.less_equal(place, last.month * 100 + last.day))
+    late = _held_back(last, seed)
+    if late is None:
+        return table
+    # Of the last day one flight is still to come.
+    is_late = reduce(pc.and_, [pc.equal(table[name], late[name]) for name in _ID])
+    return table.filter(pc.invert(is_late))
+
+
+def sums_by_day(week: int, seed: int = SEED) -> list[DaySums]:
+    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day."""
+    counted = come(week, seed).group_by(["year", "month", "day"]).aggregate(
         [("carrier", "count"), ("dep_time", "count"), ("dep_delay", "sum")]
     )
-    late = _held_back(last, seed)
-    sums = []
-    for row in counted.to_pylist():
-        day = date(row["year"], row["month"], row["day"])
-        # Of the last day one flight is still to come.
-        missing = late if day == last else None
-        each = DaySums(
-            day=day,
-            flights=row["carrier_count"] - (missing is not None),
-            departed=row["dep_time_count"] - bool(missing and missing["dep_time"] is not None),
-            dep_delay_minutes=row["dep_delay_sum"] - ((missing and missing["dep_delay"]) or 0),
+    sums = [
+        DaySums(
+            day=date(row["year"], row["month"], row["day"]),
+            flights=row["carrier_count"],
+            departed=row["dep_time_count"],
+            dep_delay_minutes=row["dep_delay_sum"],
         )
-        sums.append(each)
+        for row in counted.to_pylist()
+    ]
     return sorted(sums, key=lambda each: each.day)
 
 
 def _day(day: date, seed: int) -> tuple[bytes, Day]:
     """The content of a day's file, and what is in it."""
+    lines, counted = lines_of(day, seed)
+    return b"".join(line.raw + b"\n" for line in lines), counted
+
+
+def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
+    """The lines of a day's file in their order, and what is in them."""
     flights = _flights(day)
     yesterday = day - timedelta(days=1)
     late = _held_back(day, seed)
@@ -189,19 +202,20 @@ def _day(day: date, seed: int) -> tuple[bytes, Day]:
     come_late = _held_back(yesterday, seed)
     place = {id(flight): float(number) for number, flight in enumerate(flights)}
     # 1. Each flight once; of the one that is held back, a broken line alone.
-    lines = [_Line(place=place[id(flight)], raw=_json(flight)) for flight in sent]
+    lines = [Line(place=place[id(flight)], raw=json_of(flight), flight=flight) for flight in sent]
     # 2. The repeats: some lines later in the same file, and yesterday's among the first lines.
     for flight in repeated:
         behind = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
-        lines.append(_Line(place=place[id(flight)] + behind, raw=_json(flight)))
+        at = place[id(flight)] + behind
+        lines.append(Line(place=at, raw=json_of(flight), flight=flight))
     for flight in [*resent, *([come_late] if come_late else [])]:
-        lines.append(
-            _Line(place=_share("early", flight, seed) * REPEAT_LINES_MAX, raw=_json(flight))
-        )
+        at = _share("early", flight, seed) * REPEAT_LINES_MAX
+        lines.append(Line(place=at, raw=json_of(flight), flight=flight))
     # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
     quarantined = dict.fromkeys(_BROKEN, 0)
     for reason, flight in _broken(day, seed):
-        lines.append(_Line(place=place[id(flight)] - 0.5, raw=_BROKEN[reason](flight)))
+        at, raw = place[id(flight)] - 0.5, _BROKEN[reason](flight)
+        lines.append(Line(place=at, raw=raw, flight=flight))
         quarantined[reason] += 1
     lines.sort(key=lambda line: line.place)
     in_batch = (day - FIRST_DAY).days % DAYS_PER_WEEK != 0
@@ -213,7 +227,7 @@ def _day(day: date, seed: int) -> tuple[bytes, Day]:
         duplicates_catalog=0 if in_batch else len(resent),
         quarantined=quarantined,
     )
-    return b"".join(line.raw + b"\n" for line in lines), counted
+    return lines, counted
 
 
 def _resent(day: date, seed: int) -> list[Flight]:
@@ -247,20 +261,20 @@ def _broken(day: date, seed: int) -> Iterator[tuple[str, Flight]]:
 
 
 def _cut_off(flight: Flight) -> bytes:
-    raw = _json(flight)
+    raw = json_of(flight)
     return raw[: len(raw) * 2 // 3]
 
 
 def _number_as_text(flight: Flight) -> bytes:
-    return _json(flight | {"flight": f"{flight['carrier']}{flight['flight']}"})
+    return json_of(flight | {"flight": f"{flight['carrier']}{flight['flight']}"})
 
 
 def _without_id(flight: Flight) -> bytes:
-    return _json({name: value for name, value in flight.items() if name != "origin"})
+    return json_of({name: value for name, value in flight.items() if name != "origin"})
 
 
 def _latin1(flight: Flight) -> bytes:
-    return _json(flight).replace(b'"dest":"', b'"dest":"\xe9')
+    return json_of(flight).replace(b'"dest":"', b'"dest":"\xe9')
 
 
 _BROKEN: dict[str, Callable[[Flight], bytes]] = {
@@ -278,7 +292,8 @@ def _share(purpose: str, flight: Flight, seed: int) -> float:
     return xxhash.xxh3_64_intdigest(f"{seed}|{purpose}|{known}".encode()) / 2**64
 
 
-def _json(flight: Flight) -> bytes:
+def json_of(flight: Flight) -> bytes:
+    """A flight as a good line has it."""
     return json.dumps(flight, separators=(",", ":")).encode()
 
 

@@ -82,9 +82,14 @@ def _tell(
         took = f" after {task.seconds:.1f} s" if task.ended and task.seconds else ""
         output.progress.print(f"  {name} {task.task_id}: {task.state}{took}")
     if task.state in ("failed", "up_for_retry"):
-        output.progress.print(f"end of the log of {name} {task.task_id}, try {task.try_number}:")
-        for line in api.log(name, run_id, task)[-LOG_LINES_SHOWN:]:
-            output.progress.print(f"  | {line}", markup=False)
+        show_log(api, name, run_id, task)
+
+
+def show_log(api: AirflowApi, name: str, run_id: str, task: TaskState) -> None:
+    """Print the end of the log of a task's newest try."""
+    output.progress.print(f"end of the log of {name} {task.task_id}, try {task.try_number}:")
+    for line in api.log(name, run_id, task)[-LOG_LINES_SHOWN:]:
+        output.progress.print(f"  | {line}", markup=False)
 
 
 def _progress_table(tasks: Tasks) -> Table:

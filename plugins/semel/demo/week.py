@@ -3,17 +3,16 @@
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
-from semel import settings, stack
+from semel import stack
 from semel.cli import output
-from semel.demo import by_day, flights, follow
-from semel.demo.airflow_api import AirflowApi
+from semel.demo import airflow_api, by_day, flights, follow
+from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
@@ -23,28 +22,6 @@ if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should 
     from semel.audit import Verdict
 
 PIPELINE = "flights"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """demo.json: the week that was landed last, and whether its run has succeeded."""
-
-    week: int = 0
-    done: bool = True
-
-    @classmethod
-    def load(cls) -> "Progress":
-        """What an earlier demo has written, or that there was none."""
-        try:
-            return cls(**json.loads(_progress_file().read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return cls()
-
-    def save(self) -> None:
-        """Write it whole or not at all."""
-        new = _progress_file().with_suffix(".new")
-        new.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
-        new.replace(_progress_file())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +46,7 @@ def run_week(*, as_json: bool) -> None:
     week = _next_week(spec, daily)
     stack.up(echo=output.progress.print)
     ends = stack.connection()
-    if ends.airflow_user is None or ends.airflow_password is None:
-        raise TerminalError(
-            "the demo logs in to Airflow as the local stack's own user, and the environment names "
-            "another way to log in; unset AIRFLOW__CORE__AUTH_MANAGER and "
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
-        )
-    api = AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
+    api = airflow_api.of_stack(ends)
     # Nothing lands while a connection is missing.
     open_sink(daily)
     truth = _land(spec, week)
@@ -119,25 +90,11 @@ def run_week(*, as_json: bool) -> None:
 
 
 def _next_week(spec: Spec, daily: Spec) -> int:
-    """The week to land: the next one, or the last one where its run has not succeeded.
-
-    TerminalError: the year is over, or there are files of a demo that nobody remembers.
-    """
-    known = Progress.load()
-    week = known.week + known.done
-    flights.days_of(week)
-    if known.week == 0:
-        folder, kept = spec.source_root(), [archive.of(each) for each in (spec, daily)]
-        left = [*folder.glob("*.jsonl")]
-        left += [marker for each in kept for marker in archive.markers(each).glob("*.json")]
-        if left:
-            parts = ", ".join(map(str, [folder, spec.sink_path(), *kept]))
-            raise TerminalError(
-                f"{left[0]} is of an earlier demo, whose state is gone from "
-                f"{settings.state_dir()}; "
-                f"remove {parts} (`make reset` does it), and run this again"
-            )
-    return week
+    """As `next_week`, with what this demo leaves."""
+    folder, kept = spec.source_root(), [archive.of(each) for each in (spec, daily)]
+    left = [*folder.glob("*.jsonl")]
+    left += [marker for each in kept for marker in archive.markers(each).glob("*.json")]
+    return next_week(left, [folder, spec.sink_path(), *kept])
 
 
 def _land(spec: Spec, week: int) -> flights.Truth:
@@ -228,14 +185,15 @@ def _show(
     by_day.show(days, payload["days"])
     show()
     for name, verdict in verdicts.items():
-        _show_verdict(name, verdict)
+        show_verdict(name, verdict)
     airflow = payload["airflow"]
     show(f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}")
     show(f"these runs and their logs: {airflow['run']}, {payload['by_day']['run']}")
     by_day.show_query()
 
 
-def _show_verdict(name: str, verdict: "Verdict") -> None:
+def show_verdict(name: str, verdict: "Verdict") -> None:
+    """Print on one line whether an audit passed; before it, what is broken."""
     for check in verdict.checks:
         for offender in check.offenders[:1]:
             output.result.print(f"broken: {check.promise}: {offender.what}", markup=False)
@@ -245,7 +203,3 @@ def _show_verdict(name: str, verdict: "Verdict") -> None:
         f"{len(verdict.checks)} checks, {verdict.batches} batches, output matched by "
         f"{verdict.proved_by}"
     )
-
-
-def _progress_file() -> Path:
-    return settings.state_dir() / "demo.json"
