@@ -1,11 +1,14 @@
 """Kill the live stack at random while it works, and prove that its output is exact all the same.
 
 Airflow, Spark Connect and Postgres are brought up as `semel up` does, in a new folder below the
-temporary one, so that your own stack and data stay as they are. Three pipelines run each 20
-seconds, one of them is also backfilled, and collect runs each 2 minutes. A producer appends, starts
-files, redelivers, and rotates a log as logrotate does. A reader looks on, and fails at the first
-record that it sees twice or that it saw and that is gone. In the end all that was produced must be
-in the output once, or be accounted for as a duplicate or a dead letter.
+temporary one, so that your own stack and data stay as they are, and beside them a Kafka broker,
+where Maven can fetch one. Three pipelines of files run each 20 seconds, one of them is also
+backfilled, and two of a topic, of which one writes another topic; collect runs each 2 minutes. A
+producer appends, starts files, redelivers, and rotates a log as logrotate does; another one sends
+messages again, and in transactions that are committed, aborted, or left open. A reader of the files
+and a consumer of the topics look on, and fail at the first record that they see twice or that they
+saw and that is gone. In the end all that was produced must be in the output once, or be accounted
+for as a duplicate or a dead letter.
 
 Progress is on standard error, the report on standard output; its last line is one JSON object.
 The exit code is 0 only when the output is exact.
@@ -18,8 +21,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -39,7 +43,8 @@ from livestack import (
 from producer import BACKFILL_WINDOWS
 from report import Outcome, show
 from semel.errors import SemelError
-from verdict import judge, unread_bytes
+from topics import ARRIVED, RELAYED, SOURCE
+from verdict import bytes_of, ids_in_output, ids_of_files, judge, unread
 
 KILLS = 30
 BACKFILL_DAYS_AGO = 3
@@ -57,11 +62,12 @@ def main() -> int:
     # SIGINT too: what a shell starts in the background ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
-    stack = LiveStack()
+    stack = LiveStack(_say)
     _say(f"everything of this run is in {stack.folder}")
     outcome = Outcome(
-        seed=arguments.seed, kills=[], runs=[], verdicts=[], watched={}, seconds=0, broken=[]
-    )
+        seed=arguments.seed, kills=[], runs=[], verdicts=[], watched={}, consumed={}, seconds=0,
+        broken=[],
+    )  # fmt: skip
     try:
         _burn(stack, arguments, outcome)
     except (TimeoutError, SemelError, subprocess.SubprocessError, *AWAY) as error:
@@ -82,45 +88,66 @@ def main() -> int:
 def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> None:
     """1. Bring all up. 2. Kill. 3. Let the rest run dry. 4. Judge."""
     dice = random.Random(arguments.seed)
-    killer = Killer(stack, dice, arguments.kinds)
+    killer = Killer(stack, dice, [k for k in arguments.kinds if stack.topics or k != "broker"])
     outcome.kills = killer.done
     now = datetime.now(UTC).replace(microsecond=0, second=0)
     past = now - timedelta(days=BACKFILL_DAYS_AGO)
     seed = str(arguments.seed)
     # 1.
     source = [stack.data, seed, past.isoformat()]
-    sinks = [stack.data / "out" / name for name in (ARRIVALS, WINDOWS, ROTATED)]
-    with _beside("watcher.py", seed, *sinks) as watcher:
-        with _beside("producer.py", *source) as producer:
-            stack.start(_say)
-            backfills = Backfills(stack, past)
+    names = [ARRIVALS, WINDOWS, ROTATED, *([ARRIVED] if stack.topics else ())]
+    sinks = [stack.data / "out" / name for name in names]
+    with ExitStack() as beside:
+        lookers = [beside.enter_context(_beside(HERE / "watcher.py", seed, *sinks))]
+        producers = [beside.enter_context(_beside(HERE / "producer.py", *source))]
+        if stack.topics:
+            stack.topics.start()
+            words = [stack.topics.broker.bootstrap, seed, SOURCE]
+            consumer = _beside(HERE.parent / "consumer.py", *words, RELAYED)
+            lookers.append(beside.enter_context(consumer))
+            producers.append(beside.enter_context(_beside(HERE / "messages.py", *words)))
+        stack.start(_say)
+        backfills = Backfills(stack, past)
+        backfills.go_on()
+        _say("waiting for the first batch")
+        wait_for(killer.markers, "the first batch", FIRST_BATCH_SECONDS_MAX)
+        # 2.
+        began = time.monotonic()
+        for number in range(1, arguments.kills + 1):
+            kill = killer.kill_one()
+            run = " of {} {}".format(*kill.run) if kill.run else ""
+            _say(f"kill {number}: {kill.kind} {kill.pid}{run}")
+            killer.settle(kill)
+            killer.measure()
             backfills.go_on()
-            _say("waiting for the first batch")
-            wait_for(killer.markers, "the first batch", FIRST_BATCH_SECONDS_MAX)
-            # 2.
-            began = time.monotonic()
-            for number in range(1, arguments.kills + 1):
-                kill = killer.kill_one()
-                run = " of {} {}".format(*kill.run) if kill.run else ""
-                _say(f"kill {number}: {kill.kind} {kill.pid}{run}")
-                killer.settle(kill)
-                killer.measure()
-                backfills.go_on()
-                _still(watcher, producer)
-            outcome.seconds = time.monotonic() - began
+            _still(*lookers, *producers)
+        outcome.seconds = time.monotonic() - began
+        for producer in producers:
             _end(producer)
         # 3.
-        _drain(stack, killer, watcher)
+        _drain(stack, killer, lookers)
         outcome.runs = stack.runs()
-        outcome.watched = _end(watcher)
+        outcome.watched, *consumed = map(_end, lookers)
+        outcome.consumed = consumed[0] if consumed else {}
     # 4.
     _say("judging")
-    outcome.verdicts = [judge(spec) for spec in stack.specs.values()]
-    if outcome.watched["broken"]:
-        outcome.broken.append(f"the reader: {outcome.watched['broken']}")
-    seen, there = outcome.watched["records"], sum(v.records for v in outcome.verdicts)
-    if seen != there:
-        outcome.broken.append(f"the reader saw {seen} records, and {there} are there")
+    _judge(stack, outcome)
+
+
+def _judge(stack: LiveStack, outcome: Outcome) -> None:
+    """The verdict of each pipeline, and what those say who looked on all the while."""
+    files, consumed = 0, outcome.consumed
+    for name, spec in stack.specs.items():
+        of_files = spec.source.type == "files"
+        wanted = ids_of_files(spec) if of_files else set(consumed["source"])
+        there = Counter(consumed["sink"]) if name == RELAYED else ids_in_output(spec)
+        outcome.verdicts.append(judge(spec, wanted, there))
+        files += 0 if name == RELAYED else there.total()
+    for who, said in (("reader", outcome.watched), ("consumer", consumed)):
+        if said.get("broken"):
+            outcome.broken.append(f"the {who}: {said['broken']}")
+    if (seen := outcome.watched["records"]) != files:
+        outcome.broken.append(f"the reader saw {seen} records, and {files} are there")
 
 
 class Backfills:
@@ -145,25 +172,32 @@ class Backfills:
         return self.past + number * timedelta(seconds=WINDOW_SECONDS * BACKFILL_WINDOWS)
 
 
-def _drain(stack: LiveStack, killer: Killer, watcher: subprocess.Popen[str]) -> None:
+def _drain(stack: LiveStack, killer: Killer, lookers: list[subprocess.Popen[str]]) -> None:
     """Run the pipelines until nothing is unread; give the runs of killed tasks time to end."""
     _say("no more kills: letting the rest run dry")
     deadline, asked, dry = time.monotonic() + DRAIN_SECONDS_MAX, 0.0, 0.0
     while True:
-        left = {name: n for name, spec in stack.specs.items() if (n := unread_bytes(spec))}
+        left = {name: n for name in stack.specs if (n := _unread(stack, name))}
         now = time.monotonic()
         dry = dry or (0.0 if left else now)
         if not left and (not killer.waiting() or now > dry + MEND_SECONDS_MAX):
             return
         if now > deadline:
-            raise TimeoutError(f"after {DRAIN_SECONDS_MAX} s there are unread bytes: {left}")
+            raise TimeoutError(f"after {DRAIN_SECONDS_MAX} s this is unread: {left}")
         if left and now > asked + RETRY_DRAIN_SECONDS:
             asked = now
-            _say(f"unread bytes: {left}")
+            _say(f"unread bytes or offsets: {left}")
             _trigger(stack, list(left))
-        _still(watcher)
+        _still(*lookers)
         killer.measure()
         time.sleep(3)
+
+
+def _unread(stack: LiveStack, name: str) -> int:
+    """Bytes of a pipeline's files, or offsets of its topic, that no finalized batch has read."""
+    spec = stack.specs[name]
+    of_files = spec.source.type == "files"
+    return unread(spec, bytes_of(spec) if of_files else stack.topics.produced())
 
 
 def _trigger(stack: LiveStack, names: list[str]) -> None:
@@ -177,9 +211,9 @@ def _trigger(stack: LiveStack, names: list[str]) -> None:
 
 
 @contextmanager
-def _beside(script: str, *words: object) -> Iterator[subprocess.Popen[str]]:
+def _beside(script: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
     """A process of ours beside the stack; it is gone at the end, whatever happens."""
-    command = [sys.executable, str(HERE / script), *map(str, words)]
+    command = [sys.executable, str(script), *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -199,7 +233,8 @@ def _end(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Ask it to end. Returns what it said last, when that is JSON."""
     process.terminate()
     said, _ = process.communicate(timeout=ENDING_SECONDS_MAX)
-    return json.loads(said) if said.startswith("{") else {}
+    last = said.strip().rpartition("\n")[2]
+    return json.loads(last) if last.startswith("{") else {}
 
 
 def _arguments() -> argparse.Namespace:

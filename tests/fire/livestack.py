@@ -19,10 +19,12 @@ sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
 from airflow_rest import Airflow  # noqa: E402 - it lies in a folder that is added above
 from semel import stack  # noqa: E402
+from semel.errors import SemelError  # noqa: E402
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec  # noqa: E402
 from semel.stack import Health  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
+from topics import Topics  # noqa: E402
 
 T = TypeVar("T")
 
@@ -35,11 +37,13 @@ WINDOW_NAME = "w-%Y-%m-%dT%H-%M-%S.jsonl"
 BACKFILL_RUNS_MAX = 4
 PARSED_SECONDS_MAX = 180
 
+_FILES = {"type": "files", "format": "jsonl"}
+
 PIPELINES: tuple[dict[str, Any], ...] = (
     {
         "name": ARRIVALS,
         "schedule": "* * * * *",
-        "source": {"path": "arrivals/*.jsonl"},
+        "source": {**_FILES, "path": "arrivals/*.jsonl"},
         "record_id": ["id"],
         "dedup": {"scope": "horizon", "horizon": "30 days", "shards": 2},
         "max_active_runs": 2,
@@ -48,6 +52,7 @@ PIPELINES: tuple[dict[str, Any], ...] = (
         "name": WINDOWS,
         "schedule": "* * * * *",
         "source": {
+            **_FILES,
             "path": "windows/*.jsonl",
             "select": "interval",
             "interval_from": WINDOW_NAME,
@@ -62,7 +67,7 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     {
         "name": ROTATED,
         "schedule": "* * * * *",
-        "source": {"path": "rotated/app.log*"},
+        "source": {**_FILES, "path": "rotated/app.log*"},
         "max_active_runs": 2,
     },
 )
@@ -80,9 +85,12 @@ class Run:
 
 
 class LiveStack:
-    """Postgres, Spark Connect and Airflow of this run's own, below one new folder."""
+    """Postgres, Spark Connect, Airflow and a broker of this run's own, below one new folder.
 
-    def __init__(self) -> None:
+    `topics` is None where no broker is to be had.
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
         # As root Postgres runs as another user, who must be able to enter.
         self.folder = Path(tempfile.mkdtemp(prefix="semel-fire-"))
         self.folder.chmod(0o755)
@@ -100,7 +108,13 @@ class LiveStack:
             "SEMEL_CACHE_DIR": str(self.folder / "cache"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
         }
-        for declared in PIPELINES:
+        try:
+            self.topics = Topics(self.folder / "broker")
+        except SemelError as error:
+            self.topics = None
+            log(f"the topics are left out: {error}")
+        self.declared = [*PIPELINES, *(self.topics.pipelines() if self.topics else ())]
+        for declared in self.declared:
             _declare(pipelines, declared)
         self.specs: dict[str, Spec] = {}
         self.airflow: Airflow
@@ -108,7 +122,8 @@ class LiveStack:
     def start(self, log: Callable[[str], None]) -> None:
         """Bring it up, and set the pipelines going."""
         stack.up(echo=log)
-        self.specs = {name: pipeline.find(name) for name in (ARRIVALS, WINDOWS, ROTATED)}
+        names = [declared["name"] for declared in self.declared]
+        self.specs = {name: pipeline.find(name) for name in names}
         self.airflow = Airflow(stack.connection())
         wanted = {*self.specs, "semel_collect"}
         wait_for(lambda: self.airflow.dags() >= wanted, "the DAGs", PARSED_SECONDS_MAX)
@@ -118,6 +133,8 @@ class LiveStack:
     def end(self, log: Callable[[str], None], *, keep: bool) -> None:
         """Stop all of it; the folder goes unless somebody shall look at it."""
         stack.down(echo=log)
+        if self.topics:
+            self.topics.broker.stop()
         if not keep:
             shutil.rmtree(self.folder)
 
@@ -134,7 +151,10 @@ class LiveStack:
         return Record.read(self.state / "supervisor" / f"{part}.record")
 
     def main(self, part: str) -> psutil.Process | None:
-        """The main process of a part, when it lives."""
+        """The main process of a part, or the broker, when it lives."""
+        if part == "broker":
+            pid = self.topics.broker.pid if self.topics else None
+            return process_of(pid) if pid else None
         found = self.record(part)
         return process_of(found.main.pid) if found else None
 
@@ -181,22 +201,15 @@ class LiveStack:
 
 
 def _declare(folder: Path, changes: dict[str, Any]) -> None:
-    source = {
-        "type": "files",
-        "format": "jsonl",
-        "schema": {"id": "string", "n": "bigint", "at": "timestamp"},
-    }
     name = changes["name"]
+    files = {"type": "files", "path": f"out/{name}", "format": "parquet"}
     document = {
         **changes,
-        "source": source | changes["source"],
-        # By the position the independent checker finds a row's record again.
-        "sink": {
-            "type": "files",
-            "path": f"out/{name}",
-            "format": "parquet",
-            "position_columns": True,
+        "source": {
+            **changes["source"], "schema": {"id": "string", "n": "bigint", "at": "timestamp"},
         },
+        # By the position the independent checker finds a row's record again.
+        "sink": {**changes.get("sink", files), "position_columns": True},
         "limits": {"quarantine_ratio_max": 1.0, "orphan_after": "90 s"},
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(document, sort_keys=False))

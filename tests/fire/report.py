@@ -20,6 +20,9 @@ class Outcome:
     runs: list[Run]
     verdicts: list[Verdict]
     watched: dict[str, Any]
+    """What the reader of files saw."""
+    consumed: dict[str, Any]
+    """What the consumer of the topics saw; empty where they were left out."""
     seconds: float
     broken: list[str]
 
@@ -35,6 +38,7 @@ class Outcome:
             "seed": self.seed,
             "kills": len(self.kills),
             "kills_by_kind": dict(Counter(kill.kind for kill in self.kills)),
+            "pipelines": [verdict.pipeline for verdict in self.verdicts],
             "batches": sum(verdict.batches for verdict in self.verdicts),
             "records": sum(verdict.records for verdict in self.verdicts),
             "lost": sum(verdict.lost for verdict in self.verdicts),
@@ -70,6 +74,11 @@ def show(outcome: Outcome) -> None:
         print(
             f"the reader looked {seen['passes']} times, read {seen['batches']} batches with "
             f"{seen['records']:,} records, and {seen['read_again']} batches once more"
+        )
+    if seen := outcome.consumed:
+        print(
+            f"the consumer looked {seen['passes']} times, saw {seen['records']:,} messages, and "
+            f"{seen['read_again']:,} of both topics once more"
         )
     for line in outcome.broken:
         print(f"BROKEN {line}")

@@ -1,6 +1,12 @@
 """Pipelines whose sink is a Kafka topic: plan to finalize, a lost ledger, and Kafka to Kafka."""
 
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -78,32 +84,65 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
     assert [check.name for check in audit(spec).checks if not check.ok] == ["strays"]
 
 
+@contextmanager
+def consumer(kafka: Kafka, source: str, sink: str) -> Iterator[subprocess.Popen[str]]:
+    """Another library's consumer in a process of its own, which looks on at two topics."""
+    script = Path(__file__).parents[1] / "consumer.py"
+    command = [sys.executable, str(script), kafka.broker.bootstrap, "1", source, sink]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "looking\n"
+            yield process
+        finally:
+            process.kill()
+
+
 def test_kafka_to_kafka(
     bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
 ) -> None:
-    """From a topic with an aborted transaction to a topic, through a death of finalize: a consumer
-    of committed messages sees each record once.
+    """From a topic with aborted transactions and repeats to a topic, through deaths and twins of
+    finalize: a consumer in another process, of another library, sees each record once.
     """
     outlet.make()
     source = kafka.topic(partitions=2)
-    for start in (0, 40):
-        texts = [str(event).replace("'", '"').encode() for event in events(start, start + 40)]
-        records = [Record(value=text, partition=n % 2) for n, text in enumerate(texts)]
-        kafka.begin(source, records[:10]).abort_transaction()
-        done = kafka.begin(source, records)
-        done.commit_transaction()
-        spec = declared(
-            bench,
-            outlet,
-            source={
-                "type": "kafka",
-                "bootstrap_servers": kafka.broker.bootstrap,
-                "topics": [source],
-                "value": "json",
-                "schema": {"id": "string", "n": "bigint", "at": "timestamp"},
-            },
-        )
-        with faults.armed("sink.before_cut", dies), pytest.raises(faults.FaultError):
-            run(ledger, spec, f"r{start}")
-        run(ledger, spec, f"r{start}")
-    assert outlet.ids == ids(0, 80)
+    declaration = {
+        "type": "kafka", "bootstrap_servers": kafka.broker.bootstrap, "topics": [source],
+        "value": "json", "schema": {"id": "string", "n": "bigint", "at": "timestamp"},
+    }  # fmt: skip
+    spec = declared(bench, outlet, source=declaration)
+    with consumer(kafka, source, outlet.topic) as looks_on:
+        for start in (0, 40):
+            again = [*events(start, start + 40), *events(0, 5)]
+            texts = [json.dumps(event).encode() for event in again]
+            records = [Record(value=text, partition=n % 2) for n, text in enumerate(texts)]
+            never = json.dumps({"id": "never", "n": 1}).encode()
+            kafka.begin(source, [Record(value=never), *records[:10]]).abort_transaction()
+            kafka.begin(source, records).commit_transaction()
+            with faults.armed("sink.before_cut", dies), pytest.raises(faults.FaultError):
+                run(ledger, spec, f"r{start}")
+
+            def twin(key: str = f"r{start}") -> None:
+                run(ledger, spec, key)
+
+            with faults.armed("sink.before_cut", twin):
+                run(ledger, spec, f"r{start}")  # It was fenced, and finds what the twin did.
+        looks_on.terminate()
+        said = json.loads(looks_on.communicate(timeout=60)[0])
+    assert said["broken"] == "" and said["records"] == 80
+    assert sorted(said["sink"]) == sorted(said["source"]) == ids(0, 80)
+
+
+def test_the_consumer_tells_a_repeat(kafka: Kafka) -> None:
+    """It ends by itself at the first id that is in the output twice; an aborted one is none."""
+    source, sink = kafka.topic(), kafka.topic(partitions=2)
+    first, copy = (Record(value=b'{"id": "e1"}', partition=n) for n in (0, 1))
+    kafka.produce(sink, [first])
+    kafka.begin(sink, [copy]).abort_transaction()
+    with consumer(kafka, source, sink) as looks_on:
+        looks_on.terminate()
+        said = json.loads(looks_on.communicate(timeout=60)[0])
+    assert (said["broken"], said["sink"], looks_on.returncode) == ("", ["e1"], 0)
+    kafka.produce(sink, [copy])
+    with consumer(kafka, source, sink) as looks_on:
+        said = json.loads(looks_on.communicate(timeout=60)[0])
+    assert "e1 is at (" in said["broken"] and looks_on.returncode == 1
