@@ -4,6 +4,7 @@ import removals_of_kafka as without
 from guard import Guard
 
 _FAULTS = "tests/chaos/test_kafka_source_faults.py"
+_LOSSES = "tests/chaos/test_kafka_losses.py"
 _OFFSETS = "tests/integration/test_kafka_offsets.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
 
@@ -61,6 +62,15 @@ OF_KAFKA = (
         rules="KS3",
         remove=without.the_first_record_is_the_first_offset,
         tests=(f"{_OFFSETS}::test_an_interval_reaches_back_to_a_gap",),
+    ),
+    Guard(
+        name="what is missing is looked at under the lock",
+        rules="A5 KS3",
+        remove=without.losses_are_written_as_they_were_seen,
+        tests=(
+            f"{_LOSSES}::test_two_accepts_at_once",
+            f"{_LOSSES}::test_an_accept_beside_a_plan",
+        ),
     ),
     Guard(
         name="a partition is known at first sight",

@@ -51,6 +51,10 @@ def the_first_record_is_the_first_offset() -> None:
     source("sources.kafka.matching", "_edges", {"if start == first[p]": "if False"})
 
 
+def losses_are_written_as_they_were_seen() -> None:
+    source("losses", "accept_loss", {"if passed and": "if False and"})
+
+
 def known_once_it_is_read() -> None:
     source("sources.kafka.matching", "match", {"if one.known is None:": "if False:"})
 

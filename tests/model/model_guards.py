@@ -10,6 +10,7 @@ import model_batch as batch
 import model_catalog as catalog
 import model_claims as claims
 import model_finalize as final
+import model_losses as losses
 import model_replaced as replaced
 import model_replay as replay
 from model_collect import CatalogModel
@@ -57,6 +58,7 @@ def _scope(model: type[Model], states_min: int, *, soak: bool = False, **options
 
 SCOPES = {
     "claims": _scope(claims.ClaimsModel, 70_000),
+    "losses": _scope(losses.LossesModel, 5_000, plans=1, accepts=2, cells=2),
     "batch": _scope(batch.BatchModel, 10_000),
     "catalog": _scope(CatalogModel, 7_000, scope="merge"),
     "floor": _scope(CatalogModel, 40_000, scope="floor"),
@@ -77,6 +79,12 @@ SCOPES = {
     "three late finalizers": _scope(
         replaced.ReplacedModel, 500_000, soak=True, scope="late", newest=3, finalizers=3,
         outages_max=0,
+    ),
+    "losses of two plans": _scope(
+        losses.LossesModel, 100_000, soak=True, plans=2, accepts=1, cells=2
+    ),
+    "larger losses": _scope(
+        losses.LossesModel, 50_000, soak=True, plans=1, accepts=2, cells=3
     ),
     "larger batch": _scope(batch.BatchModel, 200_000, soak=True, attempts_max=3),
     "larger catalog": _scope(CatalogModel, 80_000, soak=True, scope="merge", attempts_max=4),
@@ -102,6 +110,9 @@ _LATE = REPLAYS + "test_a_late_finalizer_changes_nothing"
 _LASTS = REPLAYS + "test_what_a_replay_replaces_outlasts_a_loss_of_power"
 _READ = "chaos/test_replay_readers.py::test_a_reader_at_each_point"
 _KEPT = REPLAYS + "test_files_go_when_nobody_can_be_reading_them"
+_TOLD = "integration/test_kafka_source.py::test_what_retention_took_is_told_until_accepted"
+_ACCEPTS = "chaos/test_kafka_losses.py::test_two_accepts_at_once"
+_PLANNED = "chaos/test_kafka_losses.py::test_an_accept_beside_a_plan"
 
 GUARDS = (
     # plan
@@ -114,6 +125,20 @@ GUARDS = (
            claims.TWO_BATCHES, "P5", _PLAN),
     _guard("plan is written down", "claims", claims.UNREAD, "P1",
            PLAYED + "test_a_retry_reads_what_was_planned"),
+    # what is gone before it is read
+    _guard("gone is refused", "losses", STUCK, "KS3", _TOLD),
+    _guard("a deleted start is an error", "losses", losses.UNREAD, "KS1",
+           "chaos/test_kafka_source_faults.py::test_what_a_task_reads_is_deleted"),
+    _guard("claims are not lost", "losses", losses.TWICE, "A5", _PLANNED),
+    _guard("losses are subtracted", "losses", losses.REFUSED, "A5", _TOLD),
+    _guard("losses are subtracted + losses exclude losses", "losses", losses.TWICE, "A5", _TOLD),
+    _guard("looked at again", "losses", losses.REFUSED, "A5", _ACCEPTS),
+    _guard("looked at again + losses exclude losses", "losses", losses.TWICE, "A5", _ACCEPTS,
+           _PLANNED),
+    _guard("looked at again + claims exclude claims", "losses of two plans", losses.TWICE, "P2, P3",
+           _PLAN),
+    _guard("floor waits for planned", "losses", losses.UNTOLD, "KS3, A6",
+           "integration/test_kafka_source.py::test_a_plan_does_not_pay_for_its_history"),
     # attempts
     _guard("pipeline lock", "batch", batch.OPEN, "S1", PLAYED + "test_stage_and_abandon"),
     _guard("pipeline lock", "batch", batch.REFUSED, "S1", PLAYED + "test_two_attempts_begin"),

@@ -53,7 +53,7 @@ def test_each_counterexample_is_replayed(guard: Guard) -> None:
         module = ast.parse((TESTS / file).read_text(encoding="utf-8"))
         assert name in {n.name for n in module.body if isinstance(n, ast.FunctionDef)}, test
     assert guard.tests
-    pages = (TESTS.parent / "docs" / name for name in ("protocol.md", "files.md"))
+    pages = (TESTS.parent / "docs" / name for name in ("protocol.md", "files.md", "kafka.md"))
     rules = "".join(page.read_text(encoding="utf-8") for page in pages)
     assert all(f"- **{rule}** " in rules for rule in guard.rules.split(", "))
 

@@ -1,0 +1,112 @@
+"""What retention took is accepted as lost, while others accept it too, or plan what they saw."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from fix_account import ids, quiet, settled
+from fix_engine import LocalEngine
+from fix_topics import Topic, topic  # noqa: F401
+from semel import faults, losses
+from semel.abandon import abandon
+from semel.errors import StateError
+from semel.gaps import gaps
+from semel.ledger import Ledger
+from semel.losses import accept_loss
+from semel.plan import plan
+from semel.run import run_batch
+from semel.spec.pipeline import Spec
+
+WAIT_SECONDS = 30
+
+
+def run(ledger: Ledger, spec: Spec, key: str) -> None:
+    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+
+
+def lost(ledger: Ledger) -> list[tuple[int, int]]:
+    """The losses on somebody's word, as offsets."""
+    text = "SELECT lower(span), upper(span) FROM semel.loss WHERE reason = 'gone'"
+    with ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(text)]
+
+
+@pytest.fixture
+def half_read(topic: Topic, ledger: Ledger) -> Spec:  # noqa: F811
+    """Of a topic of twenty records a batch has read ten."""
+    spec = topic.spec()
+    topic.append(0, 10)
+    run(ledger, spec, "r1")
+    topic.append(10, 20)
+    return spec
+
+
+@pytest.fixture
+def once_looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something done once, when an accept has looked and not yet written."""
+    look = losses.look
+
+    def arm(done: Callable[[], None]) -> None:
+        def looks(*words: object) -> object:
+            found = look(*words)
+            monkeypatch.setattr(losses, "look", look)
+            done()
+            return found
+
+        monkeypatch.setattr(losses, "look", looks)
+
+    return arm
+
+
+# Attacks A5, KS3.
+def test_two_accepts_at_once(
+    topic: Topic, ledger: Ledger, half_read: Spec, once_looked  # noqa: F811
+) -> None:
+    """What another one records as lost meanwhile is lost once, and both are told the same."""
+    topic.kafka.delete_records(topic.name, {0: 15})
+    other = []
+    once_looked(lambda: other.extend(accept_loss(ledger, half_read, topic.at())))
+    assert accept_loss(ledger, half_read, topic.at()) == other
+    assert lost(ledger) == [(10, 15)]
+    run(ledger, half_read, "r2")
+    assert settled(half_read, audited=False).ids == ids(0, 10) + ids(15, 20)
+
+
+# Attacks A5, KS3, P2.
+def test_an_accept_beside_a_plan(
+    topic: Topic, ledger: Ledger, half_read: Spec, once_looked  # noqa: F811
+) -> None:
+    """What a plan claims that had looked before it was gone is not lost until that batch is given
+    up, also where the accept had looked before the plan wrote.
+    """
+    looked, planned = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def meanwhile() -> None:
+        looked.set()
+        assert planned.wait(WAIT_SECONDS)
+
+    def accepts() -> None:
+        try:
+            accept_loss(ledger, half_read, topic.at())
+        except StateError as error:
+            raised.append(error)
+
+    once_looked(meanwhile)
+    thread = threading.Thread(target=accepts)
+
+    def gone() -> None:
+        topic.kafka.delete_records(topic.name, {0: 20})
+        thread.start()
+        assert looked.wait(WAIT_SECONDS)
+
+    with faults.armed("plan.before_lock", gone):
+        batch = plan(ledger, half_read, "r2").batch.batch_id
+    planned.set()
+    thread.join(WAIT_SECONDS)
+    assert [error.next for error in raised] == [f"semel abandon {batch}"]
+    assert lost(ledger) == []
+    abandon(ledger, batch, "gone")
+    accept_loss(ledger, half_read, topic.at())
+    assert lost(ledger) == [(10, 20)] and gaps(ledger, half_read).gaps == ()
