@@ -104,24 +104,24 @@ def test_an_entry_without_code_is_never_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A format that was added to the table alone stops at the first use, in each place."""
-    monkeypatch.setitem(table.SINKS, "avro", SinkFormat(name="avro", module="semel.formats.avro"))
+    monkeypatch.setitem(table.SINKS, "orc", SinkFormat(name="orc", module="semel.formats.orc"))
     made = HonestSink(tmp_path)
     made.land("a.jsonl", {"id": "1", "n": 1})
     made.batch()
-    made.spec = with_format(made.spec, "sink", "avro")
+    made.spec = with_format(made.spec, "sink", "orc")
     (marker,) = markers(made.path)
     object.__setattr__(marker, "spec", made.spec)
     monkeypatch.setattr("semel.reader.read_marker", lambda *_: marker)
     monkeypatch.setattr("semel.audit.files.read_marker", lambda *_: marker)
     for attempt in (
-        lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
+        lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "orc"),
         lambda: columns_in_files(marker),
         lambda: dataset(made.path),
         lambda: find(made.spec, ["1"], made.path),
         lambda: audit(made.spec, made.path),
-        lambda: SINKS["avro"].check(ROWS.schema),
+        lambda: SINKS["orc"].check(ROWS.schema),
     ):
-        with pytest.raises(ModuleNotFoundError, match="semel.formats.avro"):
+        with pytest.raises(ModuleNotFoundError, match="semel.formats.orc"):
             attempt()
 
 
