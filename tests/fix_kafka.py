@@ -172,10 +172,7 @@ class Kafka:
         """The first offset of each partition, and the one after its last."""
         consumer = Consumer(self._reading("read_uncommitted"))
         try:
-            return {
-                part.partition: consumer.get_watermark_offsets(part, SECONDS_MAX, cached=False)
-                for part in self._partitions(topic)
-            }
+            return {part.partition: _ends(consumer, part) for part in self._partitions(topic)}
         finally:
             consumer.close()
 
@@ -186,7 +183,7 @@ class Kafka:
         consumer = Consumer(self._reading(isolation) | self.client(**settings))
         parts = self._partitions(topic)
         for part in parts:
-            part.offset, _ = consumer.get_watermark_offsets(part, SECONDS_MAX, cached=False)
+            part.offset, _ = _ends(consumer, part)
         consumer.assign(parts)
         left, found, deadline = len(parts), [], time.monotonic() + SECONDS_MAX
         try:
@@ -258,6 +255,25 @@ class Kafka:
             return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
         _until(led)
+
+
+_STARTING = (
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)  # fmt: skip
+
+
+def _ends(consumer: Consumer, part: TopicPartition) -> tuple[int, int]:
+    """A broker that was started a moment ago does not lead its partitions yet."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return consumer.get_watermark_offsets(part, SECONDS_MAX, cached=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _STARTING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
