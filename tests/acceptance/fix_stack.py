@@ -22,6 +22,8 @@ from semel.stack import layout, process
 from semel.stack.leader import Record
 
 PARTS = {"postgres", "spark", "api-server", "scheduler", "dag-processor", "triggerer"}
+BROKER = "kafka"
+"""A part since test_d_kafka.py has asked for it."""
 
 SOURCES = {"shop": "shop", "killed": "many", "failed": "many", "orphan": "orphan"}
 """The pipelines of test_b_airflow.py and their source folders.
@@ -143,7 +145,8 @@ class Stack(Workbench):
 
     def records(self) -> dict[str, Record]:
         """What is written down of each part that runs."""
-        found = {name: Record.read(self.state / "supervisor" / f"{name}.record") for name in PARTS}
+        folder, names = self.state / "supervisor", {*PARTS, BROKER}
+        found = {name: Record.read(folder / f"{name}.record") for name in names}
         return {name: record for name, record in found.items() if record}
 
     def supervisor(self) -> int:
