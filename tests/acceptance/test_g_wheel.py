@@ -18,8 +18,9 @@ def tenfold(records: DataFrame) -> DataFrame:
 
 WHERE = """
 import semel
+from semel.demo.stream import FILES
 from semel.stack.kafka import POM
-print(semel.__file__, POM)
+print(semel.__file__, POM, *FILES)
 """
 
 READ = """

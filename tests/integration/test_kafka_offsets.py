@@ -22,6 +22,7 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
+from semel.stack.process import wait_until
 from semel.steps.job import splits_of
 
 DAY = timedelta(days=1)
@@ -196,3 +197,23 @@ def test_names_that_kafka_refuses(topic: Topic, name: str) -> None:
     """A topic that cannot be is told when the pipeline is loaded."""
     with pytest.raises(SpecError, match="topics"):
         topic.spec(source={"topics": [name]})
+
+
+def test_the_mark_of_a_transaction_has_a_time_too(topic: Topic, ledger: Ledger) -> None:
+    """As docs/kafka.md says under what is not promised: history that is sent in a transaction ends
+    the intervals of that time at its mark. What lies behind is told, and is of the mark's own day.
+    """
+    history = of(0, 5, timestamp_ms=stamp(DAYS[0]))
+    topic.kafka.begin(topic.name, history).commit_transaction()
+    # The mark is written some time after the producer has been told.
+    assert wait_until(lambda: topic.kafka.ends(topic.name)[0] == (0, 6), 30)
+    topic.append(5, 10, timestamp_ms=stamp(DAYS[1]))
+    spec = topic.spec(source={"select": "interval"})
+    run(ledger, spec, "day0", (DAYS[0], DAYS[1]))
+    assert run(ledger, spec, "day1", (DAYS[1], DAYS[2])).plan.batch is None
+    assert in_output(spec) == ids(0, 5)
+    assert [(gap.start, gap.end) for gap in gaps(ledger, spec).gaps] == [(5, 11)]
+    now = datetime.now(UTC)
+    run(ledger, spec, "now", (now - DAY, now + DAY))
+    assert in_output(spec) == ids(0, 10)
+    assert gaps(ledger, spec).gaps == ()

@@ -41,7 +41,8 @@ NAME = "demo-kafka"
 FIRST_DAYS = 4
 """The days of a week that are sent before the others."""
 
-_FILES = Path(__file__).parent / "pipelines"
+FILES = [Path(__file__).parent / "pipelines" / f"{name}.yaml" for name in (LIVE, BY_DATE)]
+"""The two pipelines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def declare(folder: Path) -> None:
     has no broker has no pipelines that need one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for source in sorted(_FILES.glob("*.yaml")):
+    for source in FILES:
         if not (folder / source.name).exists():
             new = folder / f".{source.name}.new"
             shutil.copyfile(source, new)
@@ -278,12 +279,13 @@ def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> 
 def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
     output.result.print(
         f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "
-        f"{true.repeats:,} that the producer sent again, and {sum(true.quarantined.values()):,} "
-        "that cannot be read. Each flight, with the values that it should have, is once\n"
-        f"- in the topic {payload['output'][LIVE]}, as a consumer of committed messages sees it, "
-        f"by {payload['batches'][LIVE]} batches of a live schedule;\n"
-        f"- in {payload['output'][BY_DATE]}, by {payload['batches'][BY_DATE]} batches of a "
-        "backfill by date.\n"
+        f"{true.repeats:,} that the producer\nsent again, and "
+        f"{sum(true.quarantined.values()):,} that cannot be read. Each flight, with all its values, "
+        "is once\n"
+        f"- in the topic {payload['output'][LIVE]}, as a consumer of committed messages sees it: "
+        f"{payload['batches'][LIVE]} batches\n  of a live schedule;\n"
+        f"- in {payload['output'][BY_DATE]}: {payload['batches'][BY_DATE]} batches of "
+        "backfills by date.\n"
         "No message of an aborted transaction is in either.",
         markup=False,
     )
