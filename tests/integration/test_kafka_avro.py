@@ -17,6 +17,7 @@ from fix_pipelines import events
 from fix_replay import replayed, rows
 from semel import requarantine
 from semel.audit import audit
+from semel.cli import main
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.run import run_batch
@@ -50,7 +51,9 @@ def test_what_confluents_own_producer_wrote(avro: AvroTopic, ledger: Ledger) -> 
     assert {(row["at"], row["tail"]) for row in found.rows} == {(AT, None), (AT, "N1")}
 
 
-def test_bad_values_are_set_aside(avro: AvroTopic, ledger: Ledger) -> None:
+def test_bad_values_are_set_aside(
+    avro: AvroTopic, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each with its reason, its offset and its bytes; also one whose schema nobody knows."""
     number = avro.register(EVENT)
     other = avro.register({"type": "string"}, name="other")
@@ -74,6 +77,9 @@ def test_bad_values_are_set_aside(avro: AvroTopic, ledger: Ledger) -> None:
     assert [(at, reason, raw) for _, at, reason, raw in found.letters] == [
         (at, reason, raw) for at, (raw, reason) in enumerate(values.items(), 2)
     ]
+    assert main(["letters", "events", "--reason", "unknown_schema"]) == 0
+    said = capsys.readouterr().out
+    assert "no schema 999999" in said and "offset 8" in said and "\0" not in said
 
 
 ADDRESS = record(("zip", "string"), name="Address")

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from semel import settings
 from semel.errors import SemelError, TerminalError, UnavailableError
@@ -62,6 +62,11 @@ class Registry:
     """
 
     declared: str
+
+    @classmethod
+    def of(cls, declared: str | None) -> Self | None:
+        """The one that is declared, if any is."""
+        return None if declared is None else cls(declared=declared)
 
     def __str__(self) -> str:
         if self._is_url:

@@ -23,6 +23,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, limits, settings
 from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
+from semel.kafka.registry import Registry
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.plural import count
@@ -47,8 +48,9 @@ _REMEDIES = {
     "folders": "mount the data folder there, under the driver's path, and let that user write to "
     "it: one user for driver and executors, or a common group and umask 002",
     "source": "mount the source's folder there, under the driver's path, and let that user read it",
-    "topics": "give that executor what the driver has: `pip install 'semel[kafka]'`, the variable "
-    "of the connection (AIRFLOW_CONN_...), the files that it names, and a way to each broker",
+    "topics": "give that executor what the driver has: `pip install 'semel[kafka]'` (with Avro "
+    "'semel[avro]' too), the variables of the connections (AIRFLOW_CONN_...), the files that they "
+    "name, and a way to each broker",
     "links": "run executors and driver as one user, or give both a common group and the executors "
     "umask 002",
     "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
@@ -227,20 +229,23 @@ def _topics(found: Checked, specs: list[Spec], log: Log) -> list[probe.Topics]:
                     f"{source.cluster} has no topic {', '.join(shown.missing)}, or its user may "
                     "not see it"
                 )
-            try_to_read(source.cluster, names)
+            registry = Registry.of(spec.source.registry)
+            try_to_read(source.cluster, names, registry)
         except SemelError as error:
             found.add("source", f"{spec.name}: {error}", error.next or _REMEDY_OF_TOPICS)
             continue
         declared = spec.source
         made.append(
             probe.Topics(
-                connection=declared.connection, servers=declared.bootstrap_servers, names=names
-            )
+                connection=declared.connection, servers=declared.bootstrap_servers, names=names,
+                registry=declared.registry,
+            )  # fmt: skip
         )
         found.add(
             "source",
             f"{count(len(shown.found), 'partition')} of {count(len(names), 'topic')} of "
-            f"{spec.name} in {source.cluster}: a message of each topic was read, or it has none",
+            f"{spec.name} in {source.cluster}: a message of each topic was read, or it has none"
+            + (f"; {registry} answers" if registry else ""),
         )
     return made
 

@@ -31,11 +31,13 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Topics:
-    """Topics of a Kafka cluster: its Airflow connection, which the task looks up, or addresses."""
+    """Topics of a Kafka cluster: its Airflow connection, which the task looks up, or addresses; and
+    the Schema Registry of their values."""
 
     connection: str | None
     servers: str | None
     names: tuple[str, ...]
+    registry: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +174,12 @@ def _source(asked: Asked, _: dict[str, Any]) -> None:
 
 def _topics(asked: Asked, _: dict[str, Any]) -> None:
     from semel.kafka.cluster import Cluster
+    from semel.kafka.registry import Registry
     from semel.sources.kafka.tried import try_to_read
 
     for one in asked.topics:
-        try_to_read(Cluster(connection=one.connection, servers=one.servers), one.names)
+        cluster = Cluster(connection=one.connection, servers=one.servers)
+        try_to_read(cluster, one.names, Registry.of(one.registry))
 
 
 def _cache(_: Asked, found: dict[str, Any]) -> None:

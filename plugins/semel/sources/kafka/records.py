@@ -49,9 +49,8 @@ class Records:
             names = self._values.names if self._source.value == "csv" else None
             self._parser = formats.format_of(spec).parser(self._values, names)
             self._judge = Judge(self._parser, self._values, spec.record_id)
-        self._avro: Avro | None = None
-        if self._source.value == "avro":
-            self._avro = Avro(Registry(declared=self._source.registry))
+        registry = Registry.of(self._source.registry)
+        self._avro = Avro(registry) if registry else None
         self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
 
     def close(self) -> None:

@@ -5,16 +5,39 @@ from collections.abc import Collection
 
 from semel.errors import SourceError
 from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.kafka.registry import Registry
+from semel.sources.kafka.avro import id_of
 from semel.sources.kafka.topics import ids_of, is_missing
 
 _STEP_SECONDS = 0.1
 
 
-def try_to_read(cluster: Cluster, topics: Collection[str]) -> None:
-    """Fetch a message of each topic, or find that its first partition has none.
+def try_to_read(
+    cluster: Cluster, topics: Collection[str], registry: Registry | None = None
+) -> None:
+    """Fetch a message of each topic, or find that its first partition has none; of a registry the
+    schemas that they name.
 
-    SourceError: a topic is not there. Others: see cluster.meaning.
+    SourceError: a topic is not there, or a schema. Others: see cluster.meaning and Registry.find.
     """
+    found = _first(cluster, topics)
+    if registry is None:
+        return
+    named = {topic: id_of(value) for topic, value in found.items() if value is not None}
+    with registry.client() as asked:
+        for topic, number in named.items():
+            if number is not None and registry.find(asked, number) is None:
+                raise SourceError(
+                    f"{registry} has no schema {number}, which a message of {topic!r} names; "
+                    "correct source.registry"
+                )
+        if not any(named.values()):
+            # Whether it has one is all the same: it answers.
+            registry.find(asked, 1)
+
+
+def _first(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
+    """A value of each topic that has a message in its first partition."""
     kafka = client()
     codes = kafka.KafkaError
     # A reader of a topic that its user may not see waits for it in silence.
@@ -22,6 +45,7 @@ def try_to_read(cluster: Cluster, topics: Collection[str]) -> None:
         _, missing = ids_of(admin, topics)
     if missing:
         raise SourceError(f"{cluster} has no topic {', '.join(map(repr, missing))}")
+    found: dict[str, bytes | None] = {}
     left, deadline = set(topics), time.monotonic() + ANSWER_SECONDS
     with cluster.consumer(
         isolation_level="read_uncommitted", enable_partition_eof=True, auto_offset_reset="earliest"
@@ -30,6 +54,8 @@ def try_to_read(cluster: Cluster, topics: Collection[str]) -> None:
         while left:
             for message in consumer.consume(len(left), timeout=_STEP_SECONDS):
                 error = message.error()
+                if error is None:
+                    found.setdefault(message.topic(), message.value())
                 if error is None or error.code() == codes._PARTITION_EOF:
                     left.discard(message.topic())
                 elif is_missing(error):
@@ -40,3 +66,4 @@ def try_to_read(cluster: Cluster, topics: Collection[str]) -> None:
                 named = ", ".join(map(repr, sorted(left)))
                 late = codes(codes._TIMED_OUT, f"no message of the topics {named} came")
                 raise kafka.KafkaException(late)
+    return found
