@@ -29,6 +29,9 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -116,6 +119,19 @@ class Kafka:
         _done(self.admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]))
         self._led(name, partitions)
         return name
+
+    def configure(self, topic: str, name: str, value: str) -> None:
+        """Change a setting of a topic, and wait until the broker tells it so."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        _done(self.admin.incremental_alter_configs([changed]))
+
+        def told() -> bool:
+            asked = ConfigResource(ResourceType.TOPIC, topic)
+            [found] = self.admin.describe_configs([asked]).values()
+            return found.result(SECONDS_MAX)[name].value == value
+
+        _until(told)
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have `total` partitions."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,7 +152,7 @@ def marker(won: Won) -> Marker:
     """What the sink asks of a marker."""
     return SimpleNamespace(  # type: ignore[return-value]
         pipeline=won.pipeline, batch_id=won.batch_id, commit_seq=won.commit_seq,
-        sink_schema=won.schema, of_kind=lambda _: won.files,
+        sink_schema=won.schema, of_kind=lambda _: won.files, committed_at=datetime.now(UTC),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import removals_of_topics as without
 from guard import Guard
 
 _CONTRACT = "tests/integration/test_contract_sinks.py"
+_RUNS = "tests/integration/test_sink_kafka_runs.py"
 _TOPIC = "tests/integration/test_sink_kafka.py"
 _NOTES = "tests/integration/test_sink_kafka_notes.py"
 _VALUES = "tests/integration/test_sink_kafka_values.py"
@@ -107,6 +108,12 @@ OF_TOPICS = (
         rules="KP10",
         remove=without.a_part_is_the_whole,
         tests=(f"{_TOPIC}::test_rows_that_are_gone_are_told",),
+    ),
+    Guard(
+        name="retention explains what it deletes alone",
+        rules="KP10",
+        remove=without.retention_explains_anything,
+        tests=(f"{_RUNS}::test_what_the_retention_of_the_output_deleted",),
     ),
     Guard(
         name="the audit reads the whole topic",

@@ -80,6 +80,10 @@ def a_part_is_the_whole() -> None:
     source("sinks.kafka.reading", "rows", {"if first > start or last < end:": "if False:"})
 
 
+def retention_explains_anything() -> None:
+    source("sinks.kafka.reading", "_missing", {"0 <= kept": "True or 0 <= kept"})
+
+
 def strays_are_not_seen() -> None:
     patch("sinks.kafka.reading", "strays", lambda _: lambda *_: {})
 

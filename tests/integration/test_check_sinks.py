@@ -15,9 +15,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -110,11 +107,7 @@ class TopicOutput(Output):
             config = dict([options["config"].split("=")]) if "config" in options else {}
             self.kafka.topic(options["topic"], config=config)
             return
-        name, value = options["add-config"].split("=")
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        place = ConfigResource(ResourceType.TOPIC, options["topic"], incremental_configs=[entry])
-        [done] = self.kafka.admin.incremental_alter_configs([place]).values()
-        done.result()
+        self.kafka.configure(options["topic"], *options["add-config"].split("="))
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +25,7 @@ from semel.errors import TerminalError
 from semel.find import find
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sinks.kafka import reading
 from semel.spec.pipeline import Spec
 
 
@@ -82,6 +85,38 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
     assert known == ids(0, 30) and len(outlet.ids) == 40
     # Files of the lost batch lie in the archive still.
     assert [check.name for check in audit(spec).checks if not check.ok] == ["strays"]
+
+
+# Attacks KP10.
+def test_what_the_retention_of_the_output_deleted(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit says where the topic begins now and what its retention is. What that deletes is no
+    fault: the other batches are proven. What it does not delete was taken by somebody.
+    """
+    spec = declared(bench, outlet.make(partitions=1, retention_ms="600000"))
+    for n in range(2):
+        bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
+        run(ledger, spec, f"r{n}")
+    outlet.kafka.delete_records(outlet.topic, {0: 5})
+    [blamed] = [check for check in audit(spec).checks if check.name == "files"]
+    [one] = blamed.offenders
+    assert one.batch == 1 and "begins at offset 5 now" in one.what
+    assert "retention.ms=600000, " in one.what and "somebody has deleted messages" in one.what
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "time", SimpleNamespace(time=lambda: now + 700))
+        verdict = audit(spec)
+    assert verdict.ok and (verdict.batches, verdict.gone) == (2, 1)
+    [note] = verdict.notes
+    assert note.startswith("batch 1 cannot be proven, but for their files: ")
+    assert "Its retention (retention.ms=600000, " in note and "for longer" in note
+    outlet.kafka.configure(outlet.topic, "retention.ms", "1")
+    deadline = time.monotonic() + 60
+    while outlet.kafka.drain(outlet.topic) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    verdict = audit(spec)
+    assert verdict.ok and (verdict.batches, verdict.gone) == (2, 2)
 
 
 @contextmanager

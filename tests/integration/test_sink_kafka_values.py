@@ -12,9 +12,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -33,8 +30,6 @@ from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sinks import Presence, archive
 from semel.stack.kafka import Listener
-
-WAIT_SECONDS = 60
 
 
 # Attacks KP6.
@@ -151,7 +146,7 @@ def test_refused_rows_can_be_kept_while_the_others_land(
     sink = outlet.sink()
     with faults.armed("sink.after_cut", dies, 2), pytest.raises(faults.FaultError):
         outlet.sink(transaction_bytes=200).publish(won, won.files)
-    _limit(kafka, outlet.topic, 2000)
+    kafka.configure(outlet.topic, "max.message.bytes", "2000")
     with pytest.raises(TerminalError, match=f"semel accept events --refused {won.batch_id}"):
         sink.publish(won, won.files)
     kept: list[tuple[pa.Table, list[str]]] = []
@@ -162,22 +157,6 @@ def test_refused_rows_can_be_kept_while_the_others_land(
     assert outlet.ids == sorted({*ids(0, 12)} - {"e000007"})
     assert sink.look(won) == [Presence.RIGHT] and sink.refused(won) == 1
     sink.publish_accepting(won, lambda _: pytest.fail("it has landed"))
-
-
-def _limit(kafka: Kafka, topic: str, size: int) -> None:
-    """Change max.message.bytes, and wait until the topic goes by it."""
-    entry = ConfigEntry(
-        "max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET
-    )
-    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    [done] = kafka.admin.incremental_alter_configs([wanted]).values()
-    done.result()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        [asked] = kafka.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        if asked.result()["max.message.bytes"].value == str(size):
-            return
-    pytest.fail("the topic's limit did not change")
 
 
 def test_keys_and_headers(outlet: Outlet, kafka: Kafka) -> None:

@@ -33,7 +33,7 @@ from semel.batch import Counts
 from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import Sink, archive
+from semel.sinks import OutputGoneError, Sink, archive
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Scope, Spec
 
@@ -82,6 +82,7 @@ class _Audit:
         self._letters: Letters = {}
         self._lost: set[int] = set()
         self._gone: set[int] = set()
+        self._output_gone: dict[int, OutputGoneError] = {}
         self._reread: set[int] = set()
         self._landed: set[int] = set()
         self._samples = spec.limits.log_samples
@@ -204,6 +205,9 @@ class _Audit:
             try:
                 for table in sink.rows(marker):
                     yield sink.address, table.select(wanted)
+            except OutputGoneError as error:
+                self._lost.add(marker.batch_id)
+                self._output_gone[marker.batch_id] = error
             except TerminalError as error:
                 self._unreadable(marker, sink.address, error)
             return
@@ -345,7 +349,11 @@ class _Audit:
                 "finalized, and nothing of them was proven"
             )
         if self._gone:
-            notes.append(_told(sorted(self._gone)))
+            why = "the topic's retention, or its compaction, has deleted records that were read"
+            notes.append(_told(sorted(self._gone), f"{why}, as it is to"))
+        if self._output_gone:
+            gone = sorted(self._output_gone)
+            notes.append(_told(gone, str(self._output_gone[gone[0]])))
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
@@ -353,7 +361,7 @@ class _Audit:
             pipeline=self._spec.name,
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
-            gone=len(self._gone),
+            gone=len(self._gone | self._output_gone.keys()),
             replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),
@@ -362,14 +370,11 @@ class _Audit:
         )
 
 
-def _told(gone: list[int]) -> str:
+def _told(gone: list[int], why: str) -> str:
     what = f"batch {gone[0]}"
     if gone[1:]:
         what = f"{len(gone)} of the batches ({gone[0]} to {gone[-1]})"
-    return (
-        f"{what} cannot be proven: the topic's retention, or its compaction, has deleted records "
-        "that were read, as it is to; of these batches only their files were"
-    )
+    return f"{what} cannot be proven, but for their files: {why}"
 
 
 def _matched_by(marker: Marker) -> str:

@@ -63,7 +63,8 @@ class Verdict:
     """The outcome of an audit. `proved_by` says by what output rows were matched to survivors.
 
     `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
-    deleted what they read. `replayed`: of how many a replay made the output that counts.
+    deleted what they read, or the retention of the sink's what they wrote. `replayed`: of how many
+    a replay made the output that counts.
     """
 
     pipeline: str

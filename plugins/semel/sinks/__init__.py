@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from semel.errors import TerminalError
 from semel.manifest import ManifestFile, StagedFile
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.reader import Marker
+
+
+class OutputGoneError(TerminalError):
+    """Rows that were published are gone, as the target's own configuration wants it."""
 
 
 class Presence(StrEnum):
@@ -189,6 +194,7 @@ class Sink(Protocol):
         """What a finalized batch has published, by its receipt. For readers and the audit.
 
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
+        OutputGoneError: the target has deleted some, as it is to. TerminalError: some are missing.
         """
         ...
 

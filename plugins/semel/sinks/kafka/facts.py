@@ -108,7 +108,7 @@ def _there(admin: AdminClient, target: KafkaTarget, topic: str) -> _Topic:
                 f"the user of the connection may not {operation.name} the topic {topic} "
                 f"of {target.cluster}; give it the rights that docs/kafka.md lists"
             )
-    return _Topic(described=described, config=_config(admin, topic))
+    return _Topic(described=described, config=config_of(admin, topic))
 
 
 def _facts(target: KafkaTarget, own: _Topic | None, control: _Topic | None) -> TopicFacts:
@@ -209,7 +209,8 @@ def _described(admin: AdminClient, topic: str) -> TopicDescription | None:
         raise
 
 
-def _config(admin: AdminClient, topic: str) -> dict[str, Any]:
+def config_of(admin: AdminClient, topic: str) -> dict[str, Any]:
+    """A topic's configuration, by name."""
     wanted = ConfigResource(ResourceType.TOPIC, topic)
     [asked] = admin.describe_configs([wanted], request_timeout=ANSWER_SECONDS).values()
     return {name: entry.value for name, entry in asked.result().items()}

@@ -1,8 +1,9 @@
 """What a batch published, read back: the messages within the spans of its note that say so."""
 
 import re
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ import pyarrow as pa
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
+from semel.sinks import OutputGoneError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ def strays(target: KafkaTarget, notes: Iterable[Note]) -> Strays:
 
 
 def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[pa.Table]:
-    """The rows of a finalized batch, some at once. TerminalError: they are not all there.
+    """The rows of a finalized batch, some at once. TerminalError: they are not all there;
+    OutputGoneError: for the topic's retention has deleted some.
 
     CorruptionError: a message that says that it is of the batch is no row of it.
     """
@@ -64,14 +68,15 @@ def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[p
     spans = {part: span for part, span in note.spans.items() if span[0] < span[1]}
     with target.cluster.admin() as admin:
         there = ends_of(admin, target.topic).spans
-    for part, (start, end) in spans.items():
-        first, last = there.get(part, (0, 0))
-        if first > start or last < end:
-            raise TerminalError(
-                f"{target.topic}: of batch {marker.batch_id}, offsets {start} to {end} of "
-                f"partition {part} are not all there, but {first} to {last}: its retention has "
-                "taken them, or somebody has deleted messages or the topic"
-            )
+        for part, (start, end) in spans.items():
+            first, last = there.get(part, (0, 0))
+            if first > start or last < end:
+                what = (
+                    f"{target.topic}: of batch {marker.batch_id}, offsets {start} to {end} of "
+                    f"partition {part} are not all there: it begins at offset {first} now, and "
+                    f"ends at {last}"
+                )
+                raise _missing(what, config_of(admin, target.topic), marker, cut=last < end)
     own = encode.suffix(marker.batch_id, marker.commit_seq)
     values: list[bytes] = []
     for message in control.between(
@@ -85,6 +90,32 @@ def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[p
                 values = []
     if values:
         yield typed(target, marker, values)
+
+
+def _missing(
+    what: str, config: Mapping[str, str], marker: "Marker", *, cut: bool
+) -> TerminalError:
+    """Why messages are missing, as far as it is known. `cut`: the last ones are."""
+    kept = {name: int(config[name]) for name in ("retention.ms", "retention.bytes")}
+    told = ", ".join(f"{name}={value}" for name, value in kept.items())
+    age_ms = 1000 * (time.time() - marker.committed_at.timestamp())
+    if cut:
+        return TerminalError(
+            f"{what}. Somebody has deleted the topic and made it anew, or the cluster lost "
+            "messages; restore it"
+        )
+    if "delete" not in config["cleanup.policy"] or not (
+        0 <= kept["retention.ms"] < age_ms or kept["retention.bytes"] >= 0
+    ):
+        return TerminalError(
+            f"{what}. Its retention ({told}, cleanup.policy={config['cleanup.policy']}) deletes "
+            f"nothing that was written since {marker.committed_at:%Y-%m-%d %H:%M:%S %Z}: somebody "
+            "has deleted messages, or the retention was shorter; ask who may"
+        )
+    return OutputGoneError(
+        f"{what}. Its retention ({told}) deletes what is over it; audit within it, or let the "
+        "topic keep messages for longer"
+    )
 
 
 def typed(target: KafkaTarget, marker: "Marker", values: list[bytes]) -> pa.Table:
