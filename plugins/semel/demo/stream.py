@@ -280,8 +280,8 @@ def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
     output.result.print(
         f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "
         f"{true.repeats:,} that the producer\nsent again, and "
-        f"{sum(true.quarantined.values()):,} that cannot be read. Each flight, with all its values, "
-        "is once\n"
+        f"{sum(true.quarantined.values()):,} that cannot be read. "
+        "Each flight, with all its values, is once\n"
         f"- in the topic {payload['output'][LIVE]}, as a consumer of committed messages sees it: "
         f"{payload['batches'][LIVE]} batches\n  of a live schedule;\n"
         f"- in {payload['output'][BY_DATE]}: {payload['batches'][BY_DATE]} batches of "
