@@ -224,7 +224,7 @@ def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
         stack.up(echo=print, kafka=True)
     assert layout.load() == layout.Saved()
     with pytest.raises(TerminalError, match="Maven is not installed"):
-        stack.fetch_kafka(echo=print)
+        stack.fetch_kafka(echo=lambda line: pytest.fail(f"it says {line!r} before"))
 
 
 def test_endpoints_do_not_show_passwords():

@@ -22,6 +22,7 @@ from semel.errors import AGAIN, TerminalError, UnavailableError
 from semel.stack import layout, maven, process
 
 POM = Path(__file__).with_name("kafka-pom.xml")
+WHAT = "the Kafka broker"
 
 FORMAT_SECONDS = 60
 """Bound of the storage tool's run: 2 s."""
@@ -123,7 +124,7 @@ def jars(home: Path) -> Path:
 
     TerminalError: Maven is missing. UnavailableError: it could not fetch them.
     """
-    return maven.fetched(POM, home, "the Kafka broker")
+    return maven.fetched(POM, home, WHAT)
 
 
 def java() -> str:

@@ -33,6 +33,7 @@ def fetch(echo: Echo) -> None:
     kafka.need_client()
     kafka.java()
     if not _jars().is_dir():
+        maven.installed(kafka.WHAT)
         echo("kafka: Maven fetches the broker, 44 MB")
         kafka.jars(layout.folder("kafka"))
 

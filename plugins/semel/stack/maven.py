@@ -19,6 +19,18 @@ def place(pom: Path, home: Path) -> Path:
     return home / f"{pom.stem.removesuffix('-pom')}-{digest}"
 
 
+def installed(what: str) -> str:
+    """Maven's program, which fetches `what`. TerminalError when there is none."""
+    program = shutil.which("mvn")
+    if program is None:
+        raise TerminalError(
+            f"Maven is not installed, which fetches {what}. On Debian 12: "
+            "sudo apt-get install -y maven",
+            next=AGAIN,
+        )
+    return program
+
+
 def fetched(pom: Path, home: Path, what: str) -> Path:
     """The folder `place`, once the default goal of the POM has filled it.
 
@@ -28,13 +40,7 @@ def fetched(pom: Path, home: Path, what: str) -> Path:
     found = place(pom, home)
     if found.is_dir():
         return found
-    program = shutil.which("mvn")
-    if program is None:
-        raise TerminalError(
-            f"Maven is not installed, which fetches {what}. On Debian 12: "
-            "sudo apt-get install -y maven",
-            next=AGAIN,
-        )
+    program = installed(what)
     home.mkdir(parents=True, exist_ok=True)
     with open(home / f"{found.name}.lock", "wb") as lock:
         # Bounded, for whoever holds it is.
