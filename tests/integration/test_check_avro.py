@@ -4,6 +4,10 @@ connection."""
 import base64
 import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
@@ -11,11 +15,12 @@ from pyspark import cloudpickle
 from fix_account import ids, settled
 from fix_avro import AvroTopic, answering
 from fix_engine import LocalEngine
+from fix_postgres import free_port
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from test_check import Machine, machine, wrong  # noqa: F401
-from test_kafka_secrets import everything
+from test_kafka_secrets import PROGRAM, everything
 
 PASSWORD = "pa55-0f-n0body"
 VARIABLE = "AIRFLOW_CONN_SCHEMAS"
@@ -96,3 +101,34 @@ def test_a_whole_run(
     assert PASSWORD not in str(everything(ledger, '"schemas"'))
     for path in avro.bench.folder.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.soak
+def test_a_whole_run_by_spark(
+    avro: AvroTopic, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors' Python workers look the connection up. Spark's pages, event log and own log show
+    nothing of it; a registry that is away is said to be."""
+    avro.append(0, 100)
+    spec = avro.spec(source={"registry": "schemas"})
+
+    def run(name: str, url: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv(VARIABLE, connection(url))
+        folder = tmp_path / name
+        folder.mkdir()
+        surroundings = {"PYSPARK_PYTHON": sys.executable, "SEMEL_LEDGER_DSN": ledger.dsn}
+        return subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder)], env={**os.environ, **surroundings},
+            cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    failed = run("away", f"http://127.0.0.1:{free_port()}")
+    away = "UnavailableError: the Schema Registry of connection 'schemas' does not answer"
+    assert away in failed.stderr.splitlines()[-1], failed.stderr[-3000:]
+    done = run("spark", avro.url)
+    assert "survivors 100" in done.stdout, done.stderr[-3000:]
+    assert settled(spec).ids == ids(0, 100)
+    logs = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"SparkListenerApplicationStart" in logs
+    for shown in (logs, done.stdout.encode(), done.stderr.encode(), failed.stderr.encode()):
+        assert PASSWORD.encode() not in shown

@@ -173,6 +173,20 @@ def test_its_login(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PASSWORD not in repr(Registry(declared="schemas")) + str(Registry(declared="schemas"))
 
 
+def test_tokens(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gives them is away: it may come. Its secret is not told."""
+    own = {
+        "credentials.source": "OAUTHBEARER", "client.id": "semel", "client.secret": PASSWORD,
+        "scope": "schemas", "issuer.endpoint.url": f"http://127.0.0.1:{free_port()}/token",
+        "logical.cluster": "one", "identity.pool.id": "two",
+    }  # fmt: skip
+    extra = {f"bearer.auth.{name}": value for name, value in own.items()}
+    fields = {"conn_type": "http", "host": answers.url, "extra": extra}
+    monkeypatch.setenv(VARIABLE, json.dumps(fields))
+    assert "correct bearer.auth.*" in refused(UnavailableError, "schemas")
+    assert not answers.asked
+
+
 def test_tls(
     authority: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

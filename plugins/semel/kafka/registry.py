@@ -153,7 +153,10 @@ class Registry:
         except httpx.RequestError as error:
             raise self._away(error) from None
         except OAuthTokenError:
-            raise self._refused(401) from None
+            raise UnavailableError(
+                f"{self} wants a token, and none was to be had; start what gives tokens, or "
+                "correct bearer.auth.* of its connection"
+            ) from None
         except (httpx.InvalidURL, ValueError, TypeError, KeyError, AttributeError):
             # It is answered, and the answer has not the form of a registry's.
             raise self._refused(200) from None
