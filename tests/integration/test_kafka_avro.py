@@ -93,7 +93,7 @@ NESTED = record(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", pytest.param("jsonl", marks=pytest.mark.soak)])
 def test_what_a_schema_can_hold(avro: AvroTopic, ledger: Ledger, kind: str) -> None:
     """Each value as it is, down to the last digit, also by a schema that refers to another one;
     the audit proves it by its own reader."""
@@ -121,6 +121,23 @@ def test_what_a_schema_can_hold(avro: AvroTopic, ledger: Ledger, kind: str) -> N
         assert (found["amount"], found["n"]) == (str(row["amount"]), row["n"])
 
 
+def test_what_is_beside_a_value(avro: AvroTopic, ledger: Ledger) -> None:
+    """Key and header beside a record, and beside no value; what no column takes is kept."""
+    number = avro.register(EVENT)
+    beside = {"key": b"k", "headers": [("h", b"1")]}
+    value = written(EVENT, typed(events(7, 8)[0]), number)
+    avro.put([Record(value=value, **beside), Record(value=None, **beside)])
+    source = {
+        "schema": {"id": "string", "k": "string", "h": "string"}, "key": "k",
+        "headers": {"h": "h"}, "tombstones": "keep", "unknown": "keep",
+    }  # fmt: skip
+    spec = avro.spec(source=source)
+    run(ledger, spec, "r1")
+    assert [(row["id"], row["k"], row["h"], row["_semel_rest"]) for row in settled(spec).rows] == [
+        ("e000007", "k", "1", '{"n":7,"at":"2026-01-01T00:00:00Z"}'), (None, "k", "1", None),
+    ]  # fmt: skip
+
+
 # Attacks KS6.
 def test_a_schema_that_comes_later(avro: AvroTopic, ledger: Ledger) -> None:
     """Its values are dead letters until it is there; judged again then, they are in the output."""
@@ -135,6 +152,8 @@ def test_a_schema_that_comes_later(avro: AvroTopic, ledger: Ledger) -> None:
     assert in_output(spec) == ids(0, 5)
     assert avro.register(record(*FIELDS, name="Later"), name="later") == later
     assert audit(spec).ok
+    replayed(ledger, spec, batch, "of what survived then")
+    assert in_output(spec) == ids(0, 5)
     requarantine.run(ledger, spec, "once more", batch, LocalEngine(), quiet)
     assert in_output(spec) == ids(0, 10)
 
@@ -147,7 +166,7 @@ def in_output(spec: Spec) -> list[str]:
 # Attacks KS8.
 def test_a_registry_that_lost_a_schema(avro: AvroTopic, ledger: Ledger) -> None:
     """An audit proves nothing of the values and names the schema, a replay is refused; when it is
-    there again, both go on."""
+    there again, both go on. Another schema under its id is seen."""
     number = avro.write(map(typed, events(0, 10)))
     spec = avro.spec()
     run(ledger, spec, "r1")
@@ -156,6 +175,11 @@ def test_a_registry_that_lost_a_schema(avro: AvroTopic, ledger: Ledger) -> None:
         [broken] = [check for check in audit(lost).checks if not check.ok]
         assert broken.name == "source"
         assert f"no schema {number} any more" in broken.offenders[0].what
+        other = record(*FIELDS[:1], ("m", "long"), *FIELDS[2:])
+        empty.status, empty.body = 200, json.dumps({"schema": json.dumps(other)}).encode()
+        [broken] = [check for check in audit(lost).checks if not check.ok]
+        assert broken.name == "output"
+        empty.status, empty.body = 404, b'{"error_code": 40403}'
         with pytest.raises(TerminalError, match="unknown_schema.*Register that schema again"):
             replayed(ledger, lost, 1, "q")
     replayed(ledger, spec, 1, "q")

@@ -182,8 +182,10 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     from airflow.sdk import Connection
 
     from semel.airflow import surroundings
+    from semel.kafka import registry
     from semel.kafka.connection import config_of
     from semel.sinks.postgres.target import dsn_of
+    from semel.spec.sources import KafkaSource
 
     known = {
         "warehouse": Connection(
@@ -198,12 +200,14 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(surroundings, "connection_of", known.get)
     for name in ("WAREHOUSE", "EVENTS"):
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", "")
-    spec = SimpleNamespace(
-        source=SimpleNamespace(connection="events"), sink=SimpleNamespace(connection="warehouse")
-    )
+    known["schemas"] = Connection(conn_id="schemas", conn_type="http", host="https://one:8081")
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMAS", "")
+    source = KafkaSource.model_construct(connection="events", registry="schemas")
+    spec = SimpleNamespace(source=source, sink=SimpleNamespace(connection="warehouse"))
     surroundings.find_connections(spec)
     reached = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "a/b@c"}
     assert config_of("events", None) == reached
+    assert registry.config_of("schemas") == {"url": "https://one:8081"}
     parts = conninfo_to_dict(dsn_of("warehouse"))
     assert (parts["host"], parts["password"], parts["dbname"]) == ("db", "a/b@c", "sales")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://you@there/other")

@@ -3,6 +3,7 @@
 import json
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -72,6 +73,22 @@ def test_a_connection_as_airflow_writes_it() -> None:
     made = Connection(conn_id="s", conn_type="http", host="other", extra=json.dumps(both))
     assert config(made) == both
     assert config_of("http://one:1") == {"url": "http://one:1"}
+
+
+@pytest.mark.parametrize(("fields", "url"), [
+    ({"host": "https://schemas:8081/Apis/v7"}, "https://schemas:8081/Apis/v7"),
+    ({"host": "https://schemas", "port": 8081}, "https://schemas:8081"),
+    ({"host": "schemas", "port": 8081}, "http://schemas:8081"),
+    ({"host": "schemas", "schema": "https"}, "https://schemas"),
+    ({"host": "https://schemas:1/p", "extra": '{"a": {"b": 1}}'}, "https://schemas:1/p"),
+])  # fmt: skip
+def test_a_url_by_way_of_airflow(fields: dict[str, Any], url: str) -> None:
+    """Airflow's own URI of a connection, and its JSON, are the same registry and login."""
+    made = Connection(conn_id="s", conn_type="http", login="semel", password=PASSWORD, **fields)
+    wanted = {"url": url, "basic.auth.user.info": f"semel:{PASSWORD}"}
+    assert config(made) == wanted
+    plain = {"conn_type": "http", "login": "semel", "password": PASSWORD, **fields}
+    assert config_of("s", lambda _: json.dumps(plain)) == wanted
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -161,6 +178,15 @@ def test_an_answer_that_is_a_verdict(answers: Answers) -> None:
     answers.body = json.dumps({"schema": '"string"'}).encode()
     texts, faults = Avro(Registry(declared=answers.url)).texts([VALUE])
     assert texts == [b'"a"'] and not faults
+
+
+@pytest.mark.parametrize("package", ["fastavro", "confluent_kafka.schema_registry"])
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Which extra brings it is said."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(TerminalError) as caught:
+        Avro(Registry(declared="http://schemas")).texts([VALUE])
+    assert caught.value.next == "pip install 'semel[avro]'"
 
 
 def test_its_login(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def find_connections(spec: "Spec") -> None:
     """Set AIRFLOW_CONN_<NAME>, as source, sink and spark-submit read it, by each connection that a
     pipeline names.
     """
-    named = {getattr(part, "connection", None) for part in (spec.source, spec.sink)}
+    named = {*getattr(spec.source, "connections", ()), getattr(spec.sink, "connection", None)}
     for name in sorted(filter(None, named)):
         variable = settings.connection_variable(name)
         if not os.environ.get(variable) and (connection := connection_of(name)):

@@ -92,11 +92,16 @@ def parsed(text: str) -> Fields:
 
 
 def _from_uri(text: str) -> Fields:
-    split = urlsplit(text)
+    # Of a host that is a URL, Airflow writes how it begins behind the type: http://https://host.
+    twice = re.match(r"(\w+://)(https?://)(.*)", text, re.DOTALL)
+    split = urlsplit(twice[1] + twice[3] if twice else text)
     query = dict(parse_qsl(split.query, keep_blank_values=True))
+    host = unquote(split.hostname or "")
+    if twice:  # What is of its path keeps its case.
+        host = twice[2] + unquote(re.sub(r":\d+$", "", split.netloc.rpartition("@")[2]))
     return Fields(
         kind=split.scheme if "://" in text else None,
-        host=unquote(split.hostname or ""),
+        host=host,
         port=split.port,
         login=unquote(split.username or ""),
         password=unquote(split.password or ""),

@@ -253,6 +253,12 @@ class KafkaSource(Records):
         return self.on_refused or OnRefused.FAIL
 
     @property
+    def connections(self) -> tuple[str, ...]:
+        """The Airflow connections that it names."""
+        registry = None if "://" in (self.registry or "") else self.registry
+        return tuple(name for name in (self.connection, registry) if name)
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """The columns that are not of a message's value."""
         return tuple(name for name in (self.key, self.timestamp, *self.headers) if name)
