@@ -22,11 +22,14 @@ Texts = list[bytes | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Messages:
-    """Some rows as messages; `size` is their bytes, before any compression."""
+    """Some rows as messages: of each header a column, in the order in which they are declared.
+
+    `size` is their bytes, before any compression.
+    """
 
     values: Texts
     keys: Texts
-    headers: list[list[tuple[str, bytes | None]]] | None
+    headers: list[Texts]
     size: int
 
 
@@ -37,13 +40,10 @@ def messages(target: KafkaTarget, won: Won, rows: pa.RecordBatch) -> Messages:
         table = table.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), len(table)))
     parts = encoded(target, table)
     values, keys, *headers = ([None] * len(table) if p is None else p.to_pylist() for p in parts)
-    names = [name for name, _ in target.headers]
     return Messages(
         values=values,
         keys=keys,
-        headers=[list(zip(names, own, strict=True)) for own in zip(*headers, strict=True)]
-        if headers
-        else None,
+        headers=headers,
         size=sum(pc.sum(pc.binary_length(part)).as_py() or 0 for part in parts if part is not None),
     )
 

@@ -168,9 +168,12 @@ class _Landing:
             yield end, messages(self._target, self._won, some)
 
     def _produce(self, some: Messages) -> None:
-        """Hand messages to the producer, one after the other: librdkafka has no other way."""
+        """Hand messages to the producer, one after the other.
+
+        `produce_batch` takes a dictionary for each, and a third more processor time; no headers.
+        """
         produce, topic = self._producer.produce, self._target.topic
-        if some.headers is None:
+        if not some.headers:
             for value, key in zip(some.values, some.keys, strict=True):
                 while True:
                     try:
@@ -179,7 +182,11 @@ class _Landing:
                     except BufferError:
                         self._producer.poll(_POLL_SECONDS)
             return
-        for value, key, headers in zip(some.values, some.keys, some.headers, strict=True):
+        names = [name for name, _ in self._target.headers]
+        for value, key, *own in zip(some.values, some.keys, *some.headers, strict=True):
+            # Pairs that are made here are freed at once. Kept, they would cost as much again, for
+            # the garbage collector walks over all of them, again and again.
+            headers = list(zip(names, own, strict=True))
             while True:
                 try:
                     produce(topic, value, key, headers=headers)
