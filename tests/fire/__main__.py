@@ -1,8 +1,7 @@
 """Kill the live stack at random while it works, and prove that its output is exact all the same.
 
-Airflow, Spark Connect and Postgres are brought up as `semel up` does, in a new folder below the
-temporary one, so that your own stack and data stay as they are, and beside them a Kafka broker,
-where Maven can fetch one. Three pipelines of files run each 20 seconds, one of them is also
+Airflow, Spark Connect, Postgres and, where Maven can fetch it, Kafka are brought up as `semel up`
+does, in a new folder below the temporary one, so that your own stack and data stay as they are. Three pipelines of files run each 20 seconds, one of them is also
 backfilled, and two of a topic, of which one writes another topic; collect runs each 2 minutes. A
 producer appends, starts files, redelivers, and rotates a log as logrotate does; another one sends
 messages again, and in transactions that are committed, aborted, or left open. A reader of the files
