@@ -42,7 +42,8 @@ from livestack import (
 from producer import BACKFILL_WINDOWS
 from report import Outcome, show
 from semel.errors import SemelError
-from topics import ARRIVED, RELAYED, SOURCE
+from semel.stack import kafka_servers
+from topics import ARRIVED, RELAYED, SOURCE, produced
 from verdict import bytes_of, ids_in_output, ids_of_files, judge, unread
 
 KILLS = 30
@@ -87,7 +88,7 @@ def main() -> int:
 def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> None:
     """1. Bring all up. 2. Kill. 3. Let the rest run dry. 4. Judge."""
     dice = random.Random(arguments.seed)
-    killer = Killer(stack, dice, [k for k in arguments.kinds if stack.topics or k != "broker"])
+    killer = Killer(stack, dice, [k for k in arguments.kinds if stack.topics or k != "kafka"])
     outcome.kills = killer.done
     now = datetime.now(UTC).replace(microsecond=0, second=0)
     past = now - timedelta(days=BACKFILL_DAYS_AGO)
@@ -99,13 +100,12 @@ def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> 
     with ExitStack() as beside:
         lookers = [beside.enter_context(_beside(HERE / "watcher.py", seed, *sinks))]
         producers = [beside.enter_context(_beside(HERE / "producer.py", *source))]
+        stack.start(_say)
         if stack.topics:
-            stack.topics.start()
-            words = [stack.topics.broker.bootstrap, seed, SOURCE]
+            words = [kafka_servers(), seed, SOURCE]
             consumer = _beside(HERE.parent / "consumer.py", *words, RELAYED)
             lookers.append(beside.enter_context(consumer))
             producers.append(beside.enter_context(_beside(HERE / "messages.py", *words)))
-        stack.start(_say)
         backfills = Backfills(stack, past)
         backfills.go_on()
         _say("waiting for the first batch")
@@ -196,7 +196,7 @@ def _unread(stack: LiveStack, name: str) -> int:
     """Bytes of a pipeline's files, or offsets of its topic, that no finalized batch has read."""
     spec = stack.specs[name]
     of_files = spec.source.type == "files"
-    return unread(spec, bytes_of(spec) if of_files else stack.topics.produced())
+    return unread(spec, bytes_of(spec) if of_files else produced())
 
 
 def _trigger(stack: LiveStack, names: list[str]) -> None:

@@ -18,13 +18,13 @@ HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
 from airflow_rest import Airflow  # noqa: E402 - it lies in a folder that is added above
+import topics  # noqa: E402
 from semel import stack  # noqa: E402
 from semel.errors import SemelError  # noqa: E402
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec  # noqa: E402
 from semel.stack import Health  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
-from topics import Topics  # noqa: E402
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Run:
 class LiveStack:
     """Postgres, Spark Connect, Airflow and a broker of this run's own, below one new folder.
 
-    `topics` is None where no broker is to be had.
+    `topics`: whether a broker is to be had here.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -108,12 +108,13 @@ class LiveStack:
             "SEMEL_CACHE_DIR": str(self.folder / "cache"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
         }
+        self.topics = True
         try:
-            self.topics = Topics(self.folder / "broker")
+            topics.fetch(self.state)
         except SemelError as error:
-            self.topics = None
+            self.topics = False
             log(f"the topics are left out: {error}")
-        self.declared = [*PIPELINES, *(self.topics.pipelines() if self.topics else ())]
+        self.declared = [*PIPELINES, *(topics.pipelines() if self.topics else ())]
         for declared in self.declared:
             _declare(pipelines, declared)
         self.specs: dict[str, Spec] = {}
@@ -121,7 +122,9 @@ class LiveStack:
 
     def start(self, log: Callable[[str], None]) -> None:
         """Bring it up, and set the pipelines going."""
-        stack.up(echo=log)
+        stack.up(echo=log, kafka=self.topics)
+        if self.topics:
+            topics.make()
         names = [declared["name"] for declared in self.declared]
         self.specs = {name: pipeline.find(name) for name in names}
         self.airflow = Airflow(stack.connection())
@@ -133,8 +136,6 @@ class LiveStack:
     def end(self, log: Callable[[str], None], *, keep: bool) -> None:
         """Stop all of it; the folder goes unless somebody shall look at it."""
         stack.down(echo=log)
-        if self.topics:
-            self.topics.broker.stop()
         if not keep:
             shutil.rmtree(self.folder)
 
@@ -151,10 +152,7 @@ class LiveStack:
         return Record.read(self.state / "supervisor" / f"{part}.record")
 
     def main(self, part: str) -> psutil.Process | None:
-        """The main process of a part, or the broker, when it lives."""
-        if part == "broker":
-            pid = self.topics.broker.pid if self.topics else None
-            return process_of(pid) if pid else None
+        """The main process of a part, when it lives."""
         found = self.record(part)
         return process_of(found.main.pid) if found else None
 

@@ -5,6 +5,7 @@ committed, aborted and sent again, or left open until they are committed late or
 became of them needs no word of its own: it can be read from the topic.
 """
 
+import logging
 import random
 import signal
 import sys
@@ -28,15 +29,19 @@ LATE_SECONDS = 4
 
 ANSWER_SECONDS = 20
 
+_LOG = logging.getLogger("messages")
+_LOG.addHandler(logging.NullHandler())  # That a killed broker is away is known.
+_LOG.propagate = False
+
 
 class Messages:
     """Producers of one topic."""
 
     def __init__(self, servers: str, seed: int, topic: str) -> None:
         self.topic, self.dice = topic, random.Random(seed)
-        self.settings = {"bootstrap.servers": servers, "log_level": 0, "compression.type": "lz4"}
+        self.settings = {"bootstrap.servers": servers, "compression.type": "lz4"}
         # After a lost answer it sends again what is there already.
-        self.plain = Producer({**self.settings, "enable.idempotence": False})
+        self.plain = Producer({**self.settings, "enable.idempotence": False}, logger=_LOG)
         self.lines, self.never = Lines("m", self.dice), Lines("x", self.dice)
         self.transactions = 0
         self.late: list[tuple[float, Producer]] = []
@@ -75,7 +80,8 @@ class Messages:
                 **self.settings,
                 "transactional.id": f"fire-{self.transactions}",
                 "transaction.timeout.ms": OPEN_SECONDS * 1000,
-            }
+            },
+            logger=_LOG,
         )
         try:
             producer.init_transactions(ANSWER_SECONDS)
