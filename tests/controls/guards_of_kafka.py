@@ -4,6 +4,7 @@ import removals_of_kafka as without
 from guard import Guard
 
 _FAULTS = "tests/chaos/test_kafka_source_faults.py"
+_MOVING = "tests/unit/test_kafka_moving.py"
 _LOSSES = "tests/chaos/test_kafka_losses.py"
 _OFFSETS = "tests/integration/test_kafka_offsets.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
@@ -77,6 +78,12 @@ OF_KAFKA = (
         rules="KS4",
         remove=without.known_once_it_is_read,
         tests=(f"{_SOURCE}::test_records_that_nobody_saw_are_missed",),
+    ),
+    Guard(
+        name="no offset for a time is no end where records are left",
+        rules="KS5",
+        remove=without.times_without_an_offset_are_the_end,
+        tests=(f"{_MOVING}::test_no_offset_for_a_time_that_has_records_is_no_end",),
     ),
     Guard(
         name="an interval has its offsets alone",

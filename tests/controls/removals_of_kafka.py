@@ -59,6 +59,10 @@ def known_once_it_is_read() -> None:
     source("sources.kafka.matching", "match", {"if one.known is None:": "if False:"})
 
 
+def times_without_an_offset_are_the_end() -> None:
+    patch("sources.kafka.matching", "_check_told", lambda _: lambda *_: None)
+
+
 def intervals_take_all() -> None:
     patch("sources.kafka.matching", "_edges", lambda _: lambda *_: None)
 

@@ -1,11 +1,15 @@
 """Offsets without a record, timestamps in any order, and names as Kafka allows them."""
 
 import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 
 import pytest
 import xxhash
+from confluent_kafka import TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +19,7 @@ from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_topics import Topic
 from semel.batch import Claim
-from semel.errors import SourceError, SpecError
+from semel.errors import SourceError, SpecError, UnavailableError
 from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -149,18 +153,57 @@ def test_an_interval_before_all_times(topic: Topic, ledger: Ledger) -> None:
 
 
 # Attacks KS3.
-def test_an_interval_reaches_back_to_a_gap(topic: Topic, ledger: Ledger) -> None:
-    """What is left of a topic may begin with the mark of a transaction, or another offset that has
-    no record: the interval that reaches back to there is refused like any other.
+def test_an_interval_reaches_back_to_a_gap(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """What is left of a topic may begin with offsets that have no record: the interval that reaches
+    back to there is refused like any other.
     """
-    for day in range(3):
-        records = of(10 * day, 10 * day + 10, timestamp_ms=stamp(DAYS[day]))
-        topic.kafka.begin(topic.name, records).commit_transaction()
+    topic = Topic(bench, kafka, config={**COMPACTED, "cleanup.policy": "compact,delete"})
+    for day, start, keys in ((0, 0, "abcdexxxxx"), (1, 10, "x" * 10), (2, 20, "fghijklmno")):
+        made = of(start, start + 10, timestamp_ms=stamp(DAYS[day]))
+        topic.put(replace(one, key=key.encode()) for one, key in zip(made, keys, strict=True))
     spec = topic.spec(source={"select": "interval"})
     run(ledger, spec, "r2", (DAYS[2], DAYS[3]))
-    topic.kafka.delete_records(topic.name, {0: 10})  # The mark of the first one.
-    with pytest.raises(SourceError, match="offsets 0 to 10"):
-        run(ledger, spec, "r0", (DAYS[0], DAYS[1]))
+    topic.kafka.compacted(topic.name)
+    topic.kafka.delete_records(topic.name, {0: 5})  # The next one that has a record is 19.
+    with pytest.raises(SourceError, match="offsets 0 to 5"):
+        once_told(lambda: run(ledger, spec, "r0", (DAYS[0], DAYS[1])))
+
+
+# Attacks KS5.
+@pytest.mark.soak
+def test_an_interval_of_deleted_records_takes_no_other(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """Deleted by hand, records lie in their segments for up to five minutes, and the cluster tells
+    no offset by a time in them: a run of such an interval waits, and takes nothing of another one.
+    """
+    topic = Topic(bench, kafka, config={"segment.ms": "3600000"})
+    for day in range(4):
+        topic.put(of(10 * day, 10 * day + 10, timestamp_ms=stamp(DAYS[day])))
+    spec = topic.spec(source={"select": "interval"})
+    for day in range(3):
+        run(ledger, spec, f"r{day}", (DAYS[day], DAYS[day + 1]))
+    # Not `Kafka.delete_records`, which waits: the segments are there for 0.2 s here.
+    [deleted] = topic.kafka.admin.delete_records([TopicPartition(topic.name, 0, 20)]).values()
+    deleted.result()
+    once_told(lambda: run(ledger, spec, "again", (DAYS[0], DAYS[1])))
+    assert in_output(spec) == ids(0, 30)
+    run(ledger, spec, "r3", (DAYS[3], DAYS[4]))
+    assert in_output(spec) == ids(0, 40)
+
+
+def once_told(call: Callable[[], object]) -> None:
+    """Tries again while the broker has segments of deleted records, which it removes soon here."""
+    for _ in range(100):
+        try:
+            call()
+            return
+        except UnavailableError as error:
+            assert "cannot tell yet" in str(error)
+            time.sleep(0.05)
+    raise AssertionError("the segments of deleted records stay")
 
 
 @pytest.mark.parametrize("name", ["a.b_c-", "-n", "_", "a--lost", "..."])

@@ -1,14 +1,19 @@
-"""What a cluster answers while the leader of a partition changes, as when a broker is started."""
+"""What a cluster answers for a while: a partition's leader changes, deleted segments are there."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
+from semel.errors import UnavailableError
 from semel.sinks.kafka.ends import ends_of
-from semel.sources.kafka import topics
+from semel.sources.kafka import matching, topics
+from semel.sources.kafka.topics import FoundPartition
 
 
 def done(answer: object) -> Future:
@@ -59,3 +64,41 @@ def test_another_refusal_is_told_at_once(ask: Callable[[Moving], int]) -> None:
     with pytest.raises(KafkaException):
         ask(admin)
     assert admin.asked == 1
+
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Deleted(Moving):
+    """One that tells no offset by a time, and has a record of `newest`."""
+
+    def __init__(self, newest: datetime) -> None:
+        self.newest = newest
+
+    def list_offsets(self, wanted: dict, **_: object) -> dict[TopicPartition, Future]:
+        last = SimpleNamespace(offset=39, timestamp=round(self.newest.timestamp() * 1000))
+        none = SimpleNamespace(offset=-1, timestamp=-1)
+        newest = OffsetSpec.max_timestamp()._value
+        return {p: done(last if spec._value == newest else none) for p, spec in wanted.items()}
+
+
+def edges(newest: datetime, *, low: int) -> object:
+    found = FoundPartition(topic="t", topic_id="T", partition=0, low=low, end=40, high=40)
+    cluster = SimpleNamespace(admin=lambda: nullcontext(Deleted(newest)))
+    return matching._edges(cluster, [found], (DAY, DAY + timedelta(days=1)))
+
+
+# Attacks KS5.
+def test_no_offset_for_a_time_that_has_records_is_no_end() -> None:
+    """Where records were deleted a cluster may tell none; taken for the end of the partition, an
+    interval would have all that others have. It comes again.
+    """
+    with pytest.raises(UnavailableError, match="t/0 cannot tell yet") as told:
+        edges(DAY + timedelta(days=3), low=20)
+    assert told.value.next == "again"
+
+
+def test_no_offset_is_no_wonder_where_nothing_was_deleted() -> None:
+    """Of a topic that begins at its first offset none is told where it has none."""
+    starts, ends = edges(DAY + timedelta(days=3), low=0)
+    assert ends == {("t", 0): -1}

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from semel.errors import SourceError
+from semel.errors import AGAIN, SourceError, UnavailableError
 from semel.kafka.cluster import Cluster
 from semel.sources import (
     Gone,
@@ -16,8 +17,11 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.kafka.topics import FoundPartition, ShownTopics, offsets
+from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics, newest, offsets
 from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 
 class Held(StrEnum):
@@ -197,11 +201,37 @@ def _edges(cluster: Cluster, found: list[FoundPartition], window: Window) -> Edg
         return None
     with cluster.admin() as admin:
         places = [(f.topic, f.partition) for f in found]
-        first, starts, ends = (offsets(admin, places, when) for when in (_EVER, *window))
+        first, starts, ends = told = [offsets(admin, places, when) for when in (_EVER, *window)]
+        _check_told(admin, found, list(zip((_EVER, *window), told, strict=True)))
     # Keeps KS3. What is left may begin with offsets that have no record.
     lows = {place: f.low for place, f in zip(places, found, strict=True)}
     starts = {p: lows[p] if start == first[p] else start for p, start in starts.items()}
     return starts, ends
+
+
+# Keeps KS5.
+def _check_told(
+    admin: "AdminClient",
+    found: list[FoundPartition],
+    edges: list[tuple[datetime, dict[Place, int]]],
+) -> None:
+    """UnavailableError: a cluster has no offset for a time, and yet records that are not older.
+
+    So it is where records were deleted, and their segments are still to be removed.
+    """
+    untold = [
+        (when, f) for when, told in edges for f in found
+        if f.low and told[f.topic, f.partition] < 0
+    ]  # fmt: skip
+    last = newest(admin, {(f.topic, f.partition) for _, f in untold})
+    for when, f in untold:
+        if last[f.topic, f.partition] >= when.timestamp() * 1000:
+            raise UnavailableError(
+                f"{f.name} cannot tell yet which of its offsets is the first from {when} on: "
+                f"records before offset {f.low} were deleted, and lie in their segments until the "
+                "broker removes these, each log.retention.check.interval.ms (5 minutes)",
+                next=AGAIN,
+            )
 
 
 def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:

@@ -156,3 +156,13 @@ def offsets(
         return {}
     found = offsets_of(admin, asked, committed=which == "end", seconds=ANSWER_SECONDS)
     return {(at.topic, at.partition): found[at].offset for at in asked}
+
+
+def newest(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, int]:
+    """The newest timestamp of each partition, in milliseconds; -1 where it has no record."""
+    kafka = client()
+    from confluent_kafka.admin import OffsetSpec
+
+    asked = {kafka.TopicPartition(*place): OffsetSpec.max_timestamp() for place in places}
+    found = offsets_of(admin, asked, committed=False, seconds=ANSWER_SECONDS) if asked else {}
+    return {(at.topic, at.partition): found[at].timestamp for at in asked}
