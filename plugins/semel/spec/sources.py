@@ -237,6 +237,17 @@ class KafkaSource(Records):
     """Finalized offsets are committed to this group, for tools that show lag. semel never reads
     them."""
 
+    @field_validator("registry", mode="before")
+    @classmethod
+    def _registry(cls, found: object) -> object:
+        # Its own words: who puts a login into the URL is not to read it in a log.
+        if isinstance(found, str) and not re.fullmatch(REGISTRY, found):
+            raise ValueError(
+                "is neither the name of an Airflow connection nor a URL such as "
+                "http://schemas:8081; a login belongs in a connection, and so do several URLs"
+            )
+        return found
+
     @property
     def acknowledged(self) -> bool:
         """Whether the source is told what is finalized."""
