@@ -1,13 +1,14 @@
 """Kill the live stack at random while it works, and prove that its output is exact all the same.
 
 Airflow, Spark Connect, Postgres and, where Maven can fetch it, Kafka are brought up as `semel up`
-does, in a new folder below the temporary one, so that your own stack and data stay as they are. Three pipelines of files run each 20 seconds, one of them is also
-backfilled, and two of a topic, of which one writes another topic; collect runs each 2 minutes. A
-producer appends, starts files, redelivers, and rotates a log as logrotate does; another one sends
-messages again, and in transactions that are committed, aborted, or left open. A reader of the files
-and a consumer of the topics look on, and fail at the first record that they see twice or that they
-saw and that is gone. In the end all that was produced must be in the output once, or be accounted
-for as a duplicate or a dead letter.
+does, in a new folder below the temporary one, so that your own stack and data stay as they are.
+Three pipelines of files run each 20 seconds, one of them is also backfilled, and two of a topic, of
+which one writes another topic; collect runs each 2 minutes. A producer appends, starts files,
+redelivers, and rotates a log as logrotate does; another one sends messages again, and in
+transactions that are committed, aborted, or left open. A reader of the files and a consumer of the
+topics look on, and fail at the first record that they see twice or that they saw and that is gone.
+In the end all that was produced must be in the output once, or be accounted for as a duplicate or a
+dead letter.
 
 Progress is on standard error, the report on standard output; its last line is one JSON object.
 The exit code is 0 only when the output is exact.
