@@ -9,7 +9,7 @@ kinds: `plain` has bytes that were made before its clock starts; `rows` makes th
 staged rows, as publish makes them; `dumps` with json.dumps of each row. publish begins with the
 staged Parquet files, and ends when the batch is visible: it fences, asks the control topic, makes
 JSON of the rows, and writes them with their note in one transaction. Beside it: with a header for
-each message, and look.
+each message, and look. The control topic has notes of 100,000 earlier batches.
 
 The goal of 1.2 is against `rows`: a producer has to make its messages of something, and what is
 left is what the transaction, the fencing and the note cost. Against `plain` it shows what making
@@ -22,6 +22,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import harness
@@ -32,19 +33,23 @@ from postgres_sink import staged_batch
 from semel.kafka.cluster import Cluster
 from semel.sinks import Won
 from semel.sinks.kafka import KafkaSink, control
+from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.encode import Messages, messages
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
 from semel.stack.kafka import Broker, jars
 
 _HOME = harness.ROOT / ".semel" / "maven"
+_NOTES = 100_000
+"""Batches that have landed before, of which the control topic has a note each."""
+
 _NAMES = {
     "plain": "a plain producer, of bytes that were made before",
     "rows": "a plain producer that makes these bytes of the staged rows",
     "dumps": "a plain producer with json.dumps of each row",
     "publish": "publish, in one transaction",
     "headers": "publish, with a header of each row's own",
-    "look": "look: has the batch landed?",
+    "look": f"look: has the batch landed? Beside {_NOTES:,} others",
 }
 
 
@@ -65,7 +70,11 @@ def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
     won = staged_batch(place, options.records, "rows")
     target = KafkaTarget(cluster=Cluster(servers=servers), topic="rows", key="id", create=True)
     sink = KafkaSink(target, "bench")
-    sink.check(won.schema, place.folder)
+    folder = Path(won.files[0].staged_path).parent
+    sink.check(won.schema, folder)  # Makes the topics.
+    (folder / "_control.json").unlink()
+    _fill(servers, target, won)
+    sink.check(won.schema, folder)
     headed = KafkaSink(replace(target, headers=(("kind", "kind"),)), "bench")
     made = [messages(target, won, rows) for rows in staged(won)]
     size = sum(some.size for some in made)
@@ -97,6 +106,16 @@ def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
         ],
         "plots": [],
     }
+
+
+def _fill(servers: str, target: KafkaTarget, won: Won) -> None:
+    """Write the notes of earlier batches."""
+    producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 0})
+    for number in range(_NOTES):
+        # Another pipeline's: they share the topic.
+        note = replace(Note.of(won), pipeline="before", batch_id=number, rows=1_000)
+        producer.produce(target.control, note.to_bytes(), note.key)
+    check("notes", producer.flush(60), 0)
 
 
 def _spending(side: harness.Side, spent: list[float]) -> harness.Side:
@@ -152,8 +171,7 @@ def _publish(sink: KafkaSink, won: Won, first: int) -> harness.Side:
         fresh = replace(won, batch_id=first + run + 1)
         with clock:
             sink.publish(fresh, fresh.files)
-        place = (sink._target.cluster, sink._target.control, "bench", fresh.batch_id)
-        note = control.find(*place, 10)
+        note = control.of_batch(sink._target.cluster, sink._target.control, fresh, 10)
         check("publish", (note.rows, note.landed), (sum(f.records for f in won.files), True))
 
     return side
