@@ -272,7 +272,7 @@ def _json_value(
         raise _BadError(f"{name} is not a {kind.word}")
     if kind.word in _INTEGERS and not re.fullmatch(r"-?\d+", value):
         raise _BadError(f"{name} is not an integer")
-    return _text(name, kind, value, rules)
+    return _number(name, kind, value, rules, doubts)
 
 
 def _csv_value(
@@ -294,7 +294,17 @@ def _csv_value(
             doubts.append(f"the field {text[:40]!r} may be read as {kind.word}")
             return text.strip()
         raise _BadError(f"{name} is not a {kind.word}")
-    return _text(name, kind, text, rules)
+    return _number(name, kind, text, rules, doubts)
+
+
+def _number(
+    name: str, kind: ColumnType, value: str, rules: Rules, doubts: list[str]
+) -> str:
+    """As `_text`. Whether zeros behind a decimal's last digit count has depended on the reader."""
+    found = _text(name, kind, value, rules)
+    if kind.word == "decimal" and sum(map(str.isdigit, value)) > kind.precision:
+        doubts.append(f"{name} is written with more than {kind.precision} digits")
+    return found
 
 
 def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.formats import words
+from semel.formats.decimals import DIGITS_MAX
 
 Unfit = list[tuple[int, str]]
 """Rows whose value the column cannot hold, each with a sentence."""
@@ -29,7 +30,7 @@ _TIME = (
 _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _LOSES_DIGITS = r"\.\d{6}\d*[1-9]"
-_DIGITS = Context(prec=38)
+_DIGITS = Context(prec=DIGITS_MAX)
 # The first and the last that Python, Spark and pandas can show: years 1 to 9999.
 _MOMENTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
@@ -41,6 +42,8 @@ def as_read(declared: pa.DataType, *, times_as_text: bool = False) -> pa.DataTyp
         return pa.string()
     if pa.types.is_date(declared) or pa.types.is_binary(declared):
         return pa.string()
+    if pa.types.is_decimal(declared):
+        return widest(declared)
     if pa.types.is_struct(declared):
         fields = [f.with_type(as_read(f.type, times_as_text=times_as_text)) for f in declared]
         return pa.struct(fields)
@@ -48,6 +51,11 @@ def as_read(declared: pa.DataType, *, times_as_text: bool = False) -> pa.DataTyp
         inner = as_read(declared.value_type, times_as_text=times_as_text)
         return pa.list_(declared.value_field.with_type(inner))
     return declared
+
+
+def widest(kind: pa.Decimal128Type) -> pa.Decimal128Type:
+    """The type to read a decimal with: pyarrow counts zeros at the end of the text as digits."""
+    return pa.decimal128(DIGITS_MAX, kind.scale)
 
 
 def convert(
@@ -93,6 +101,8 @@ def _convert(array: pa.Array, declared: pa.DataType, exact: bool) -> tuple[pa.Ar
             array, faults = _timestamps(array, declared, exact)
         elif pa.types.is_binary(declared):
             array, faults = _bytes(array)
+        elif pa.types.is_decimal(declared):
+            array = array.view(declared)
         else:
             array, faults = _dates(array, declared)
     return array, faults + _unfit_values(array)
@@ -220,7 +230,7 @@ def _unfit_values(array: pa.Array) -> _Faults:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
-            wide = array.view(pa.decimal128(38, kind.scale))
+            wide = array.view(widest(kind))
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _DIGITS)
             bad = _mask(pc.greater(pc.abs(wide), pa.scalar(most, wide.type)))
             return [(bad, "", words.expected(kind), partial(_show_plain, wide))]

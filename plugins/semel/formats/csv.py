@@ -22,6 +22,7 @@ from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
+from semel.formats.columns import widest
 from semel.formats.decimals import is_no_decimal
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.spec.pipeline import Spec
@@ -295,10 +296,11 @@ def _holds_hex(lines: Lines) -> bool:
 
 
 def _as_read(declared: pa.DataType) -> pa.DataType:
-    """Dates, times and bytes are read as text, so that they mean the same as in JSON."""
+    """Dates, times and bytes are read as text, decimals wide, so that they mean the same as in
+    JSON."""
     if pa.types.is_temporal(declared) or pa.types.is_binary(declared):
         return pa.string()
-    return declared
+    return widest(declared) if pa.types.is_decimal(declared) else declared
 
 
 def _convert_options(
