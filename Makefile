@@ -32,13 +32,13 @@ APART = tests/tidy tests/unit tests/model tests/integration tests/chaos tests/co
 
 .PHONY: test
 test: venv ## Run all tests: tidy, unit, model, integration, chaos, controls, acceptance
-	@$(PYTEST) -n auto --maxprocesses=4 $(APART)
+	@$(PYTEST) -n auto $(APART)
 	@.venv/bin/python tests/old_postgres.py
 	@$(PYTEST) tests/acceptance
 
 .PHONY: soak
 soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECONDS=600 of random steps
-	@$(PYTEST) -n auto --maxprocesses=4 -m soak $(APART)
+	@$(PYTEST) -n auto -m soak $(APART)
 	@$(PYTEST) -m soak tests/acceptance
 
 .PHONY: screenshots

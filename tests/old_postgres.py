@@ -51,7 +51,7 @@ def main() -> int:
         return 1 if os.environ.get("SEMEL_NO_SKIPS") else 0
     print(f"The ledger's and the Postgres sink's tests on {found}:", flush=True)
     # With those that only a server with ICU can run.
-    options = ["-n", "auto", "--maxprocesses=4", "-m", "not soak", "-k", "not topic"]
+    options = ["-n", "auto", "-m", "not soak", "-k", "not topic"]
     command = [sys.executable, "-m", "pytest", *options, *TESTS]
     environment = {**os.environ, "SEMEL_TEST_POSTGRES": str(found)}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
