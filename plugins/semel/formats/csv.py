@@ -112,7 +112,8 @@ class _CsvParser:
             quote_char=format.quote,
             newlines_in_values=format.multiline,
         )
-        self._types = {field.name: _as_read(field.type) for field in schema}
+        self._declared = {field.name: field.type for field in schema}
+        self._types = {name: _as_read(kind) for name, kind in self._declared.items()}
         self._convert = _convert_options(self._types)
         # Without one, the number of fields is what is left to look for.
         checked = [name for name, kind in self._types.items() if _form(kind)] or schema.names[:1]
@@ -239,7 +240,8 @@ class _CsvParser:
                 continue
             unlike = _unlike(column, form, kind)
             texts = pc.utf8_slice_codeunits(column.take(unlike), 0, limits.FOUND_CHARS_MAX + 1)
-            fits, beyond = words.expected(kind), words.within(kind)
+            declared = self._declared[name]
+            fits, beyond = words.expected(declared), words.within(declared)
             whole = pa.types.is_integer(kind)
             for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
                 expected = beyond if whole and _INTEGER.fullmatch(text) else fits
@@ -260,7 +262,7 @@ class _CsvParser:
         if len(lines) == 1:
             text = _convert_options({name: pa.string()}, [name])
             found = self._read_as(text, _with_line_end(lines)).column(name)[0].as_py()
-            kind = self._types[name]
+            kind = self._declared[name]
             whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(found)
             expected = words.within(kind) if whole else words.expected(kind)
             message = words.misfit(name, expected, words.quoted(found))
