@@ -32,6 +32,7 @@ def connection(url: str) -> str:
     return json.dumps(fields)
 
 
+@pytest.mark.soak
 def test_both_ends_ask_the_registry(
     machine: Machine, avro: AvroTopic, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:

@@ -101,7 +101,7 @@ _numbers = count()
     stamps=st.lists(st.integers(0, 5 * 24 - 1), min_size=1, max_size=12),
     order=st.permutations(range(5)),
 )
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_timestamps_in_any_order(
     bench: Workbench, kafka: Kafka, ledger: Ledger, stamps: list[int], order: list[int]
 ) -> None:
@@ -124,7 +124,7 @@ def test_timestamps_in_any_order(
         max_size=5,
     )
 )
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_records_that_come_late(
     bench: Workbench, kafka: Kafka, ledger: Ledger, rounds: list[tuple[list[int], int]]
 ) -> None:
