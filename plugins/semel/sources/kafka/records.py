@@ -221,11 +221,6 @@ class _Stream:
     def fixed(self, values: np.ndarray) -> None:
         self._lengths.update(values.tobytes())
 
-    def close(self) -> None:
-        """End what was opened to read values."""
-        if self._avro is not None:
-            self._avro.close()
-
     def digests(self) -> Iterator[bytes]:
         yield self._bytes.digest()
         yield self._lengths.digest()
