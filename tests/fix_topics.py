@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 
 import pytest
 
@@ -10,6 +11,16 @@ from fix_pipelines import Workbench, events
 from semel.accept import accept_file
 from semel.ledger import Ledger
 from semel.spec.pipeline import Spec
+
+
+def messages_of(start: int, stop: int, **beside: object) -> list[Record]:
+    """`events(start, stop)`, each as the value of a message."""
+    return [Record(value=json.dumps(e).encode(), **beside) for e in events(start, stop)]
+
+
+def stamp(when: datetime) -> int:
+    """A time as a message has it."""
+    return round(when.timestamp() * 1000)
 
 
 class Topic:
@@ -37,10 +48,7 @@ class Topic:
 
     def append(self, start: int, stop: int, *, partition: int = 0, **beside: object) -> None:
         """Produce `events(start, stop)`."""
-        self.put(
-            Record(value=json.dumps(event).encode(), partition=partition, **beside)
-            for event in events(start, stop)
-        )
+        self.put(messages_of(start, stop, partition=partition, **beside))
 
     def put(self, records: Iterable[Record | bytes]) -> None:
         """Produce records; bytes are a value."""

@@ -62,7 +62,7 @@ def while_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]]
     monkeypatch.setattr(reading, "FIRST", 50)
     monkeypatch.setattr(reading, "CHUNK", 50)
     small = {"queued_max_messages_kbytes": 1, "fetch_message_max_bytes": 1000}
-    monkeypatch.setattr(reading, "_READING", reading._READING | small)
+    monkeypatch.setattr(reading, "READING", reading.READING | small)
 
     def arm(act: Callable[[], None]) -> None:
         left = [act]

@@ -6,6 +6,7 @@ from guard import Guard
 _FAULTS = "tests/chaos/test_kafka_source_faults.py"
 _MOVING = "tests/unit/test_kafka_moving.py"
 _LOSSES = "tests/chaos/test_kafka_losses.py"
+_EDGES = "tests/integration/test_kafka_edges.py"
 _OFFSETS = "tests/integration/test_kafka_offsets.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
 
@@ -90,6 +91,18 @@ OF_KAFKA = (
         rules="KS5",
         remove=without.intervals_take_all,
         tests=(f"{_SOURCE}::test_a_backfill_by_timestamps",),
+    ),
+    Guard(
+        name="the mark of a transaction has no time",
+        rules="KS5",
+        remove=without.marks_of_transactions_have_a_time,
+        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions",),
+    ),
+    Guard(
+        name="a search begins behind earlier intervals alone",
+        rules="KS5",
+        remove=without.later_intervals_tell_where_to_begin,
+        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions",),
     ),
     Guard(
         name="only a registry's own word is a verdict",

@@ -2,7 +2,7 @@
 
 import importlib
 
-from removals import patch, source
+from removals import patch, source, statement
 
 
 def any_topic_of_that_name() -> None:
@@ -10,7 +10,7 @@ def any_topic_of_that_name() -> None:
 
 
 def deleted_ranges_are_passed_over() -> None:
-    patch("sources.kafka.messages", "_READING", lambda old: old | {"auto_offset_reset": "earliest"})
+    patch("sources.kafka.messages", "READING", lambda old: old | {"auto_offset_reset": "earliest"})
 
 
 def short_ranges_are_read() -> None:
@@ -23,7 +23,7 @@ def silence_is_waited_for() -> None:
 
 def aborted_messages_are_read() -> None:
     level = {"isolation_level": "read_uncommitted"}
-    patch("sources.kafka.messages", "_READING", lambda old: old | level)
+    patch("sources.kafka.messages", "READING", lambda old: old | level)
 
 
 def shorter_partitions_go_on() -> None:
@@ -48,7 +48,9 @@ def what_is_gone_is_passed_over() -> None:
 
 
 def the_first_record_is_the_first_offset() -> None:
-    source("sources.kafka.matching", "_edges", {"if start == first[p]": "if False"})
+    source("sources.kafka.edges", "find_edges", {"since[place] == first[place]": "False"})
+    made = importlib.import_module("semel.sources.kafka.edges").find_edges
+    patch("sources.kafka.matching", "find_edges", lambda _: made)
 
 
 def losses_are_written_as_they_were_seen() -> None:
@@ -60,11 +62,19 @@ def known_once_it_is_read() -> None:
 
 
 def times_without_an_offset_are_the_end() -> None:
-    patch("sources.kafka.matching", "_check_told", lambda _: lambda *_: None)
+    patch("sources.kafka.edges", "_check_told", lambda _: lambda *_: None)
 
 
 def intervals_take_all() -> None:
-    patch("sources.kafka.matching", "_edges", lambda _: lambda *_: None)
+    patch("sources.kafka.matching", "find_edges", lambda _: lambda *_: None)
+
+
+def marks_of_transactions_have_a_time() -> None:
+    source("sources.kafka.edges", "_Log.not_older", {"if head.ms < since": "if False"})
+
+
+def later_intervals_tell_where_to_begin() -> None:
+    statement("kafka", "reached", "AND interval_end <= :until")
 
 
 def _reader(changes: dict[str, str]) -> None:

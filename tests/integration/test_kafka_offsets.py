@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fix_account import advised, ids, quiet, settled
 from fix_engine import LocalEngine
-from fix_kafka import COMPACTED, Kafka, Record
-from fix_pipelines import Workbench, events
-from fix_topics import Topic
+from fix_kafka import COMPACTED, Kafka
+from fix_pipelines import Workbench
+from fix_topics import Topic, messages_of, stamp
 from semel.batch import Claim
 from semel.errors import SourceError, SpecError, UnavailableError
 from semel.gaps import gaps
@@ -26,7 +26,6 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
-from semel.stack.process import wait_until
 from semel.steps.job import splits_of
 
 DAY = timedelta(days=1)
@@ -45,14 +44,6 @@ def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
     return [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
 
 
-def of(start: int, stop: int, **beside: object) -> list[Record]:
-    return [Record(value=json.dumps(e).encode(), **beside) for e in events(start, stop)]
-
-
-def stamp(when: datetime) -> int:
-    return round(when.timestamp() * 1000)
-
-
 # Attacks KS1.
 @pytest.mark.parametrize("split_size", [1, 3, 7])
 def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger, split_size: int) -> None:
@@ -60,10 +51,10 @@ def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger, split_size: int)
     offsets, those that have none too, and none waits for what never comes.
     """
     topic.append(0, 5)
-    topic.kafka.begin(topic.name, of(900, 910)).abort_transaction()
+    topic.kafka.begin(topic.name, messages_of(900, 910)).abort_transaction()
     topic.append(5, 10)
-    topic.kafka.begin(topic.name, of(10, 15)).commit_transaction()
-    topic.kafka.begin(topic.name, of(910, 920)).abort_transaction()
+    topic.kafka.begin(topic.name, messages_of(10, 15)).commit_transaction()
+    topic.kafka.begin(topic.name, messages_of(910, 920)).abort_transaction()
     spec = topic.spec()
     source = open_source(spec)
     claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
@@ -80,7 +71,7 @@ def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger, split_size: int)
 def test_what_compaction_left_is_read(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
     """Compacted offsets are no loss: whoever reads later has the last record of each key once."""
     topic = Topic(bench, kafka, config=COMPACTED)
-    topic.put(r for n in range(100) for r in of(n, n + 1, key=b"%d" % (n % 10)))
+    topic.put(r for n in range(100) for r in messages_of(n, n + 1, key=b"%d" % (n % 10)))
     spec = topic.spec(limits={"records_per_batch_max": 30})
     run(ledger, spec, "r1")
     left = [json.loads(r.value)["id"] for r in topic.kafka.compacted(topic.name) if r.value]
@@ -161,7 +152,7 @@ def test_an_interval_reaches_back_to_a_gap(
     """
     topic = Topic(bench, kafka, config={**COMPACTED, "cleanup.policy": "compact,delete"})
     for day, start, keys in ((0, 0, "abcdexxxxx"), (1, 10, "x" * 10), (2, 20, "fghijklmno")):
-        made = of(start, start + 10, timestamp_ms=stamp(DAYS[day]))
+        made = messages_of(start, start + 10, timestamp_ms=stamp(DAYS[day]))
         topic.put(replace(one, key=key.encode()) for one, key in zip(made, keys, strict=True))
     spec = topic.spec(source={"select": "interval"})
     run(ledger, spec, "r2", (DAYS[2], DAYS[3]))
@@ -181,7 +172,7 @@ def test_an_interval_of_deleted_records_takes_no_other(
     """
     topic = Topic(bench, kafka, config={"segment.ms": "3600000"})
     for day in range(4):
-        topic.put(of(10 * day, 10 * day + 10, timestamp_ms=stamp(DAYS[day])))
+        topic.put(messages_of(10 * day, 10 * day + 10, timestamp_ms=stamp(DAYS[day])))
     spec = topic.spec(source={"select": "interval"})
     for day in range(3):
         run(ledger, spec, f"r{day}", (DAYS[day], DAYS[day + 1]))
@@ -240,23 +231,3 @@ def test_names_that_kafka_refuses(topic: Topic, name: str) -> None:
     """A topic that cannot be is told when the pipeline is loaded."""
     with pytest.raises(SpecError, match="topics"):
         topic.spec(source={"topics": [name]})
-
-
-def test_the_mark_of_a_transaction_has_a_time_too(topic: Topic, ledger: Ledger) -> None:
-    """As docs/kafka.md says under what is not promised: history that is sent in a transaction ends
-    the intervals of that time at its mark. What lies behind is told, and is of the mark's own day.
-    """
-    history = of(0, 5, timestamp_ms=stamp(DAYS[0]))
-    topic.kafka.begin(topic.name, history).commit_transaction()
-    # The mark is written some time after the producer has been told.
-    assert wait_until(lambda: topic.kafka.ends(topic.name)[0] == (0, 6), 30)
-    topic.append(5, 10, timestamp_ms=stamp(DAYS[1]))
-    spec = topic.spec(source={"select": "interval"})
-    run(ledger, spec, "day0", (DAYS[0], DAYS[1]))
-    assert run(ledger, spec, "day1", (DAYS[1], DAYS[2])).plan.batch is None
-    assert in_output(spec) == ids(0, 5)
-    assert [(gap.start, gap.end) for gap in gaps(ledger, spec).gaps] == [(5, 11)]
-    now = datetime.now(UTC)
-    run(ledger, spec, "now", (now - DAY, now + DAY))
-    assert in_output(spec) == ids(0, 10)
-    assert gaps(ledger, spec).gaps == ()

@@ -12,7 +12,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from semel.errors import UnavailableError
 from semel.sinks.kafka.ends import ends_of
-from semel.sources.kafka import matching, topics
+from semel.sources.kafka import topics
+from semel.sources.kafka.edges import find_edges
 from semel.sources.kafka.topics import FoundPartition
 
 
@@ -84,8 +85,11 @@ class Deleted(Moving):
 
 def edges(newest: datetime, *, low: int) -> object:
     found = FoundPartition(topic="t", topic_id="T", partition=0, low=low, end=40, high=40)
-    cluster = SimpleNamespace(admin=lambda: nullcontext(Deleted(newest)))
-    return matching._edges(cluster, [found], (DAY, DAY + timedelta(days=1)))
+    cluster = SimpleNamespace(
+        admin=lambda: nullcontext(Deleted(newest)),
+        consumer=lambda **_: nullcontext(SimpleNamespace(assign=list)),
+    )
+    return find_edges(cluster, [found], (DAY, DAY + timedelta(days=1)), lambda _: {})
 
 
 # Attacks KS5.

@@ -4,9 +4,7 @@ The producer of the flights sends at least once, as the demo's files are written
 flights, and some values are broken. A message bears the scheduled departure of its flight as
 timestamp, also where it is sent again a day later; what is on the ticket counts as UTC.
 
-Another producer aborts a transaction, in a partition of its own: the mark of an abort bears the
-time at which it was made, and a cluster finds offsets by that too (docs/kafka.md), so among
-messages of 2013 it would end every backfill.
+Another producer aborts a transaction among them.
 """
 
 import time
@@ -31,7 +29,7 @@ from semel.errors import TerminalError, UnavailableError
 
 TOPIC = "flights"
 PARTITIONS = 3
-"""For the flights, by carrier. One more is for what is aborted."""
+"""By carrier."""
 
 ABORTED = 50
 """Messages of a transaction that is aborted."""
@@ -58,7 +56,7 @@ class Topics:
         """Make the topic of the flights, where there is none."""
         with _told():
             admin = AdminClient(self._servers)
-            [made] = admin.create_topics([NewTopic(TOPIC, PARTITIONS + 1)]).values()
+            [made] = admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values()
             try:
                 made.result(ANSWER_SECONDS)
             except KafkaException as error:
@@ -83,7 +81,7 @@ class Topics:
             )
             for day in days:
                 for line in flights.lines_of(day)[0]:
-                    place = crc32(line.flight["carrier"].encode()) % PARTITIONS
+                    place = _place(line.flight)
                     if left[day, place]:
                         left[day, place] -= 1
                         continue
@@ -100,7 +98,7 @@ class Topics:
             producer.begin_transaction()
             for line in flights.lines_of(day)[0][:ABORTED]:
                 nobody = line.flight | {"carrier": NOBODY}
-                _produce(producer, nobody, flights.json_of(nobody), PARTITIONS, day)
+                _produce(producer, nobody, flights.json_of(nobody), _place(nobody), day)
             _flush(producer)  # They are in the topic, and nobody may read them.
             producer.abort_transaction(ANSWER_SECONDS)
 
@@ -155,6 +153,11 @@ def _produce(
         TOPIC, value, flight["carrier"], partition, timestamp=int(departs.timestamp() * 1000),
         headers={_DAY: day.isoformat()},
     )  # fmt: skip
+
+
+def _place(flight: flights.Flight) -> int:
+    """The partition of a flight."""
+    return crc32(flight["carrier"].encode()) % PARTITIONS
 
 
 def _flush(producer: Producer) -> None:

@@ -1,11 +1,11 @@
 """Which source partition each partition of a topic is, and what of it may be read now."""
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from functools import partial
 
-from semel.errors import AGAIN, SourceError, UnavailableError
+from semel.errors import SourceError
 from semel.kafka.cluster import Cluster
 from semel.sources import (
     Gone,
@@ -17,11 +17,9 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics, newest, offsets
+from semel.sources.kafka.edges import Edges, find_edges
+from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics
 from semel.spec.pipeline import Spec
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
 
 
 class Held(StrEnum):
@@ -86,7 +84,10 @@ def match(
 ) -> Matched:
     """As `Source.match`."""
     judged = judge_all(known)
-    edges = _edges(cluster, [one.found for one in judged], window)
+    edges = None
+    if window is not None and judged:
+        before = partial(_reached, judged, known)
+        edges = find_edges(cluster, [one.found for one in judged], window, before)
     offers, begun, refused = [], [], []
     for one in judged:
         if one.does is Does.REFUSE:
@@ -183,55 +184,15 @@ def _held(
     return held
 
 
-Edges = tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]
-"""Of each partition: where a window begins and where it ends, as offsets."""
-
-
-_EVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""No record is older."""
-
-
-# Keeps KS5.
-def _edges(cluster: Cluster, found: list[FoundPartition], window: Window) -> Edges | None:
-    """A window's offsets: the first of a record that is not older than each of its times.
-
-    An offset belongs to one window alone, whatever the order of the timestamps is.
-    """
-    if window is None or not found:
-        return None
-    with cluster.admin() as admin:
-        places = [(f.topic, f.partition) for f in found]
-        first, starts, ends = told = [offsets(admin, places, when) for when in (_EVER, *window)]
-        _check_told(admin, found, list(zip((_EVER, *window), told, strict=True)))
-    # Keeps KS3. What is left may begin with offsets that have no record.
-    lows = {place: f.low for place, f in zip(places, found, strict=True)}
-    starts = {p: lows[p] if start == first[p] else start for p, start in starts.items()}
-    return starts, ends
-
-
-# Keeps KS5.
-def _check_told(
-    admin: "AdminClient",
-    found: list[FoundPartition],
-    edges: list[tuple[datetime, dict[Place, int]]],
-) -> None:
-    """UnavailableError: a cluster has no offset for a time, and yet records that are not older.
-
-    So it is where records were deleted, and their segments are still to be removed.
-    """
-    untold = [
-        (when, f) for when, told in edges for f in found
-        if f.low and told[f.topic, f.partition] < 0
-    ]  # fmt: skip
-    last = newest(admin, {(f.topic, f.partition) for _, f in untold})
-    for when, f in untold:
-        if last[f.topic, f.partition] >= when.timestamp() * 1000:
-            raise UnavailableError(
-                f"{f.name} cannot tell yet which of its offsets is the first from {when} on: "
-                f"records before offset {f.low} were deleted, and lie in their segments until the "
-                "broker removes these, each log.retention.check.interval.ms (5 minutes)",
-                next=AGAIN,
-            )
+def _reached(judged: list[Judged], known: Known, until: datetime) -> dict[Place, int]:
+    """How far batches of intervals that ended by a time have come in each partition."""
+    places = {
+        one.known.source_partition_id: (one.found.topic, one.found.partition)
+        for one in judged
+        if one.does is Does.GO_ON
+    }
+    found = known.rows("kafka", "reached", until=until, partitions=list(places))
+    return {places[r["source_partition_id"]]: r["reached"] for r in found}
 
 
 def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.errors import SourceError, UnavailableError
@@ -11,7 +11,7 @@ from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
 from semel.sources.kafka.topics import is_missing
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
 CHUNK = 20_000
 """Messages that are handed on at once, at most."""
@@ -34,7 +34,7 @@ SHORT_SECONDS = 10
 """A partition that ends too early for so long has lost records: a new leader may take a while to
 know how far its records are committed."""
 
-_READING = {
+READING = {
     "isolation_level": "read_committed",
     "auto_offset_reset": "error",
     "enable_partition_eof": True,
@@ -66,7 +66,7 @@ def messages(
     name = f"{topic}/{partition}"
     # The client asks for its group by itself. None is joined here, and no right to one is needed.
     of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
-    with cluster.consumer(**_READING) as consumer:
+    with cluster.consumer(**READING) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
         reached, ended = start, None
         progress, wanted, asked = time.monotonic(), FIRST, 0
@@ -105,19 +105,25 @@ def messages(
                 )
 
 
-def _ended(name: str, message: "Message", error: Any, end: int) -> int:
+def _ended(name: str, message: "Message", error: "KafkaError", end: int) -> int:
     """The offset before which a reader has seen all there is. Raises what is an error."""
-    codes = client().KafkaError
-    if error.code() == codes._PARTITION_EOF:
+    if error.code() == client().KafkaError._PARTITION_EOF:
         return message.offset()
-    if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+    if is_missing(error):
+        raise SourceError(f"{name!r} is not there any more: its topic was deleted")
+    if is_gone(error):
         raise SourceError(
             f"{name!r}: offsets before {end} that were planned are not there any more; retention, "
             "or somebody, has deleted them"
         )
-    if is_missing(error):
-        raise SourceError(f"{name!r} is not there any more: its topic was deleted")
     raise client().KafkaException(of(f"reading {name!r}", error))
+
+
+def is_gone(error: "KafkaError") -> bool:
+    """Whether an error says that an offset, or its partition, is not there any more."""
+    codes = client().KafkaError
+    passed = error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE)
+    return passed or is_missing(error)
 
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:

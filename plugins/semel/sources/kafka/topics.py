@@ -147,8 +147,7 @@ def offsets(
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(which, datetime):
-        # Kafka has no time before 1970.
-        spec = OffsetSpec.for_timestamp(max(0, round(which.timestamp() * 1000)))
+        spec = OffsetSpec.for_timestamp(milliseconds(which))
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
     asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
@@ -156,6 +155,11 @@ def offsets(
         return {}
     found = offsets_of(admin, asked, committed=which == "end", seconds=ANSWER_SECONDS)
     return {(at.topic, at.partition): found[at].offset for at in asked}
+
+
+def milliseconds(when: datetime) -> int:
+    """A time as a message has it. Kafka knows none before 1970."""
+    return max(0, round(when.timestamp() * 1000))
 
 
 def newest(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, int]:
