@@ -27,7 +27,7 @@ from semel import limits
 from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
-from semel.audit.reading import Reading, claims_of
+from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
 from semel.errors import TerminalError
@@ -46,7 +46,6 @@ _OF_THE_TEXT = [
 ]  # fmt: skip
 _OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
 _OF_THE_SINK = ["sink_refuses"]
-_OF_THE_REGISTRY = ["unknown_schema"]
 _PROVED_BY = {
     "id": "record id",
     "position": "position",
@@ -270,7 +269,7 @@ class _Audit:
                 "of_the_text": _OF_THE_TEXT,
                 "of_the_time": _OF_THE_TIME,
                 "of_the_sink": _OF_THE_SINK,
-                "of_the_registry": _OF_THE_REGISTRY,
+                "of_the_registry": [UNKNOWN_SCHEMA],
             },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
         }

@@ -30,19 +30,17 @@ _NO_RIGHT = (
     "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )  # fmt: skip
-_AWAY = (
-    "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE",
-    "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
-    "COORDINATOR_LOAD_IN_PROGRESS", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION",
-    "BROKER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS",
-    "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "_NOENT",
-)  # fmt: skip
-
 _MOVING = (
     "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE",
     "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "_NOENT",
 )  # fmt: skip
 """The leader of a partition changes, as when a broker is started: it has another one soon."""
+
+_AWAY = (
+    "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE",
+    "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS", "BROKER_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS", *_MOVING,
+)  # fmt: skip
 
 _WAIT = {
     "socket.connection.setup.timeout.ms": 5000,
@@ -170,20 +168,21 @@ def offsets_of(
     wanted: "Mapping[TopicPartition, OffsetSpec]",
     *,
     committed: bool,
-    seconds: float = ANSWER_SECONDS,
 ) -> "dict[TopicPartition, ListOffsetsResultInfo]":
     """One offset of each partition, all of them asked at once; `committed`: as a committed reader
     sees it. While the leader of one changes, all are asked again.
     """
+    if not wanted:
+        return {}
     kafka = client()
     moving = {getattr(kafka.KafkaError, name) for name in _MOVING}
     level = kafka.IsolationLevel
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         asked = admin.list_offsets(
             dict(wanted),
             isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
-            request_timeout=seconds,
+            request_timeout=ANSWER_SECONDS,
         )
         try:
             return {part: answered(admin, future) for part, future in asked.items()}

@@ -70,8 +70,7 @@ class Records(Model):
     """The columns in their order, each with its type in the words of Spark's DDL."""
     unknown: Unknown = Unknown.IGNORE
     """Keys that the schema does not name. ignore: passed over, counted and told. keep: as one json
-    column _semel_rest. quarantine: their record is set aside. Only for JSON and
-    Avro."""
+    column _semel_rest. quarantine: their record is set aside. Only for JSON and Avro."""
     select: Select = Select.ARRIVAL
     """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
     lookback: Duration = timedelta(0)

@@ -151,9 +151,7 @@ def offsets(
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
     asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
-    if not asked:
-        return {}
-    found = offsets_of(admin, asked, committed=which == "end", seconds=ANSWER_SECONDS)
+    found = offsets_of(admin, asked, committed=which == "end")
     return {(at.topic, at.partition): found[at].offset for at in asked}
 
 
@@ -168,5 +166,5 @@ def newest(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, int]:
     from confluent_kafka.admin import OffsetSpec
 
     asked = {kafka.TopicPartition(*place): OffsetSpec.max_timestamp() for place in places}
-    found = offsets_of(admin, asked, committed=False, seconds=ANSWER_SECONDS) if asked else {}
+    found = offsets_of(admin, asked, committed=False)
     return {(at.topic, at.partition): found[at].timestamp for at in asked}
