@@ -269,10 +269,11 @@ def _not_there(spec: Spec, path: str, shown: Shown) -> str:
     name = named(spec, path, {r.name for r in shown.refused})
     whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
     why = next(whys, "it is not there, or the source's pattern does not find it")
+    part = spec.source.part
     return (
         f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
-        f"file, then run the pipeline. `semel accept {spec.name} {quoted(path)} --lost` is for "
-        "records of a file that is gone"
+        f"{part}, then run the pipeline. `semel accept {spec.name} {quoted(path)} --lost` is for "
+        f"records of a {part} that is gone"
     )
 
 

@@ -153,7 +153,7 @@ def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
         except FileNotFoundError:
             continue
     raise RetryableError(
-        f"files of {spec.name} were moved {_ROUNDS_MAX} times in a row while they were read; "
+        f"the source of {spec.name} changed {_ROUNDS_MAX} times in a row while it was looked at; "
         "run this again"
     )
 

@@ -21,6 +21,7 @@ from semel.draft import Draft, cut
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.idle import Idle, earlier, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
+from semel.plural import count
 from semel.register import register
 from semel.sources import Offer, Range, Refusal
 from semel.sources.declared import open_source
@@ -143,7 +144,7 @@ def plan(
             earlier=earlier(request, survey),
         )
     raise RetryableError(
-        f"plan of {spec.name}: other planners changed its claims, or files were moved, "
+        f"plan of {spec.name}: other planners changed its claims, or its source changed, "
         f"{_ROUNDS_MAX} times in a row; run this again"
     )
 
@@ -197,10 +198,10 @@ def interval_of(
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
     shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
     more = len(refused) - len(shown)
-    count = "1 file is" if len(refused) == 1 else f"{len(refused)} files are"
+    found = f"{count(len(refused), spec.source.part)} {'is' if len(refused) == 1 else 'are'}"
     return "\n".join(
         [
-            f"pipeline {spec.name}: {count} refused, so this run would not be complete; nothing "
+            f"pipeline {spec.name}: {found} refused, so this run would not be complete; nothing "
             "was planned. Settle each, or declare source.on_refused: warn, then run this again",
             *shown,
             *([f"and {more} more; `semel gaps {spec.name}` lists all"] if more else []),

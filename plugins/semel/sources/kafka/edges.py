@@ -15,13 +15,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from semel.errors import AGAIN, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.kafka.cluster import Cluster, client, of
 from semel.sources.kafka.messages import (
     CHUNK,
+    PLAN_ASKS_SECONDS,
     READING,
     SILENT_SECONDS,
     WAIT_SECONDS,
+    check_there,
     is_gone,
+    silent,
 )
 from semel.sources.kafka.topics import FoundPartition, Place, milliseconds, newest, offsets
 
@@ -43,9 +46,6 @@ _FETCH_BYTES = 256 << 10
 
 _TOLD_SECONDS = 10
 """A search that takes longer says so each time."""
-
-_ASK_SECONDS = 2
-"""After each such span without a message the cluster is asked whether it is there."""
 
 _log = logging.getLogger(__name__)
 
@@ -153,6 +153,13 @@ class _Log:
         wanted, asked = len(left), 0
         told = heard = time.monotonic()
         while left:
+            seconds = time.monotonic() - heard
+            if seconds > PLAN_ASKS_SECONDS * (asked + 1):
+                asked += 1
+                self._check(left, seconds)
+            if time.monotonic() - told > _TOLD_SECONDS:
+                told = time.monotonic()
+                self._tell(left)
             got = self.consumer.consume(wanted, timeout=WAIT_SECONDS)
             # Where the first ones were not enough, many may be to read.
             wanted = min(2 * wanted, CHUNK)
@@ -175,37 +182,26 @@ class _Log:
             if over:
                 self.consumer.incremental_unassign([kafka.TopicPartition(*p) for p in over])
                 left = {place: at for place, at in left.items() if place not in over}
-            silent = time.monotonic() - heard
-            if silent > _ASK_SECONDS * (asked + 1):
-                asked += 1
-                self._check(left, silent)
-            if time.monotonic() - told > _TOLD_SECONDS:
-                told = time.monotonic()
-                self._tell(left)
         return found
 
     def _tell(self, left: dict[Place, int]) -> None:
         place, at = next(iter(left.items()))
         _log.warning(
-            "%s is read to find where the interval begins or ends, because messages of other times "
+            "%r is read to find where the interval begins or ends, because messages of other times "
             "were sent in transactions: at offset %d of %d",
             _name(place), at, self.ends[place],
         )  # fmt: skip
 
-    def _check(self, left: dict[Place, int], silent: float) -> None:
-        """UnavailableError: the cluster does not answer, or gives nothing for too long."""
-        with self.cluster.admin() as admin:
-            offsets(admin, left, "low")
-        if silent > SILENT_SECONDS:
+    def _check(self, left: dict[Place, int], seconds: float) -> None:
+        """As `check_there`. UnavailableError: the cluster gives nothing for too long."""
+        check_there(self.cluster, {topic for topic, _ in left})
+        if seconds > SILENT_SECONDS:
             place, at = next(iter(left.items()))
-            raise UnavailableError(
-                f"{self.cluster} gave nothing of {_name(place)} from offset {at} on for "
-                f"{SILENT_SECONDS} s; check that its brokers run"
-            )
+            raise silent(self.cluster, _name(place), at)
 
 
 def _name(place: Place) -> str:
-    return repr(f"{place[0]}/{place[1]}")
+    return f"{place[0]}/{place[1]}"
 
 
 def _ended(place: Place, message: "Message") -> int:
@@ -218,4 +214,4 @@ def _ended(place: Place, message: "Message") -> int:
         return message.offset()
     if is_gone(error):
         raise FileNotFoundError(_name(place))
-    raise client().KafkaException(of(f"reading {_name(place)}", error))
+    raise client().KafkaException(of(f"reading {_name(place)!r}", error))

@@ -1,14 +1,14 @@
 """The messages of a range of offsets, in their order, as a committed reader sees them."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.errors import SourceError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
-from semel.sources.kafka.topics import is_missing
+from semel.kafka.cluster import Cluster, client, of
+from semel.sources.kafka.topics import ids_of, is_missing
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -27,8 +27,12 @@ SILENT_SECONDS = 60
 for another leader of a partition."""
 
 ASK_SECONDS = 5
-"""After each such span without a message it is asked what became of the topic: the client goes on
+"""After each such span without a message a task asks what became of the topic: the client goes on
 to wait for one that was deleted."""
+
+PLAN_ASKS_SECONDS = 1
+"""A plan asks as soon as this whether the cluster is there: it fails within ten seconds when not,
+and waits where all that is read was aborted."""
 
 SHORT_SECONDS = 10
 """A partition that ends too early for so long has lost records: a new leader may take a while to
@@ -53,14 +57,16 @@ def messages(
     partition: int,
     start: int,
     end: int,
-    still: Callable[[], None] = lambda: None,
-    silent_seconds: float = SILENT_SECONDS,
+    still: Callable[[], None],
+    *,
+    patient: bool = True,
 ) -> Iterator[Sequence["Message"]]:
     """The messages at offsets [start, end), in chunks. Not each offset has one: markers of
     transactions, aborted and compacted messages leave gaps.
 
     `still` is called when no message comes: SourceError when the topic is not there any more.
-    SourceError: some were deleted. UnavailableError: the cluster does not answer.
+    SourceError: some were deleted. UnavailableError: the cluster does not answer; unless the caller
+    is patient, `still` has told that.
     """
     kafka = client()
     name = f"{topic}/{partition}"
@@ -88,21 +94,26 @@ def messages(
                     ended = _ended(name, message, error, end)
                     reached = max(reached, ended)
             seconds = time.monotonic() - progress
-            if seconds > ASK_SECONDS * (asked + 1):
+            if seconds > (ASK_SECONDS if patient else PLAN_ASKS_SECONDS) * (asked + 1):
                 asked += 1
                 # A cluster that is away is waited for.
-                with suppress(UnavailableError):
+                with suppress(UnavailableError) if patient else nullcontext():
                     still()
             if ended is not None and ended < end and seconds > SHORT_SECONDS:
                 raise SourceError(
                     f"{name!r} ends at offset {ended}, the plan names offsets up to {end}: the "
                     "cluster lost records"
                 )
-            if seconds > silent_seconds:
-                raise UnavailableError(
-                    f"{cluster} gave nothing of {name!r} from offset {reached} on for "
-                    f"{silent_seconds} s; check that its brokers run"
-                )
+            if seconds > SILENT_SECONDS:
+                raise silent(cluster, name, reached)
+
+
+def silent(cluster: Cluster, name: str, reached: int) -> UnavailableError:
+    """What is said of a partition that gives nothing."""
+    return UnavailableError(
+        f"{cluster} gave nothing of {name!r} from offset {reached} on for {SILENT_SECONDS} s; "
+        "check that its brokers run"
+    )
 
 
 def _ended(name: str, message: "Message", error: "KafkaError", end: int) -> int:
@@ -127,9 +138,19 @@ def is_gone(error: "KafkaError") -> bool:
 
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:
-    """The sizes, in bytes, of some of the first values of a range of offsets."""
-    found = messages(cluster, topic, partition, start, end, silent_seconds=ANSWER_SECONDS)
+    """The sizes, in bytes, of some of the first values of a range of offsets; in a plan."""
+    found = messages(
+        cluster, topic, partition, start, end, lambda: check_there(cluster, [topic]), patient=False
+    )
     try:
         return [len(message) for message in next(found, ())]
     finally:
         found.close()
+
+
+def check_there(cluster: Cluster, names: Iterable[str]) -> None:
+    """Ask whether topics are there, as a plan does. FileNotFoundError: look again."""
+    with cluster.admin() as admin:
+        _, missing = ids_of(admin, names)
+    if missing:
+        raise FileNotFoundError(missing[0])
