@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 import xxhash
@@ -18,6 +19,7 @@ from semel.abandon import abandon
 from semel.adopt import adopt
 from semel.batch import Claim
 from semel.errors import LimitError, SourceError
+from semel.formats.selection import Selection
 from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.losses import accept_loss
@@ -128,6 +130,36 @@ def test_a_task_reads_the_same_again(place: Place, ledger: Ledger) -> None:
         offsets = [row["_semel_offset"] for row in rows]
         assert offsets == sorted(set(offsets)) and rows == once[0][0]
         assert source.is_whole(claims[0]) or len(cut) > 1
+
+
+# Attacks RP1, RP9.
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("only", [False, True])
+def test_a_selection_is_a_part_of_it(
+    place: Place, ledger: Ledger, only: bool, every: int
+) -> None:
+    """The rows that are taken, the positions of the others; digest and bytes are those of all."""
+    place.append(0, 100)
+    spec = place.spec()
+    claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
+    source = open_source(spec)
+    whole = {0} if source.is_whole(claims[0]) else set()
+    for split in splits_of(claims, (claims[0].end - claims[0].start) // 3, whole=whole):
+        digests = xxhash.xxh3_128(), xxhash.xxh3_128()
+        blocks = list(source.read(split, 1, digests[0]))
+        rows = [row for block in blocks for row in block.table.to_pylist()]
+        offsets = np.array([row["_semel_offset"] for row in rows[::every]], np.int64)
+        selection = Selection(offsets=offsets, only=only)
+        selected = list(source.read(split, 1, digests[1], selection))
+        taken, others = [], []
+        for number, row in enumerate(rows):
+            (taken if (number % every == 0) == only else others).append(row)
+        assert [row for block in selected for row in block.table.to_pylist()] == taken
+        left_out = [int(at) for block in selected for at in block.left_out]
+        assert left_out == [row["_semel_offset"] for row in others]
+        assert digests[0].hexdigest() == digests[1].hexdigest()
+        sizes = (sum(block.bytes_read for block in found) for found in (blocks, selected))
+        assert len(set(sizes)) == 1
 
 
 def test_no_split_holds_more_than_told(place: Place, ledger: Ledger) -> None:

@@ -15,7 +15,8 @@ from semel import limits
 from semel.errors import SourceError
 from semel.formats.csv import Csv, read_header
 from semel.formats.jsonl import JsonLines
-from semel.formats.records import among, read_split
+from semel.formats.records import read_split
+from semel.formats.selection import among
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [

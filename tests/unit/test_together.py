@@ -1,11 +1,13 @@
 """Files that are read together come to what each comes to alone: records, ids, digests, places."""
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,12 +16,13 @@ from hypothesis import strategies as st
 from fix_claims import claim_of
 from fix_sink import spec_of
 from semel import limits
-from semel.errors import SourceError
+from semel.errors import SourceError, TerminalError
 from semel.sources.files import FilesSource
 from semel.steps import read
 from semel.steps.job import StageJob, splits_of
 from semel.steps.spill import Spilled
 from semel.steps.together import small_groups
+from semel.steps.verdicts import Verdicts
 
 GOOD = [
     b'{"id": "a", "n": 1, "at": "2024-01-01T00:00:00Z"}', b'{"id": "b", "n": null, "at": null}',
@@ -115,6 +118,47 @@ def test_together_is_as_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "SMALL_SPLIT_BYTES", 0)
         assert together == outcome(job, write=write)
+
+
+@settings(max_examples=60, deadline=None)
+@given(files=FILES, data=st.data(), only=st.booleans(), judged=st.booleans())
+def test_a_selection_together_is_as_alone(
+    files: list[bytes],
+    data: st.DataObject,
+    only: bool,
+    judged: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever is left out of whatever files: the same reports, rows and ids, or the same error."""
+    folder = tmp_path_factory.mktemp("together")
+    (folder / "in").mkdir()
+    job = job_of(folder, [(b"x\n", file) for file in files], sink__position_columns=True)
+    starts = [
+        (number, 2 + at)
+        for number, file in enumerate(files)
+        for at in [0, *(found.end() for found in re.finditer(b"\n", file))]
+        if at < len(file)
+    ]
+    named = sorted(data.draw(st.sets(st.sampled_from(starts))))
+    verdicts = Verdicts(
+        batch_id=1, partition=np.array([part for part, _ in named], np.int64),
+        offset=np.array([at for _, at in named], np.int64), reason=np.zeros(len(named), int),
+        reasons=("malformed",),
+    )  # fmt: skip
+    selected = verdicts.select(folder, job.splits, only=only, judged=judged)
+    job = replace(job, selected=selected)
+    together = outcome_or_error(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "SMALL_SPLIT_BYTES", 0)
+        assert together == outcome_or_error(job)
+
+
+def outcome_or_error(job: StageJob) -> list[object] | str:
+    """What reading a job gives, or why a survivor of then is none now."""
+    try:
+        return outcome(job, write=not job.judges)
+    except TerminalError as error:
+        return str(error)
 
 
 def test_good_files_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

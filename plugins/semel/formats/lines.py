@@ -63,6 +63,24 @@ class Lines:
         left[list(places)] = False
         return self.take(left)
 
+    def together(self, taken: np.ndarray) -> "Lines":
+        """The records that are marked, with nothing of the others between them. Their bytes move:
+        `data` is changed, and of no use to who has the records of before.
+        """
+        # Neighbours move together.
+        borders = np.flatnonzero(np.diff(taken, prepend=False, append=False))
+        firsts, behinds = borders[::2], borders[1::2]
+        lows = self.starts[firsts]
+        highs = self.starts[behinds - 1] + self.lengths[behinds - 1]
+        sizes = highs - lows
+        places = np.cumsum(sizes) - sizes
+        data = memoryview(self.data)
+        for place, low, high in zip(places.tolist(), lows.tolist(), highs.tolist(), strict=True):
+            data[place : place + high - low] = data[low:high]
+        moved = np.repeat(places - lows, behinds - firsts)
+        left = self.take(taken)
+        return replace(left, starts=left.starts + moved, ends=left.ends + moved)
+
     def packed(self) -> "Lines":
         """The records with nothing but line ends between and behind them, in bytes of their own."""
         codes = np.frombuffer(self.data, np.uint8)

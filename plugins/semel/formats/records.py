@@ -13,7 +13,7 @@ RECORD_BYTES_MAX. Timestamps without zone are UTC. A column that is missing or n
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import BinaryIO
 
@@ -26,6 +26,7 @@ from semel.batch import Ignored
 from semel.formats.blocks import Oversized, Piece, owned_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
+from semel.formats.selection import NONE, Selection, among
 
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 
@@ -58,6 +59,7 @@ class Block:
 
     `faults` names the rejected ones of `lines` by their index. `bytes_read` counts the bytes of all
     its lines, blank ones and the header too. `lines` are valid until the next block is asked for.
+    `left_out`: the offsets of records that were not taken, and are in nothing else of it.
     """
 
     table: pa.Table
@@ -65,6 +67,7 @@ class Block:
     lines: Lines
     bytes_read: int
     ignored: Ignored = Ignored()
+    left_out: np.ndarray = field(default_factory=lambda: NONE)
 
     def without(self, offsets: np.ndarray, faults: Iterable[Fault]) -> "Block":
         """The block without the records at some offsets of its table, which have faults."""
@@ -90,17 +93,6 @@ class Block:
         return pa.table(columns, schema=REJECTED)
 
 
-def among(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Which of some offsets are chosen ones; both ascend. The cost is that of the few chosen."""
-    found = np.zeros(len(offsets), bool)
-    if len(offsets):
-        first, behind = np.searchsorted(chosen, [offsets[0], offsets[-1] + 1])
-        near = chosen[first:behind]
-        at = np.searchsorted(offsets, near)
-        found[at[offsets[at] == near]] = True
-    return found
-
-
 def read_split(
     file: BinaryIO,
     *,
@@ -113,6 +105,7 @@ def read_split(
     digest: xxhash.xxh3_128,
     columns: list[str] | None = None,
     exact: Collection[str] = (),
+    selection: Selection | None = None,
 ) -> Iterator[Block]:
     """Yield the records whose first byte is in [start, end) of the planned range, block by block.
 
@@ -120,7 +113,8 @@ def read_split(
     last record is read beyond `end`, never beyond `range_end`. `digest` is updated with exactly
     the bytes of the lines that the split owns. `range_end` None: a stream (gzip) read to its end
     by one split; `seek` is not called when `start` is 0. `columns` are from `read_header` (CSV). No
-    value of the columns `exact` may lose digits: two records would become one.
+    value of the columns `exact` may lose digits: two records would become one. `selection`: the
+    records that are taken.
     Raises SourceError for a file that is shorter than the range, or a damaged gzip stream.
     """
     parser = format.parser(schema, columns)
@@ -137,10 +131,12 @@ def read_split(
     judge = Judge(parser, schema, exact)
     for piece in pieces:
         if isinstance(piece, Oversized):
-            yield _oversized(piece, schema)
+            yield _oversized(piece, schema, selection)
             continue
-        lines = _lines(piece, header)
+        lines, left_out = _lines(piece, header), NONE
         header = 0
+        if selection is not None:
+            lines, left_out = selection.of(lines, parser.clean)
         table, faults = judge.judge(lines)
         yield Block(
             table=table,
@@ -148,10 +144,11 @@ def read_split(
             lines=lines,
             bytes_read=int(piece.ends[-1]),
             ignored=parser.ignored(lines.without(faults)),
+            left_out=left_out,
         )
 
 
-def _oversized(piece: Oversized, schema: pa.Schema) -> Block:
+def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None) -> Block:
     lines = Lines(
         data=piece.head,
         starts=np.array([0]),
@@ -159,8 +156,14 @@ def _oversized(piece: Oversized, schema: pa.Schema) -> Block:
         offsets=np.array([piece.offset]),
         lengths=np.array([piece.length]),
     )
-    faults = {0: _too_long()}
-    return Block(table=_empty(schema), faults=faults, lines=lines, bytes_read=piece.length)
+    taken = selection is None or selection.takes(lines.offsets)[0]
+    return Block(
+        table=_empty(schema),
+        faults={0: _too_long()} if taken else {},
+        lines=lines,
+        bytes_read=piece.length,
+        left_out=NONE if taken else lines.offsets,
+    )
 
 
 def _lines(piece: Piece, header: int) -> Lines:

@@ -23,6 +23,7 @@ from semel.ledger import Row
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
+    from semel.formats.selection import Selection
     from semel.steps.job import Split
 
 Spans = dict[int, list[tuple[int, int]]]
@@ -291,9 +292,11 @@ class Source(Protocol):
         """Whether a claim is read by one task."""
         ...
 
-    def read(self, split: "Split", batch_id: int, digest: Any) -> "Iterator[Block]":
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
         """The records of a split in ascending positions; in a task. Repeatable: the same claim
-        gives the same blocks, and the same bytes to `digest`.
+        gives the same blocks, and the same bytes to `digest`, whatever the `selection` leaves out.
 
         SourceError: it is not what was planned, any more.
         """

@@ -19,7 +19,7 @@ from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault, Reason
-from semel.formats.records import OFFSET, REJECTED, Block, among, printable
+from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
@@ -193,9 +193,8 @@ class _Reader:
     ) -> None:
         self._job, self._split, self._skip = job, split, skip
         self._digest = xxhash.xxh3_128()
-        chosen = job.selected
-        self._chosen = chosen.of(split, job.splits) if chosen is not None else None
-        self._left_out = 0
+        selected = job.selected
+        self._selection = selected.of(split, job.splits) if selected is not None else None
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
@@ -203,8 +202,9 @@ class _Reader:
 
     def run(self, write: Write, letters: Write) -> Read:
         """Give `write` the valid records, and `letters` the others, as they come."""
-        tally = Tally()
+        tally, left_out = Tally(), 0
         for block in self.blocks():
+            left_out += len(block.left_out)
             write(block.table)
             if block.faults:
                 source = np.full(len(block.faults), self._split.claim.source_partition_id)
@@ -217,9 +217,8 @@ class _Reader:
             late=tally.late,
             bytes_read=self._job.bytes_of(self._split, tally.bytes),
         )
-        self._digest.update(
-            repr((self._split.start, self._split.end, tally.records + self._left_out)).encode()
-        )
+        records = tally.records + left_out
+        self._digest.update(repr((self._split.start, self._split.end, records)).encode())
         report = SplitReport(
             split=self._split.number,
             digest=self._digest.hexdigest(),
@@ -236,27 +235,10 @@ class _Reader:
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split, without records that have no id or come too late."""
         job = self._job
-        found = job.source.read(self._split, job.batch_id, self._digest)
-        if job.selected is not None:
-            found = map(self._select, found)
-            if not job.selected.judged:
-                return map(self._survivors, found)
+        found = job.source.read(self._split, job.batch_id, self._digest, self._selection)
+        if job.selected is not None and not job.selected.judged:
+            return map(self._survivors, found)
         return map(self._identify, map(self._takeable, found))
-
-    # Keeps RP1, RP9.
-    def _select(self, block: Block) -> Block:
-        """The block with the records alone that the job takes."""
-        only, table, faults = self._job.selected.only, block.table, block.faults
-        records = table.num_rows + len(faults)
-        taken = among(table.column(OFFSET).to_numpy(), self._chosen) == only
-        if not taken.all():
-            table = table.filter(pa.array(taken))
-        if faults:
-            places = np.array(sorted(faults))
-            own = among(block.lines.offsets[places], self._chosen) == only
-            faults = {at: faults[at] for at in places[own].tolist()}
-        self._left_out += records - table.num_rows - len(faults)
-        return replace(block, table=table, faults=faults)
 
     # Keeps RP3.
     def _survivors(self, block: Block) -> Block:

@@ -16,7 +16,8 @@ from semel import limits
 from semel.batch import Counts, Ignored
 from semel.catalog.ids import HashedIds, hash_ids
 from semel.formats import declared as formats
-from semel.formats.records import OFFSET, among, read_split
+from semel.formats.records import OFFSET, read_split
+from semel.formats.selection import Selection
 from semel.manifest import SplitReport
 from semel.spec.pipeline import Scope
 from semel.steps.classify import SplitIds
@@ -67,10 +68,17 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     # An empty line before each file, so that none goes on in the next one.
     sizes = [1 + len(text) for text in texts]
     begins = np.cumsum([1, *sizes[:-1]])
-    parsed = _parsed(job, b"\n" + b"\n".join(texts))
+    selection = None
+    if job.selected is not None:
+        own = [
+            job.selected.of(split, job.splits).offsets - split.start + begin
+            for split, begin in zip(splits, begins, strict=True)
+        ]
+        selection = Selection(offsets=np.concatenate(own), only=job.selected.only)
+    parsed = _parsed(job, b"\n" + b"\n".join(texts), selection)
     if parsed is None:
         return None
-    table, ignored = parsed
+    table, left_out, ignored = parsed
     at = table.column(OFFSET).to_numpy()
     owner = np.searchsorted(begins, at, side="right") - 1
     starts = np.array([split.start for split in splits], np.int64)
@@ -78,16 +86,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     index = table.schema.get_field_index(OFFSET)
     table = table.set_column(index, table.schema.field(index), offsets)
     ends = np.searchsorted(owner, np.arange(len(splits) + 1))
-    records = np.diff(ends)
-    if job.selected is not None:
-        # Keeps RP1, RP9.
-        chosen = [
-            job.selected.of(split, job.splits) - split.start + begin
-            for split, begin in zip(splits, begins, strict=True)
-        ]
-        taken = among(at, np.concatenate(chosen)) == job.selected.only
-        table, owner = table.filter(pa.array(taken)), owner[taken]
-        ends = np.searchsorted(owner, np.arange(len(splits) + 1))
+    records = np.diff(ends) + np.diff(np.searchsorted(left_out, [*begins, 1 + sum(sizes)]))
     asked = job.refuses is not None and not job.spec.transforms
     if asked and job.refuses(output_columns(job, splits[0], table)):
         return None
@@ -106,21 +105,25 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
     return table, parts
 
 
-def _parsed(job: StageJob, data: bytes) -> tuple[pa.Table, Ignored] | None:
-    """The records of some lines, and what was passed over; None when one of them is no record."""
+def _parsed(
+    job: StageJob, data: bytes, selection: Selection | None
+) -> tuple[pa.Table, np.ndarray, Ignored] | None:
+    """The records of some lines, where others were left out, and what was passed over; None when
+    one of them is no record."""
     schema = job.spec.arrow_schema()
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
         format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
-        exact=job.spec.record_id,
+        exact=job.spec.record_id, selection=selection,
     )  # fmt: skip
-    tables, ignored = [], Ignored()
+    tables, left_out, ignored = [], [], Ignored()
     for block in blocks:
         if block.faults:
             return None
         tables.append(block.table)
+        left_out.append(block.left_out)
         ignored += block.ignored
-    return pa.concat_tables(tables).combine_chunks(), ignored
+    return pa.concat_tables(tables).combine_chunks(), np.concatenate(left_out), ignored
 
 
 def _report(

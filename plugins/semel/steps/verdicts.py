@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from semel.batch import Counts
 from semel.errors import CorruptionError
+from semel.formats.selection import NONE, Selection
 from semel.manifest import Kind, SplitReport
 from semel.reader import MarkedFile, Marker
 from semel.steps.job import Split, Splits
@@ -29,7 +30,6 @@ _COLUMNS = pa.schema(
 )
 _DUPLICATES = ("duplicate_in_batch", "duplicate_in_catalog")
 _LATE = "late"
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,13 +186,14 @@ class Selected:
     only: bool
     judged: bool
 
-    def of(self, split: Split, splits: Splits) -> np.ndarray:
-        """The offsets (int64, ascending) in a split. FileNotFoundError: the file is gone."""
+    def of(self, split: Split, splits: Splits) -> Selection:
+        """Those of a split. FileNotFoundError: the file is gone."""
         if split.task not in self.tasks:
-            return _NONE
+            return Selection(offsets=NONE, only=self.only)
         ends, offsets = _left(_file(self.folder, split.task))
         place = split.number - splits.of_task(split.task)[0].number
-        return offsets[ends[place - 1] if place else 0 : ends[place]]
+        own = offsets[ends[place - 1] if place else 0 : ends[place]]
+        return Selection(offsets=own, only=self.only)
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from semel import limits
 from semel.batch import Claim
 from semel.formats import declared as formats
 from semel.formats.records import Block, read_split
+from semel.formats.selection import Selection
 from semel.sources import (
     Evidence,
     Gone,
@@ -88,7 +89,9 @@ class FilesSource:
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.spec) or is_gzip(claim.name)
 
-    def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: Selection | None = None
+    ) -> Iterator[Block]:
         claim = ClaimedFile.of(split.claim)
         whole = claim.packed  # It is read from its first byte to its last.
         with claimed.claimed_bytes(claim, self.root, batch_id) as file:
@@ -103,6 +106,7 @@ class FilesSource:
                 columns=formats.header_of(self.spec, file.name),
                 digest=digest,
                 exact=self.spec.record_id,
+                selection=selection,
             )
         self._still_there(claim, batch_id)
 

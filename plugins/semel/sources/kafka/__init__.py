@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from semel import limits
 from semel.batch import Claim
 from semel.formats.records import Block
+from semel.formats.selection import Selection
 from semel.kafka.cluster import Cluster
 from semel.sources import (
     Evidence,
@@ -89,7 +90,9 @@ class KafkaSource:
     def is_whole(self, claim: Claim) -> bool:
         return False
 
-    def read(self, split: "Split", batch_id: int, digest: Any) -> Iterator[Block]:
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: Selection | None = None
+    ) -> Iterator[Block]:
         topic, partition = claimed.place_of(split.claim.name)
 
         def still() -> None:
@@ -98,7 +101,7 @@ class KafkaSource:
         still()
         with closing(Records(self.spec)) as records:
             for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
-                yield records.block(chunk)
+                yield records.block(chunk, selection)
         # Keeps KS1. It may have been made anew while it was read.
         still()
         for part in records.digests():

@@ -6,6 +6,7 @@ wherever it comes from.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from semel.batch import Ignored
 from semel.formats import declared as formats
 from semel.formats.lines import Fault, Lines, Parser, Reason
 from semel.formats.records import OFFSET, Block, Judge, with_offset
+from semel.formats.selection import Selection
 from semel.kafka.registry import Registry
 from semel.sources.kafka.avro import Avro
 from semel.spec.pipeline import Spec
@@ -62,21 +64,25 @@ class Records:
         """What was read, however it came in chunks."""
         return (part for stream in self._streams.values() for part in stream.digests())
 
-    def block(self, chunk: Sequence["Message"]) -> Block:
+    def block(self, chunk: Sequence["Message"], selection: Selection | None = None) -> Block:
         """The records of some messages, in the order of their offsets."""
         offsets = np.fromiter((m.offset() for m in chunk), np.int64, len(chunk))
         values = [m.value() for m in chunk]
         beside = self._beside(chunk)
         self._streams[OFFSET].fixed(offsets)
         self._streams[""].add(values)
-        # 1. Messages without a value are records only where that is declared.
+        # 1. Messages without a value are records only where that is declared. Of the records, some
+        #    may be left out.
         null = np.fromiter((value is None for value in values), bool, len(values))
-        tombstones = int(null.sum())
         keep = self._source.tombstones == "keep"
-        if tombstones and not keep:
-            values, offsets = [value for value in values if value is not None], offsets[~null]
-            beside = {name: column.filter(pa.array(~null)) for name, column in beside.items()}
-            null = np.zeros(len(values), bool)
+        tombstones = 0 if keep else int(null.sum())
+        records = np.ones(len(values), bool) if keep else ~null
+        taken = records if selection is None else records & selection.takes(offsets)
+        bytes_read, left_out = sum(map(len, filter(None, values))), offsets[records & ~taken]
+        if not taken.all():
+            values, offsets = list(compress(values, taken.tolist())), offsets[taken]
+            beside = {name: column.filter(pa.array(taken)) for name, column in beside.items()}
+            null = null[taken]
         lines = _lines([value or b"" for value in values], offsets)
         # 2. The values.
         text, unread = lines, {}
@@ -92,8 +98,9 @@ class Records:
             table=table,
             faults=faults,
             lines=lines,
-            bytes_read=int(lines.lengths.sum()),
-            ignored=replace(ignored, tombstones=0 if keep else tombstones),
+            bytes_read=bytes_read,
+            ignored=replace(ignored, tombstones=tombstones),
+            left_out=left_out,
         )
         if bad:
             places = sorted(bad)
