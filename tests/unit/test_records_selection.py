@@ -118,6 +118,17 @@ def test_what_is_left_out_is_not_judged(kind: str) -> None:
     assert len(found.rows) == 100 and found.others == offsets.tolist()
 
 
+def test_keys_of_others_are_not_told() -> None:
+    """Keys that the schema does not name are those of the records that are taken."""
+    text = b'{"a":1,"b":1}\n{"a":1,"c":1}\n'
+    (block,) = read_split(
+        io.BytesIO(text), start=0, end=len(text), range_start=0, range_end=len(text),
+        schema=SCHEMA, format=JsonLines(), digest=xxhash.xxh3_128(),
+        selection=Selection(offsets=np.array([14]), only=True),
+    )  # fmt: skip
+    assert block.ignored.keys == {"c": 1}
+
+
 def test_an_offset_where_no_record_begins() -> None:
     """It leaves out nothing, and takes nothing; a blank line is no record either."""
     text = b'{"a":1}\n \n{"a":2}\n'
@@ -125,6 +136,16 @@ def test_an_offset_where_no_record_begins() -> None:
         found = read(text, JsonLines(), Selection(offsets=np.array([3, 8, 99]), only=only))
         assert len(found.rows) == (0 if only else 2)
         assert found.others == ([0, 10] if only else [])
+
+
+@given(st.sets(st.integers(0, 9)), st.lists(st.integers(0, 9)), st.booleans())
+def test_more_is_left_out(named: set[int], more: list[int], only: bool) -> None:
+    """A selection without some offsets takes what it took, but for these."""
+    selection = Selection(offsets=np.array(sorted(named), np.int64), only=only)
+    offsets = np.arange(10)
+    taken = selection.takes(offsets) & ~np.isin(offsets, more)
+    left = selection.without(np.array(more, np.int64))
+    assert left.takes(offsets).tolist() == taken.tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=30))

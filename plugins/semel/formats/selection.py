@@ -4,7 +4,7 @@ Records that are left out are counted and hashed, and not parsed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from semel import limits
 from semel.formats.lines import Lines
 
 NONE = np.zeros(0, np.int64)
+"""No offsets."""
+
 _SPACE = 32
 
 
@@ -26,6 +28,11 @@ class Selection:
         """Which of some ascending offsets are those of records that are taken."""
         return among(offsets, self.offsets) == self.only
 
+    def without(self, offsets: np.ndarray) -> "Selection":
+        """The same, where the records at some more offsets, in any order, are left out."""
+        combined = np.setdiff1d if self.only else np.union1d
+        return replace(self, offsets=combined(self.offsets, offsets))
+
     # Keeps RP1, RP9.
     def of(
         self, lines: Lines, clean: Callable[[bytes], bytes]
@@ -38,6 +45,9 @@ class Selection:
             return lines, NONE
         left_out = _records(lines.take(np.flatnonzero(~taken)), clean)
         return lines.together(taken), left_out
+
+
+EVERYTHING = Selection(offsets=NONE, only=False)
 
 
 def _records(lines: Lines, clean: Callable[[bytes], bytes]) -> np.ndarray:

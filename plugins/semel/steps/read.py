@@ -20,6 +20,7 @@ from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault, Reason
 from semel.formats.records import OFFSET, REJECTED, Block, printable
+from semel.formats.selection import EVERYTHING
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
 from semel.steps.classify import SplitIds
@@ -72,7 +73,8 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
-    """The ids of a split's valid records, but for those at the offsets `skip`; nothing is written.
+    """The ids of a split's valid records, but for those at the offsets `skip`, in any order;
+    nothing is written.
 
     SourceError: the source is no longer what was planned.
     """
@@ -186,15 +188,16 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
 
 
 class _Reader:
-    """One pass over a split. `skip`: offsets of records that are not to be looked at."""
+    """One pass over a split. `skip`: offsets of records that are left out, too."""
 
     def __init__(
         self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
     ) -> None:
-        self._job, self._split, self._skip = job, split, skip
+        self._job, self._split = job, split
         self._digest = xxhash.xxh3_128()
-        selected = job.selected
-        self._selection = selected.of(split, job.splits) if selected is not None else None
+        self._selection = job.selected.of(split, job.splits) if job.selected else None
+        if skip is not None:
+            self._selection = (self._selection or EVERYTHING).without(skip)
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._bucket_min: int | None = None
         self._bucket_max: int | None = None
@@ -292,8 +295,6 @@ class _Reader:
     def _identify(self, block: Block) -> Block:
         """Hash the ids of a block; reject rows without one, and rows of collected buckets."""
         spec, table = self._job.spec, block.table
-        if self._skip is not None:
-            table = table.filter(~np.isin(table.column(OFFSET).to_numpy(), self._skip))
         if spec.by_position or not table.num_rows:
             return block
         reason = np.zeros(table.num_rows, np.uint8)
