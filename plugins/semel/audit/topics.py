@@ -18,7 +18,7 @@ from semel.audit.schemas import Schemas
 from semel.audit.source import Lines
 from semel.batch import Claim
 from semel.errors import CorruptionError, SourceError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning
+from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning, offsets_of
 from semel.kafka.registry import Registry
 from semel.spec.pipeline import Spec
 from semel.spec.sources import ALL_HEADERS, KafkaSource
@@ -88,6 +88,16 @@ class Opened:
             yield found
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """A topic that is there: its id, as claims name it, and of each partition its first offset and
+    the one behind the last that can be read.
+    """
+
+    topic_id: str
+    spans: dict[int, tuple[int, int]]
+
+
 @contextmanager
 def opened(source: KafkaSource) -> "Iterator[Topics]":
     """A reader of the cluster that a pipeline declares, for the length of a block.
@@ -117,8 +127,7 @@ class Topics:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
         self._registries, self._source = registries, source
         self._schemas: dict[str, Schemas] = {}
-        self._known: dict[str, str | None] = {}
-        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+        self._known: dict[str, _Known | None] = {}
         self._compacted: dict[str, bool] = {}
 
     def open(self, claim: Claim) -> Opened:
@@ -131,18 +140,13 @@ class Topics:
         if not number.isdecimal():
             raise CorruptionError(f"{claim.name!r} is no partition of a topic; restore its marker")
         if topic not in self._known:
-            self._known[topic] = self._id_of(topic)
-        if self._known[topic] is None:
+            self._known[topic] = self._found(topic)
+        known = self._known[topic]
+        if known is None:
             raise SourceError(f"the cluster has no topic {topic!r} that its user may see")
-        if claim.identity != f"{self._known[topic]}/{number}":
+        if claim.identity != f"{known.topic_id}/{number}":
             raise SourceError(f"the topic {topic!r} was deleted, and made anew, since it was read")
-        place = topic, int(number)
-        if place not in self._ends:
-            part = client().TopicPartition(*place)
-            self._ends[place] = self._consumer.get_watermark_offsets(
-                part, ANSWER_SECONDS, cached=False
-            )
-        low, end = self._ends[place]
+        low, end = known.spans.get(int(number), (0, 0))
         if low > claim.start:
             raise _deleted(claim)
         if end < claim.end:
@@ -196,17 +200,28 @@ class Topics:
                     f"for {_SILENT_SECONDS} s; check that its brokers run"
                 )
 
-    def _id_of(self, topic: str) -> str | None:
-        """A topic's id, as claims name it; None: there is no such topic."""
+    def _found(self, topic: str) -> "_Known | None":
+        """A topic as it is now; None: there is none of this name."""
         kafka = client()
+        from confluent_kafka.admin import OffsetSpec
+
         asked = kafka.TopicCollection([topic])
         answer = self._admin.describe_topics(asked, request_timeout=ANSWER_SECONDS)[topic]
         try:
-            return str(answer.result().topic_id).translate(str.maketrans("+/", "-_"))
+            described = answer.result()
         except kafka.KafkaException as error:
             if error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise
+        parts = [kafka.TopicPartition(topic, part.id) for part in described.partitions]
+        first, last = (
+            offsets_of(self._admin, dict.fromkeys(parts, which), committed=True)
+            for which in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        return _Known(
+            topic_id=str(described.topic_id).translate(str.maketrans("+/", "-_")),
+            spans={part.partition: (first[part].offset, last[part].offset) for part in parts},
+        )
 
     def _is_compacted(self, topic: str) -> bool:
         from confluent_kafka.admin import ConfigResource, ResourceType
