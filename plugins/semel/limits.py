@@ -164,6 +164,10 @@ ALIKE_MAX = 32
 BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
 
+UNKNOWN_SCHEMAS_MAX = 100
+"""Ids that a Schema Registry does not know, in one split: a registry that lost its newest schemas
+lacks some; more are an attack, or no ids, and each is a request."""
+
 MESSAGE_BYTES = 1 << 20
 """What a broker takes as one message by default: a few of these need no look at their size."""
 

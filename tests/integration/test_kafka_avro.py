@@ -18,7 +18,7 @@ from fix_replay import replayed, rows
 from semel import requarantine
 from semel.audit import audit
 from semel.cli import main
-from semel.errors import TerminalError
+from semel.errors import ANEW, LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spec.pipeline import Spec
@@ -161,6 +161,27 @@ def test_a_schema_that_comes_later(avro: AvroTopic, ledger: Ledger) -> None:
 def in_output(spec: Spec) -> list[str]:
     assert audit(spec).ok
     return [row["id"] for row in rows(spec)]
+
+
+# Attacks KS6.
+def test_ids_that_nobody_knows_do_not_drown_the_registry(
+    avro: AvroTopic, ledger: Ledger
+) -> None:
+    """A batch stops where a split names more of them than is declared, having asked for no more;
+    repeats of an id do not count. With a higher limit each is asked for, and a dead letter.
+    """
+    heads = [b"\0" + number.to_bytes(4, "big") for number in range(60)]
+    avro.put([head + b"a" for head in [*heads[:20] * 3, *heads]])
+    loose = {"quarantine_ratio_max": 1.0}
+    with answering() as empty:
+        place = {"registry": empty.url}
+        spec = avro.spec(source=place, limits={**loose, "unknown_schemas_max": 20})
+        with pytest.raises(LimitError, match=f"{avro.at()}.*more than 20 .* last is 20") as told:
+            run(ledger, spec, "r1")
+        assert told.value.next == ANEW
+        assert len({request["path"] for request in empty.asked}) == len(empty.asked) == 21
+        run(ledger, avro.spec(source=place, limits={**loose, "unknown_schemas_max": 60}), "r1")
+    assert settled(spec, audited=False).reasons == {"unknown_schema": 120}
 
 
 # Attacks KS8.

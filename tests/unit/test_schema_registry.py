@@ -43,7 +43,7 @@ def refused(kind: type[SemelError], declared: str) -> str:
     """What an operator is told, in time, without the password; and never a verdict on a value."""
     began = time.monotonic()
     with pytest.raises(SemelError) as caught:
-        Avro(Registry(declared=declared)).texts([VALUE])
+        Avro(Registry(declared=declared), "t/0").texts([VALUE])
     assert time.monotonic() - began < TOLD_SECONDS_MAX
     assert type(caught.value) is kind, caught.value
     assert PASSWORD not in str(caught.value)
@@ -161,7 +161,7 @@ def test_an_answer_that_is_a_verdict(answers: Answers) -> None:
     values = [VALUE, VALUE + b"b", None, VALUE]
 
     def verdict() -> tuple[str, str]:
-        avro = Avro(Registry(declared=answers.url))
+        avro = Avro(Registry(declared=answers.url), "t/0")
         texts, faults = avro.texts(values)
         avro.close()
         assert texts == [b""] * 4 and faults.keys() == {0, 1, 3}
@@ -176,7 +176,7 @@ def test_an_answer_that_is_a_verdict(answers: Answers) -> None:
     answers.body = b'{"schema": "{}"}'
     assert verdict()[0] == Reason.malformed
     answers.body = json.dumps({"schema": '"string"'}).encode()
-    texts, faults = Avro(Registry(declared=answers.url)).texts([VALUE])
+    texts, faults = Avro(Registry(declared=answers.url), "t/0").texts([VALUE])
     assert texts == [b'"a"'] and not faults
 
 
@@ -185,7 +185,7 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, package: str
     """Which extra brings it is said."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(TerminalError) as caught:
-        Avro(Registry(declared="http://schemas")).texts([VALUE])
+        Avro(Registry(declared="http://schemas"), "t/0").texts([VALUE])
     assert caught.value.next == "pip install 'semel[avro]'"
 
 

@@ -137,6 +137,9 @@ class Limits(Model):
     """Offsets of one batch, of topics; the rest as above."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
     """The batch fails when a larger share of its records is quarantined (1: never)."""
+    unknown_schemas_max: int = Field(default=limits.UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
+    """Schemas that the registry lacks, of which one part of a topic (200,000 offsets) may have
+    values. Each is a request to it; the batch fails where there are more."""
     log_samples: bool = Field(default=True, strict=True)
     """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
     orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)

@@ -99,7 +99,7 @@ class KafkaSource:
             claimed.check_topic(self.cluster, split.claim, batch_id)
 
         still()
-        with closing(Records(self.spec)) as records:
+        with closing(Records(self.spec, split.claim.name)) as records:
             for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
                 yield records.block(chunk, selection)
         # Keeps KS1. It may have been made anew while it was read.

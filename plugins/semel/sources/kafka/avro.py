@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from semel import limits
+from semel.errors import ANEW, LimitError
 from semel.formats.avro import Decode, SchemaError, decoder
 from semel.formats.lines import BadRecords, Fault, Reason
 from semel.kafka.registry import AVRO, Registry
@@ -41,8 +42,12 @@ def id_of(value: bytes) -> int | None:
 class Avro:
     """Reads the values of one split. A schema is asked for once, when the first value names it."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(
+        self, registry: Registry, name: str, unknown_max: int = limits.UNKNOWN_SCHEMAS_MAX
+    ) -> None:
+        """`name`: the partition that they are of. `unknown_max`: ids that nobody knows."""
+        self._registry, self._name, self._unknown_left = registry, name, unknown_max
+        self._unknown_max = unknown_max
         self._known: dict[bytes, Decode | Fault] = {}
         self._open = ExitStack()
         self._client: SchemaRegistryClient | None = None
@@ -55,7 +60,7 @@ class Avro:
         """The JSON of each value, nothing of those that have none; and why some have none.
 
         TerminalError, UnavailableError: the registry says neither that it knows a schema nor that
-        it does not.
+        it does not. LimitError: it does not know too many.
         """
         texts, faults, known = [], {}, self._known
         for at, value in enumerate(values):
@@ -87,6 +92,7 @@ class Avro:
         written = self._registry.find(self._client, number)
         made: Decode | Fault
         if written is None:
+            self._count_unknown(number)
             made = Reason.unknown_schema, f"{self._registry} has no schema {number}"
         elif written.kind != AVRO:
             why = f"expected Avro, found schema {number}, which is {written.kind}"
@@ -98,3 +104,16 @@ class Avro:
                 made = Reason.malformed, f"schema {number} cannot be read by: {error}"
         self._known[value[:HEAD_BYTES]] = made
         return made
+
+    def _count_unknown(self, number: int) -> None:
+        """Anybody who writes to the topic could let each message be a request."""
+        self._unknown_left -= 1
+        if self._unknown_left < 0:
+            raise LimitError(
+                f"{self._name!r}: values name more than {self._unknown_max} schemas "
+                f"(limits.unknown_schemas_max) that {self._registry} does not have; the last is "
+                f"{number}. Nothing of them was staged. Find out who writes there, or restore the "
+                "registry; with a higher limit each of them is asked for, and their values are "
+                "dead letters",
+                next=ANEW,
+            )

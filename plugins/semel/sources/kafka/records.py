@@ -39,7 +39,8 @@ _TOO_LONG: Fault = (
 class Records:
     """Turns the messages of one split into blocks, in one pass."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, name: str) -> None:
+        """`name`: the partition that they are of."""
         self._source: KafkaSource = spec.source
         schema = spec.arrow_schema()
         self._schema = with_offset(schema)
@@ -52,7 +53,7 @@ class Records:
             self._parser = formats.format_of(spec).parser(self._values, names)
             self._judge = Judge(self._parser, self._values, spec.record_id)
         registry = Registry.of(self._source.registry)
-        self._avro = Avro(registry) if registry else None
+        self._avro = Avro(registry, name, spec.limits.unknown_schemas_max) if registry else None
         self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
 
     def close(self) -> None:
