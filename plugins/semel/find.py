@@ -5,7 +5,7 @@ decisions do not.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -19,7 +19,8 @@ from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.reader import Marker, columns_in_files, dataset_of, markers, markers_of
-from semel.sinks.declared import open_sink
+from semel.sinks import Sink
+from semel.sinks.declared import open_sinks
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
 
@@ -62,14 +63,16 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     """
     wanted = _values(spec, values)
     found = markers(sink_path) if sink_path else markers_of(spec)
+    with open_sinks() as sink_of:
+        places = (
+            *(p for m in found for p in _in_output(m, wanted, sink_of)),
+            *(p for m in found for p in _in_decisions(m, wanted)),
+            *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
+        )
     return Search(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
-        places=(
-            *(p for m in found for p in _in_output(m, wanted)),
-            *(p for m in found for p in _in_decisions(m, wanted)),
-            *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
-        )[: limits.FIND_PLACES_MAX],
+        places=places[: limits.FIND_PLACES_MAX],
         batches=len(found),
         in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
     )
@@ -123,13 +126,15 @@ def _value(name: str, kind: ColumnType, text: str) -> object:
         raise TerminalError(why, next=_HELP) from error
 
 
-def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+def _in_output(
+    marker: Marker, wanted: dict[str, object], sink_of: Callable[[Spec], Sink]
+) -> Iterator[Place]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
     if not files or not set(wanted) <= set(schema.names):
         return
     if marker.sink is None:
-        yield from _in_table(marker, wanted)
+        yield from _in_sink(marker, wanted, sink_of(marker.spec))
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
@@ -142,8 +147,7 @@ def _in_output(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
         yield from (_output_place(marker, file.path, row) for row in rows)
 
 
-def _in_table(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
-    sink = open_sink(marker.spec)
+def _in_sink(marker: Marker, wanted: dict[str, object], sink: Sink) -> Iterator[Place]:
     for table in sink.rows(marker):
         fields = {n: (ds.field(n), table.schema.field(n).type) for n in wanted}
         rows = table.filter(_condition(fields, wanted)).to_pylist()

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from fix_account import quiet
 from fix_engine import LocalEngine
@@ -21,11 +23,13 @@ from fix_sink_kafka import Outlet, dies, ids
 from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
+from semel.compare import Range, compare
 from semel.errors import TerminalError
 from semel.find import find
+from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
 from semel.run import run_batch
-from semel.sinks.kafka import reading
+from semel.sinks.kafka import control, reading
 from semel.spec.pipeline import Spec
 
 
@@ -59,6 +63,33 @@ def test_records_are_in_the_topic_once(bench: Workbench, ledger: Ledger, outlet:
     proven(spec)
     [place] = find(spec, ["e000003"]).places[:1]
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith(outlet.topic)
+
+
+def test_notes_are_read_once(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the rows of many batches reads the control topic once, and not for each of them:
+    what a history costs would grow with its square.
+    """
+    spec = declared(bench, outlet.make())
+    for n in range(3):
+        bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
+        run(ledger, spec, f"r{n}")
+    read: list[str] = []
+    between = control.between
+
+    def watched(cluster: Cluster, topic: str, *more: Any) -> Iterator[Message]:
+        read.append(topic)
+        return between(cluster, topic, *more)
+
+    monkeypatch.setattr(control, "between", watched)
+    assert find(spec, ["e000029"]).places[0].batch_id == 3
+    assert read == [outlet.control] + [outlet.topic] * 3
+    del read[:]
+    words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+    compared = compare(ledger, spec, Range(first=2, last=3), **words)
+    assert (compared.rows_live, compared.total) == (20, 0)
+    assert read == [outlet.control] + [outlet.topic] * 2
 
 
 # Attacks D10.

@@ -202,7 +202,7 @@ class _Audit:
             yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
         if marker.sink is None:
             try:
-                for table in sink.rows(marker):
+                for table in sink.rows(marker, strays=True):
                     yield sink.address, table.select(wanted)
             except OutputGoneError as error:
                 self._lost.add(marker.batch_id)

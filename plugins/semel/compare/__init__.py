@@ -38,6 +38,7 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger, scratch
 from semel.reader import Marker
 from semel.sinks import archive
+from semel.sinks.declared import open_sinks
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.stage import Engine as Job
@@ -139,10 +140,11 @@ class _Compare:
         outputs = Outputs(engine=self._engine, spec=chosen.spec, columns=columns)
 
         def read() -> None:
-            for marker in chosen.markers:
-                outputs.add(LIVE, marker, numbered=True)
-            for marker in others:
-                outputs.add(OTHER, marker, numbered=numbered)
+            with open_sinks() as sink_of:
+                for marker in chosen.markers:
+                    outputs.add(LIVE, marker, numbered=True, sink_of=sink_of)
+                for marker in others:
+                    outputs.add(OTHER, marker, numbered=numbered, sink_of=sink_of)
 
         self._timed("read outputs", read)
         return outputs
@@ -193,7 +195,10 @@ class _Compare:
         places = [row[name] for row in rows for name in ("live_at", "other_at") if row[name]]
         for at in places if self._told else ():
             wanted.setdefault(at["file"], set()).add(at["content"])
-        return {at: outputs.examples(at, sorted(found)) for at, found in wanted.items()}
+        with open_sinks() as sink_of:
+            return {
+                at: outputs.examples(at, sorted(found), sink_of) for at, found in wanted.items()
+            }
 
     def _difference(
         self, outputs: Outputs, row: dict[str, Any], examples: Examples

@@ -1,6 +1,6 @@
 """The rows of two outputs, as keys and hashes: by what a row is matched, and its content."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,11 +15,15 @@ from semel.compare.engine import Engine, zoneless
 from semel.errors import CorruptionError
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
+from semel.sinks import Sink
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
 
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"
+
+SinkOf = Callable[[Spec], Sink]
+"""Gives the sink of a batch that is in none of the folders, by its spec."""
 
 Row = dict[str, str | None]
 """The texts of a row's values, by column."""
@@ -78,7 +82,9 @@ class Outputs:
     columns: Columns
     files: list[tuple[Marker, MarkedFile | None]] = field(default_factory=list)
 
-    def add(self, side: int, marker: Marker, *, numbered: bool) -> None:
+    def add(
+        self, side: int, marker: Marker, *, numbered: bool, sink_of: SinkOf = open_sink
+    ) -> None:
         """The rows of a batch. `numbered`: with its number; that of the batch path is none."""
         braces = self._braces(marker) | {
             "side": side,
@@ -88,16 +94,18 @@ class Outputs:
         for file in files:
             self.files.append((marker, file))
             braces["file"] = len(self.files) - 1
-            for table in tables_of(marker, file):
+            for table in tables_of(marker, file, sink_of):
                 self._insert(marker, table, braces)
 
-    def examples(self, at: int, contents: list[int]) -> dict[tuple[str, int], Row]:
+    def examples(
+        self, at: int, contents: list[int], sink_of: SinkOf
+    ) -> dict[tuple[str, int], Row]:
         """Rows of a file with these contents, one for each key and content."""
         marker, file = self.files[at]
         names = [n for n in schema_of(marker).names if n not in _POSITION]
         braces = {**self._braces(marker), "columns": ", ".join(map(_as_text, names))}
         found: dict[tuple[str, int], Row] = {}
-        for table in tables_of(marker, file):
+        for table in tables_of(marker, file, sink_of):
             for key, content, *texts in self.engine.look(
                 "examples", table, braces, contents=contents
             ):
@@ -163,13 +171,15 @@ def _as_text(name: str) -> str:
     return f"CAST({fast.column(name)} AS VARCHAR)"
 
 
-def tables_of(marker: Marker, file: MarkedFile | None) -> Iterator[pa.Table]:
+def tables_of(
+    marker: Marker, file: MarkedFile | None, sink_of: SinkOf
+) -> Iterator[pa.Table]:
     """The rows of one file of a batch; of a batch in a table, all.
 
     CorruptionError: a file cannot be read.
     """
     if file is None:
-        yield from open_sink(marker.spec).rows(marker)
+        yield from sink_of(marker.spec).rows(marker)
         return
     try:
         there = dataset_of(marker.sink, marker.spec, [file], schema_of(marker))

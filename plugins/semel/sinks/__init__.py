@@ -190,9 +190,11 @@ class Sink(Protocol):
         """
         ...
 
-    def rows(self, marker: "Marker") -> "Iterator[pa.Table]":
+    def rows(self, marker: "Marker", *, strays: bool = False) -> "Iterator[pa.Table]":
         """What a finalized batch has published, by its receipt. For readers and the audit.
 
+        `strays`: and what says that it is of the batch, and lies elsewhere; for the audit, within
+        the sink's own block. There a sink may read what it knows of all batches once.
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
         OutputGoneError: the target has deleted some, as it is to. TerminalError: some are missing.
         """

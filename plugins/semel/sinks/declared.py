@@ -1,5 +1,7 @@
 """The sink that a pipeline declares, ready to be asked."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from semel.errors import StateError, TerminalError
@@ -24,6 +26,24 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
             )
         return sink
     return Folder(Path(address) if address else spec.sink_path(), spec, looks or Looks())
+
+
+@contextmanager
+def open_sinks() -> Iterator[Callable[[Spec], Sink]]:
+    """What gives the sinks of batches by their specs, each within its block, for one that reads
+    many batches: what a sink has to know for that it reads once.
+    """
+    made: list[tuple[Spec, Sink]] = []
+    with ExitStack() as stack:
+
+        def sink_of(spec: Spec) -> Sink:
+            for known, sink in made:
+                if known == spec:
+                    return sink
+            made.append((spec, stack.enter_context(open_sink(spec))))
+            return made[-1][1]
+
+        yield sink_of
 
 
 def _table(spec: Spec, declared: PostgresSink) -> Sink:

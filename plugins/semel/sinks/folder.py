@@ -121,7 +121,7 @@ class Folder:
         """Names of files tell it."""
         return {}
 
-    def rows(self, marker: "Marker") -> Iterator[pa.Table]:
+    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """By the marker's data files."""
         from semel.reader import columns_in_files, dataset_of
 

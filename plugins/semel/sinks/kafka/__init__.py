@@ -179,19 +179,18 @@ class KafkaSink:
         return control.of_pipeline(*place, pipeline, limits.KAFKA_TRANSACTION_SECONDS)
 
     # Keeps KP10.
-    def rows(self, marker: "Marker") -> Iterator[pa.Table]:
-        """Within a block of the sink's own also what lies elsewhere in the topic under the batch's
-        number, for which all of it, and all notes, are read once.
+    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:
+        """Within a block of the sink's own all notes are read once, and so is the whole topic for
+        the strays.
         """
-        if not self._is_open:
-            place = (self._target.cluster, self._target.control, marker.pipeline, marker.batch_id)
-            note = control.find(*place, limits.KAFKA_TRANSACTION_SECONDS)
-            yield from reading.rows(self._target, marker, note)
+        notes = self._notes
+        if notes is None:
+            notes = {note.batch_id: note for note in self._all_notes(self._pipeline)}
+            self._notes = notes if self._is_open else None
+        yield from reading.rows(self._target, marker, notes.get(marker.batch_id))
+        if not strays:
             return
-        if self._notes is None:
-            self._notes = {note.batch_id: note for note in self._all_notes(self._pipeline)}
-        yield from reading.rows(self._target, marker, self._notes.get(marker.batch_id))
         if self._strays is None:
-            self._strays = reading.strays(self._target, self._notes.values())
+            self._strays = reading.strays(self._target, notes.values())
         if values := self._strays.get(marker.batch_id):
             yield reading.typed(self._target, marker, values)

@@ -162,7 +162,7 @@ class PostgresSink:
             return self._refused(connection, won)
 
     # Keeps PG11.
-    def rows(self, marker: "Marker") -> Iterator[pa.Table]:
+    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """The rows of the output that a marker lists.
 
         RetryableError: they were replaced, and the marker not yet, or not when it was read.
