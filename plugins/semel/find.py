@@ -18,8 +18,9 @@ import pyarrow.dataset as ds
 from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind
+from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of, markers, markers_of
-from semel.sinks import Sink
+from semel.sinks import OutputGoneError, Sink
 from semel.sinks.declared import open_sinks
 from semel.spec.ddl import ColumnType
 from semel.spec.pipeline import Spec
@@ -52,8 +53,18 @@ class Search:
     id: dict[str, str]
     places: tuple[Place, ...]
     batches: int
+    gone: tuple[int, ...]
+    """Batches of which the sink has deleted rows, as it is to: these cannot be found there."""
     in_output: bool
     """Whether the id columns reach the output at all."""
+
+    @property
+    def told(self) -> Iterator[str]:
+        """Where survivors cannot be seen, in sentences."""
+        if self.gone:
+            yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
+        if not self.in_output:
+            yield "the id columns do not reach the output: survivors cannot be seen there"
 
 
 def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
@@ -63,9 +74,10 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     """
     wanted = _values(spec, values)
     found = markers(sink_path) if sink_path else markers_of(spec)
+    gone: list[int] = []
     with open_sinks() as sink_of:
         places = (
-            *(p for m in found for p in _in_output(m, wanted, sink_of)),
+            *(p for m in found for p in _in_output(m, wanted, sink_of, gone)),
             *(p for m in found for p in _in_decisions(m, wanted)),
             *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
         )
@@ -74,6 +86,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
         id={name: str(value) for name, value in wanted.items()},
         places=places[: limits.FIND_PLACES_MAX],
         batches=len(found),
+        gone=tuple(gone),
         in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
     )
 
@@ -127,14 +140,20 @@ def _value(name: str, kind: ColumnType, text: str) -> object:
 
 
 def _in_output(
-    marker: Marker, wanted: dict[str, object], sink_of: Callable[[Spec], Sink]
+    marker: Marker,
+    wanted: dict[str, object],
+    sink_of: Callable[[Spec], Sink],
+    gone: list[int],
 ) -> Iterator[Place]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
     if not files or not set(wanted) <= set(schema.names):
         return
     if marker.sink is None:
-        yield from _in_sink(marker, wanted, sink_of(marker.spec))
+        try:
+            yield from _in_sink(marker, wanted, sink_of(marker.spec))
+        except OutputGoneError:
+            gone.append(marker.batch_id)
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)

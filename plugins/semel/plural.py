@@ -1,11 +1,20 @@
 """Numbers and lists of things, in words."""
 
+from collections.abc import Collection
+
 from semel import limits
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 file`, `2,000 files`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def those(batches: Collection[int]) -> str:
+    """Some of a pipeline's batches: `batch 7`, `5 of the batches (1 to 7)`."""
+    if len(batches) == 1:
+        return f"batch {min(batches)}"
+    return f"{len(batches)} of the batches ({min(batches)} to {max(batches)})"
 
 
 def named(names: tuple[str, ...]) -> str:

@@ -116,6 +116,12 @@ OF_TOPICS = (
         tests=(f"{_RUNS}::test_what_the_retention_of_the_output_deleted",),
     ),
     Guard(
+        name="compaction explains gaps alone",
+        rules="KP10",
+        remove=without.compaction_explains_anything,
+        tests=(f"{_RUNS}::test_what_compaction_did_not_take",),
+    ),
+    Guard(
         name="the audit reads the whole topic",
         rules="KP10",
         remove=without.strays_are_not_seen,

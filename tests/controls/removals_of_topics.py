@@ -84,6 +84,10 @@ def retention_explains_anything() -> None:
     source("sinks.kafka.reading", "_missing", {"0 <= kept": "True or 0 <= kept"})
 
 
+def compaction_explains_anything() -> None:
+    source("sinks.kafka.reading", "_compacted", {"missing <= gaps": "True"})
+
+
 def strays_are_not_seen() -> None:
     patch("sinks.kafka.reading", "strays", lambda _: lambda *_: {})
 

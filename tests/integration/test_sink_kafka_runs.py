@@ -16,27 +16,30 @@ from confluent_kafka import Message
 
 from fix_account import quiet
 from fix_engine import LocalEngine
-from fix_kafka import Kafka, Record
+from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_sink_kafka import Outlet, dies, ids
 from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
+from semel.cli import main
 from semel.compare import Range, compare
 from semel.errors import TerminalError
 from semel.find import find
 from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sinks import OutputGoneError
 from semel.sinks.kafka import control, reading
 from semel.spec.pipeline import Spec
 
 
-def declared(bench: Workbench, outlet: Outlet, **changes: object) -> Spec:
+def declared(bench: Workbench, outlet: Outlet, **changes: Any) -> Spec:
     servers = outlet.kafka.broker.bootstrap
     sink = {"type": "kafka", "bootstrap_servers": servers, "topic": outlet.topic, "key": "id"}
-    return bench.spec(sink={**sink, "position_columns": True}, **changes)
+    sink |= {"position_columns": True, **changes.pop("sink", {})}
+    return bench.spec(sink=sink, **changes)
 
 
 def run(ledger: Ledger, spec: Spec, key: str) -> None:
@@ -148,6 +151,68 @@ def test_what_the_retention_of_the_output_deleted(
         time.sleep(0.1)
     verdict = audit(spec)
     assert verdict.ok and (verdict.batches, verdict.gone) == (2, 2)
+
+
+def keyed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
+    """Two batches in a compacted topic, of five keys: of the first one's rows four are gone."""
+    outlet.make(partitions=1, **{name.replace(".", "_"): COMPACTED[name] for name in COMPACTED})
+    spec = declared(bench, outlet, sink={"key": "n"})
+    for batch, keys in enumerate(((0, 1, 2, 3, 4), (0, 1, 2, 5, 3))):
+        rows = [{"id": f"e{batch}{key}", "n": key} for key in keys]
+        bench.write(f"in/{batch}.jsonl", rows)
+        run(ledger, spec, f"r{batch}")
+        proven(spec)
+    outlet.kafka.compacted(outlet.topic)
+    return spec
+
+
+# Attacks KP10.
+def test_what_compaction_took_is_no_fault(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compacted topic keeps of each key the last row: the audit says how many are gone and proves
+    the others, find goes on, and who reads the batch is told.
+    """
+    spec = keyed(bench, ledger, outlet)
+    verdict = audit(spec)
+    assert verdict.ok and (verdict.batches, verdict.gone) == (2, 0)
+    [note] = verdict.notes
+    assert note.startswith("batch 1: ") and "4 of its 5 rows are gone" in note
+    assert "cleanup.policy=compact" in note
+    assert find(spec, ["e14"]).places == () and find(spec, ["e14"]).gone == (1,)
+    [place] = find(spec, ["e04"]).places
+    assert (place.what, place.batch_id) == ("output", 1)
+    capsys.readouterr()
+    assert main(["find", "events", "e00"]) == 0
+    assert "rows of batch 1 are gone" in capsys.readouterr().out
+    with pytest.raises(OutputGoneError, match="4 of its 5 rows are gone") as told:
+        words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+        compare(ledger, spec, Range(first=1, last=2), **words)
+    assert told.value.next == "semel audit events"
+
+
+# Attacks KP10.
+def test_what_compaction_did_not_take(bench: Workbench, ledger: Ledger, outlet: Outlet) -> None:
+    """More rows than it has offsets without a message, a row that is there twice, and what is gone
+    from a topic that is not compacted are faults.
+    """
+    spec = keyed(bench, ledger, outlet)
+    [key] = {read.key for read in outlet.kafka.drain(outlet.control) if b",1]" in read.key}
+    [first] = (r.value for r in outlet.kafka.drain(outlet.control) if r.key == key)
+    lie = {**json.loads(first), "rows": 50, "total": 50}
+    outlet.kafka.produce(outlet.control, [Record(value=json.dumps(lie).encode(), key=key)])
+    assert "49 of its 50 rows are missing" in offender(spec, "files")
+    outlet.kafka.produce(outlet.control, [Record(value=first, key=key)])
+    left = next(read for read in outlet.kafka.drain(outlet.topic) if b'"e04"' in read.value)
+    outlet.kafka.produce(outlet.topic, [Record(value=left.value, key=b"9")])
+    assert offender(spec, "output") == "2 rows for 1 survivors"
+    outlet.kafka.configure(outlet.topic, "cleanup.policy", "delete")
+    assert "4 of its 5 rows are missing" in offender(spec, "files")
+
+
+def offender(spec: Spec, name: str) -> str:
+    """What a check of an audit blames first."""
+    return next(c.offenders[0].what for c in audit(spec).checks if c.name == name and not c.ok)
 
 
 @contextmanager

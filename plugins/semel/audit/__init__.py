@@ -32,8 +32,9 @@ from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
 from semel.errors import TerminalError
 from semel.manifest import Kind
+from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import OutputGoneError, Sink, archive
+from semel.sinks import OutputGoneError, Sink, SupersededError, archive
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Scope, Spec
 
@@ -46,6 +47,7 @@ _OF_THE_TEXT = [
 ]  # fmt: skip
 _OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
 _OF_THE_SINK = ["sink_refuses"]
+_UNPROVEN = "cannot be proven, but for their files"
 _PROVED_BY = {
     "id": "record id",
     "position": "position",
@@ -82,6 +84,7 @@ class _Audit:
         self._lost: set[int] = set()
         self._gone: set[int] = set()
         self._output_gone: dict[int, OutputGoneError] = {}
+        self._superseded: dict[int, SupersededError] = {}
         self._reread: set[int] = set()
         self._landed: set[int] = set()
         self._samples = spec.limits.log_samples
@@ -204,6 +207,8 @@ class _Audit:
             try:
                 for table in sink.rows(marker, strays=True):
                     yield sink.address, table.select(wanted)
+            except SupersededError as error:
+                self._superseded[marker.batch_id] = error
             except OutputGoneError as error:
                 self._lost.add(marker.batch_id)
                 self._output_gone[marker.batch_id] = error
@@ -329,16 +334,19 @@ class _Audit:
         return shown
 
     def _may_be_replaced(self, marker: Marker) -> bool:
-        """Whether later batches may have replaced rows of this one, in mode upsert."""
-        upsert = getattr(marker.spec.sink, "mode", "append") == "upsert"
-        return upsert and marker is not self._markers[-1]
+        """Whether later batches may have replaced rows of this one, in mode upsert, or did, in a
+        compacted topic.
+        """
+        if marker.batch_id in self._superseded:
+            return True
+        return _upsert(marker) and marker is not self._markers[-1]
 
     def _verdict(self) -> Verdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
         notes = []
         if not self._markers:
             notes.append("no batch has been finalized here")
-        if any(self._may_be_replaced(marker) for marker in self._markers):
+        if any(_upsert(marker) for marker in self._markers[:-1]):
             notes.append("mode upsert: of all batches but the last, missing rows count as replaced")
         numbers = {marker.made_by for marker in self._markers} | self._replaced.numbers
         if more := sorted(self._landed - numbers):
@@ -349,10 +357,13 @@ class _Audit:
             )
         if self._gone:
             why = "the topic's retention, or its compaction, has deleted records that were read"
-            notes.append(_told(sorted(self._gone), f"{why}, as it is to"))
+            notes.append(f"{those(self._gone)} {_UNPROVEN}: {why}, as it is to")
         if self._output_gone:
-            gone = sorted(self._output_gone)
-            notes.append(_told(gone, str(self._output_gone[gone[0]])))
+            first = self._output_gone[min(self._output_gone)]
+            notes.append(f"{those(self._output_gone)} {_UNPROVEN}: {first}")
+        if self._superseded:
+            first = self._superseded[min(self._superseded)]
+            notes.append(f"{those(self._superseded)}: the rows that are left are proven: {first}")
         kinds = self._spec.column_types().items()
         if apart := [name for name, kind in kinds if not fast.compared(kind)]:
             notes.append(f"the values of {', '.join(apart)} (nested, json) were not compared")
@@ -369,11 +380,8 @@ class _Audit:
         )
 
 
-def _told(gone: list[int], why: str) -> str:
-    what = f"batch {gone[0]}"
-    if gone[1:]:
-        what = f"{len(gone)} of the batches ({gone[0]} to {gone[-1]})"
-    return f"{what} cannot be proven, but for their files: {why}"
+def _upsert(marker: Marker) -> bool:
+    return getattr(marker.spec.sink, "mode", "append") == "upsert"
 
 
 def _matched_by(marker: Marker) -> str:

@@ -108,8 +108,8 @@ def find(
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
             made = f", made by its replay {place.made_by}" if place.made_by else ""
             print(f"{kind}: batch {place.batch_id}{made}, {place.file}{origin}{detail}")
-        if not found.in_output:
-            print("the id columns do not reach the output: survivors cannot be seen there")
+        for told in found.told:
+            print(told)
         if not found.places:
             part = f"source {spec.source.part}{' holds' if behind == 1 else 's hold'}"
             more = f"{behind} {part} what none of them has"

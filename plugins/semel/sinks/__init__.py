@@ -25,6 +25,10 @@ class OutputGoneError(TerminalError):
     """Rows that were published are gone, as the target's own configuration wants it."""
 
 
+class SupersededError(OutputGoneError):
+    """The same of rows of which later ones have the key; the others of the batch were given."""
+
+
 class Presence(StrEnum):
     """What is under a name, or under a batch's number: nothing, what the manifest says, another."""
 
@@ -196,7 +200,8 @@ class Sink(Protocol):
         `strays`: and what says that it is of the batch, and lies elsewhere; for the audit, within
         the sink's own block. There a sink may read what it knows of all batches once.
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
-        OutputGoneError: the target has deleted some, as it is to. TerminalError: some are missing.
+        OutputGoneError: the target has deleted some, as it is to. SupersededError, behind those
+        that are left: the same. TerminalError: some are missing.
         """
         ...
 

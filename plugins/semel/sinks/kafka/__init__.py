@@ -187,10 +187,9 @@ class KafkaSink:
         if notes is None:
             notes = {note.batch_id: note for note in self._all_notes(self._pipeline)}
             self._notes = notes if self._is_open else None
+        if strays:
+            if self._strays is None:
+                self._strays = reading.strays(self._target, notes.values())
+            if values := self._strays.get(marker.batch_id):
+                yield reading.typed(self._target, marker, values)
         yield from reading.rows(self._target, marker, notes.get(marker.batch_id))
-        if not strays:
-            return
-        if self._strays is None:
-            self._strays = reading.strays(self._target, notes.values())
-        if values := self._strays.get(marker.batch_id):
-            yield reading.typed(self._target, marker, values)

@@ -73,6 +73,8 @@ def describe(target: KafkaTarget) -> tuple[TopicFacts, str]:
     if own is not None:
         partitions = count(len(own.described.partitions), "partition")
         told = f"{partitions}, messages of up to {facts.bytes_max:,} bytes"
+        if facts.keyed:
+            told += "; compacted, so it keeps of each key the last row"
     beside = "stage makes it" if control is None else "compacted"
     return facts, (
         f"topic {target.topic} of {target.cluster}: {told}; its control topic: {beside}; the user "

@@ -11,7 +11,7 @@ import pyarrow as pa
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
-from semel.sinks import OutputGoneError
+from semel.sinks import OutputGoneError, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of
@@ -54,7 +54,8 @@ def strays(target: KafkaTarget, notes: Iterable[Note]) -> Strays:
 
 def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there;
-    OutputGoneError: for the topic's retention has deleted some.
+    OutputGoneError: for the topic's retention has deleted some; SupersededError, at the end: for
+    its compaction has.
 
     CorruptionError: a message that says that it is of the batch is no row of it.
     """
@@ -79,17 +80,46 @@ def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[p
                 raise _missing(what, config_of(admin, target.topic), marker, cut=last < end)
     own = encode.suffix(marker.batch_id, marker.commit_seq)
     values: list[bytes] = []
+    gaps = sum(end - start for start, end in spans.values())
+    missing = note.rows - len(note.refused)
     for message in control.between(
         target.cluster, target.topic, spans, limits.KAFKA_TRANSACTION_SECONDS
     ):
         value = message.value()
+        gaps -= 1
         if value is not None and value.endswith(own):
+            missing -= 1
             values.append(value)
             if len(values) >= limits.SINK_ROWS_AT_ONCE:
                 yield typed(target, marker, values)
                 values = []
     if values:
         yield typed(target, marker, values)
+    if missing > 0:
+        raise _compacted(target, marker, missing, note, gaps)
+
+
+def _compacted(
+    target: KafkaTarget, marker: "Marker", missing: int, note: Note, gaps: int
+) -> TerminalError:
+    """Why messages are missing between others. `gaps`: offsets there that have no message."""
+    with target.cluster.admin() as admin:
+        policy = config_of(admin, target.topic)["cleanup.policy"]
+    what = (
+        f"{target.topic}: of batch {marker.batch_id}, {missing} of its "
+        f"{note.rows - len(note.refused)} rows are"
+    )
+    if "compact" in policy.split(",") and missing <= gaps:
+        return SupersededError(
+            f"{what} gone: the topic is compacted (cleanup.policy={policy}), and keeps of each key "
+            "the last message",
+            next=f"semel audit {marker.pipeline}",
+        )
+    return TerminalError(
+        f"{what} missing, and its compaction does not explain that (cleanup.policy={policy}, "
+        f"{gaps} offsets without a message): it was compacted before, or somebody has changed "
+        f"{target.control}; restore it"
+    )
 
 
 def _missing(
