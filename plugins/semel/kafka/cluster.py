@@ -44,6 +44,8 @@ _AWAY = (
 
 _WAIT = {
     "socket.connection.setup.timeout.ms": 5000,
+    # The first thing that a client asks of any broker waits for half of this.
+    "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 1000,
     "log_level": 3,
 }

@@ -9,7 +9,8 @@ A later publish fences this one in the same way: its next call, a commit as well
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +38,9 @@ _COMMIT_SECONDS = 30
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.1
 _MESSAGE_BYTES_MIN = 1_000
+
+_Block = tuple[int, Messages]
+"""Messages, and the row that they end before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,26 +136,26 @@ class _Landing:
     def run(self) -> None:
         """Write what is missing. A transaction ends when it has `transaction_bytes`."""
         done = self._note.rows
-        blocks = self._blocks()
-        block = next(blocks, None)
-        while True:
-            with _known(), self._transaction():
-                starts = self._ends()
-                size = 0
-                while block is not None and size < self._target.transaction_bytes:
-                    done, some = block
-                    self._produce(some)
-                    size += some.size
-                    block = next(blocks, None)
+        with closing(_ahead(self._blocks())) as blocks:
+            block = next(blocks, None)
+            while True:
+                with _known(), self._transaction():
+                    starts = self._ends()
+                    size = 0
+                    while block is not None and size < self._target.transaction_bytes:
+                        done, some = block
+                        self._produce(some)
+                        size += some.size
+                        block = next(blocks, None)
+                    if block is None:
+                        check_count(self._won, done)
+                    self._write_note(done, starts)
+                    faults.point("sink.before_cut")
+                faults.point("sink.after_cut")
                 if block is None:
-                    check_count(self._won, done)
-                self._write_note(done, starts)
-                faults.point("sink.before_cut")
-            faults.point("sink.after_cut")
-            if block is None:
-                return
+                    return
 
-    def _blocks(self) -> Iterator[tuple[int, Messages]]:
+    def _blocks(self) -> Iterator[_Block]:
         """Messages of the rows that have not landed, each with the row that it ends before."""
         # Transactions end between blocks; so these are small beside one.
         at_once = min(limits.SINK_BYTES_AT_ONCE, self._target.transaction_bytes // _BLOCKS)
@@ -253,6 +257,15 @@ class _Landing:
                     f"{self._target.address}: the reply to a commit was lost "
                     f"({said.name()}); run finalize again, which finds out what landed"
                 ) from error
+
+
+def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
+    """The same; each is made while the one before is handed to the producer."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = thread.submit(next, blocks, None)
+            yield block
 
 
 def _find(target: KafkaTarget, won: Won) -> Note | None:
