@@ -40,6 +40,8 @@ _KEYS = (
     "ratio_compare",
     "ratio_kafka_position",
     "ratio_kafka_id",
+    "ratio_kafka_avro_position",
+    "ratio_kafka_avro_id",
     "kafka_sink_ratio_rows",
 )
 _ALL = (
