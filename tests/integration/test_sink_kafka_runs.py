@@ -31,6 +31,7 @@ from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sinks import OutputGoneError
+from semel.sinks.declared import open_sink
 from semel.sinks.kafka import control, reading
 from semel.spec.pipeline import Spec
 
@@ -174,6 +175,7 @@ def test_what_compaction_took_is_no_fault(
     the others, find goes on, and who reads the batch is told.
     """
     spec = keyed(bench, ledger, outlet)
+    assert "; compacted, so it keeps of each key the last row; " in open_sink(spec).describe(None)
     verdict = audit(spec)
     assert verdict.ok and (verdict.batches, verdict.gone) == (2, 0)
     [note] = verdict.notes
