@@ -104,7 +104,7 @@ def _burn(stack: LiveStack, arguments: argparse.Namespace, outcome: Outcome) -> 
         stack.start(_say)
         if stack.topics:
             words = [kafka_servers(), seed, SOURCE]
-            consumer = _beside(HERE.parent / "consumer.py", *words, RELAYED)
+            consumer = _beside(HERE / "consumer.py", *words, RELAYED)
             lookers.append(beside.enter_context(consumer))
             producers.append(beside.enter_context(_beside(HERE / "messages.py", *words)))
         backfills = Backfills(stack, past)

@@ -7,14 +7,13 @@ became of them needs no word of its own: it can be read from the topic.
 
 import logging
 import random
-import signal
 import sys
 import time
 from datetime import UTC, datetime
-from types import FrameType
 
 from confluent_kafka import KafkaException, Producer
 
+from beside import Going
 from producer import RECORDS_PER_SECOND, Lines
 from topics import PARTITIONS
 
@@ -45,7 +44,6 @@ class Messages:
         self.lines, self.never = Lines("m", self.dice), Lines("x", self.dice)
         self.transactions = 0
         self.late: list[tuple[float, Producer]] = []
-        self.going = True
 
     def second(self) -> None:
         """What is sent in one second."""
@@ -68,10 +66,6 @@ class Messages:
         self._commit_late(float("inf"))
         if left := self.plain.flush(ANSWER_SECONDS):
             raise TimeoutError(f"{left} messages were not acknowledged in {ANSWER_SECONDS} s")
-
-    def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """End after this second."""
-        self.going = False
 
     def _transact(self, values: list[bytes], kind: str) -> None:
         self.transactions += 1
@@ -115,10 +109,8 @@ def main() -> None:
     """Until SIGTERM; no transaction is open for long then."""
     servers, seed, topic = sys.argv[1:]
     messages = Messages(servers, int(seed), topic)
-    signal.signal(signal.SIGTERM, messages.stop)
-    # Ctrl-C reaches the whole group; the program that started us says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while messages.going:
+    going = Going()
+    while going:
         messages.second()
         time.sleep(1)
     messages.end()

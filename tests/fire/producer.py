@@ -9,13 +9,12 @@ the log that is rotated nothing comes again: what is there twice was read twice.
 
 import json
 import random
-import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 
+from beside import Going
 from rotatedlog import RotatedLog
 
 WINDOW_SECONDS = 20
@@ -94,7 +93,6 @@ class Producer:
         self.opened = 0
         self.growing: list[Path] = []
         self.torn: tuple[Path, bytes] | None = None
-        self.going = True
 
     def past(self) -> None:
         """One more window that will be backfilled. Live ones bring copies of its records."""
@@ -138,10 +136,6 @@ class Producer:
             self.torn = None
         self.log.complete()
 
-    def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """End after this second."""
-        self.going = False
-
 
 def _append(path: Path, text: bytes) -> None:
     with path.open("ab") as file:
@@ -152,12 +146,10 @@ def main() -> None:
     """Until SIGTERM; every line is whole then."""
     start = datetime.fromisoformat(sys.argv[3])
     producer = Producer(Path(sys.argv[1]), int(sys.argv[2]), start)
-    signal.signal(signal.SIGTERM, producer.stop)
-    # Ctrl-C reaches the whole group; the program that started us says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    going = Going()
     for _ in range(BACKFILL_WINDOWS):
         producer.past()
-    while producer.going:
+    while going:
         producer.second()
         time.sleep(1)
     producer.complete()

@@ -7,17 +7,16 @@ twice, or that was seen and is gone, and prints what it saw as one JSON object.
 import json
 import os
 import random
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from beside import BrokenPromise, Going
 from semel.manifest import Kind
 from semel.reader import Marker, marker_paths, read_marker
 from semel.sinks import archive
@@ -26,10 +25,6 @@ PASS_SECONDS = 1.0
 
 Sight = tuple[int, int, int]
 """What a file is known by: inode, size, time of its last change."""
-
-
-class BrokenPromise(Exception):
-    """The output is not what a reader may rely on."""
 
 
 @dataclass(kw_only=True)
@@ -105,15 +100,7 @@ def _sight(path: Path) -> Sight | None:
 
 def main() -> int:
     """Look until SIGTERM, and once more after it."""
-    going = True
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal going
-        going = False
-
-    signal.signal(signal.SIGTERM, stop)
-    # Ctrl-C reaches the whole group; the program that started us says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    going = Going()
     dice, seen, broken = random.Random(int(sys.argv[1])), Seen(), ""
     watches = [Watch(Path(sink), seen) for sink in sys.argv[2:]]
     try:

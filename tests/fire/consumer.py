@@ -9,17 +9,17 @@ Its first line is `looking`, its last one a JSON object with what it saw, and th
 import json
 import logging
 import random
-import signal
 import sys
 import time
 from array import array
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
+
+from beside import BrokenPromise, Going
 
 POLL_MS = 500
 AGAIN_SECONDS = 2.0
@@ -28,10 +28,6 @@ AGAIN_SECONDS = 2.0
 AGAIN_RECORDS = 200
 END_SECONDS_MAX = 100
 """Bound of the last pass: transactions that were left open time out first."""
-
-
-class BrokenPromise(Exception):
-    """A topic is not what a consumer may rely on."""
 
 
 @dataclass(kw_only=True)
@@ -159,15 +155,7 @@ def _id(value: bytes | None) -> str | None:
 
 def main() -> int:
     """Look until SIGTERM, and then to the ends."""
-    going = True
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal going
-        going = False
-
-    signal.signal(signal.SIGTERM, stop)
-    # Ctrl-C reaches the whole group; the program that started us says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    going = Going()
     # That a killed broker is away is known.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     servers, seed, source, sink = sys.argv[1:]
