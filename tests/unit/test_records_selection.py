@@ -17,6 +17,7 @@ from semel.formats.jsonl import JsonLines
 from semel.formats.lines import Lines
 from semel.formats.records import OFFSET, read_split
 from semel.formats.selection import Selection
+from semel.spec.parts import Unknown
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [
@@ -30,8 +31,11 @@ CSV_LINES = [
     b"y,z\n", b" 5,a \n", b" ,\n", b"6,\xff\n", b"7,a\rb\n", b"8,%b\n" % (b"y" * 300),
 ]  # fmt: skip
 MULTILINE = [b'1,"a\nb"\n', b'2,"\r\n\n"\r\n', b"3,a\n", b"\n", b"x\n", b"y,z\n"]
+BOM = b'\xef\xbb\xbf{"a":0}\n'
 OF_FORMATS = {
-    "json": (JsonLines(), JSON_LINES, [b"", b'\xef\xbb\xbf{"a":0}\n']),
+    "json": (JsonLines(), JSON_LINES, [b"", BOM]),
+    "json column": (JsonLines(json=("s",)), JSON_LINES, [b"", BOM]),
+    "no other keys": (JsonLines(unknown=Unknown.QUARANTINE), JSON_LINES, [b"", BOM]),
     "csv": (Csv(), CSV_LINES, [b"a,s\n", b"\xef\xbb\xbfa,s\r\n"]),
     "multiline": (Csv(multiline=True), MULTILINE, [b"a,s\n"]),
 }

@@ -90,6 +90,8 @@ def read_header(
 
 
 class _CsvParser:
+    skips_line_ends = False
+
     def __init__(self, format: Csv, schema: pa.Schema, columns: list[str]) -> None:
         for field in schema:
             if pa.types.is_nested(field.type):

@@ -61,6 +61,7 @@ def declared(spec: Spec) -> JsonLines:
 
 class _JsonParser:
     header_records = 0
+    skips_line_ends = True
     record_ends = staticmethod(line_ends)
 
     def __init__(self, schema: pa.Schema, json_columns: tuple[str, ...], unknown: Unknown) -> None:

@@ -136,7 +136,7 @@ def read_split(
         lines, left_out = _lines(piece, header), NONE
         header = 0
         if selection is not None:
-            lines, left_out = selection.of(lines, parser.clean)
+            lines, left_out = selection.of(lines, parser)
         table, faults = judge.judge(lines)
         yield Block(
             table=table,
