@@ -96,7 +96,7 @@ def _adopt(
     ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
 ) -> Adopted:
     target, sink, kept = open_sink(spec), spec.sink_path(), archive.of(spec)
-    found = _markers(spec, sink, kept)
+    found = _markers(sink, kept)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
     there = traces.look(sink, kept, names.values())
     landed = target.batches(spec.name)
@@ -148,7 +148,7 @@ def _specs(spec: Spec, found: list[Marker]) -> list[Spec]:
     return [spec, *(marker.spec for marker in found)]
 
 
-def _markers(spec: Spec, sink: Path | None, kept: Path) -> list[Marker]:
+def _markers(sink: Path | None, kept: Path) -> list[Marker]:
     try:
         return markers_in(sink, kept)
     except CorruptionError as error:
