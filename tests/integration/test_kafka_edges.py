@@ -51,7 +51,7 @@ def transact(topic: Topic, start: int, stop: int, when: datetime, *, commit: boo
 
 
 # Attacks KS5.
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)], ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 2, 0)], ids=str)
 def test_history_that_was_sent_in_transactions(
     topic: Topic, ledger: Ledger, order: Sequence[int]
 ) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, pairwise
+from itertools import count
 
 import pytest
 import xxhash
@@ -85,26 +85,6 @@ def test_what_compaction_left_is_read(bench: Workbench, kafka: Kafka, ledger: Le
 
 
 _numbers = count()
-
-
-# Attacks KS5.
-@given(
-    stamps=st.lists(st.integers(0, 5 * 24 - 1), min_size=1, max_size=12),
-    order=st.permutations(range(5)),
-)
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_timestamps_in_any_order(
-    bench: Workbench, kafka: Kafka, ledger: Ledger, stamps: list[int], order: list[int]
-) -> None:
-    """Whatever the timestamps are, intervals that touch each other take each offset once."""
-    topic = Topic(bench, kafka)
-    for n, hours in enumerate(stamps):
-        topic.append(n, n + 1, timestamp_ms=stamp(DAYS[0] + timedelta(hours=hours)))
-    spec = topic.spec(name=f"p{next(_numbers)}", source={"select": "interval"})
-    for at in order:
-        run(ledger, spec, f"day{at}", (DAYS[at], DAYS[at + 1]))
-    assert in_output(spec) == ids(0, len(stamps))
-    assert gaps(ledger, spec).gaps == ()
 
 
 # Attacks KS5.
