@@ -53,4 +53,4 @@ def test_a_producer_that_died_goes_on(made: Topics, kafka: Kafka) -> None:
     aborted = kafka.drain(topics.TOPIC, isolation="read_uncommitted")
     nobodies = [one for one in aborted if one.key == NOBODY.encode()]
     assert len(aborted) - len(found) == len(nobodies) == ABORTED
-    assert {one.partition for one in nobodies} == {PARTITIONS}
+    assert {one.partition for one in nobodies} <= {one.partition for one in found}
