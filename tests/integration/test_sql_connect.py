@@ -1,5 +1,7 @@
-"""SQL transforms over Spark Connect, where a query is analysed anew each time it is used."""
+"""Spark Connect: SQL transforms, which are analysed anew each time they are used; how it ends."""
 
+import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,3 +65,31 @@ def test_sessions_of_one_server_keep_their_records_apart(
     """S25: two attempts at the same time each read their own `records`."""
     (bench.transforms / "same.sql").write_text("SELECT id FROM records")
     assert over_connect(_both) == [[0, 1], [10, 11]]
+
+
+def _ended(remote: str) -> list[str]:
+    """What Spark's client logs where the server hears late that a result was received."""
+    from pyspark.sql.connect.logging import logger
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    with open_engine(remote, quiet) as engine:
+        logger.disabled = False  # As Airflow has it.
+        logger.addHandler(handler)
+        stub = engine.session.client._stub
+        release = stub.ReleaseExecute
+
+        def late(*args: object, **named: object) -> object:
+            time.sleep(1)
+            return release(*args, **named)
+
+        stub.ReleaseExecute = late
+        assert engine.session.range(3).count() == 3
+    return said
+
+
+def test_a_session_ends_without_a_warning(over_connect: Callable) -> None:  # noqa: F811
+    """On a busy machine the session's end overtook what its last query still had to say, and a
+    task's log had a warning of 30 lines, "ReleaseExecute failed with exception"."""
+    assert over_connect(_ended) == []

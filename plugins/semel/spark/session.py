@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -48,6 +49,9 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
             with _watched(session, _Progress(log)):
                 yield engine
     finally:
+        if connect:
+            # stop() ends the session before it waits for them, so the server would know neither.
+            wait(session.client._release_futures, limits.SPARK_ANSWER_SECONDS)
         session.stop()
 
 
