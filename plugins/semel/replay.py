@@ -23,7 +23,7 @@ from semel.errors import RetryableError, SemelError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.register import register
-from semel.replayed import check_source, letters_before, outputs, verdicts_of
+from semel.replayed import check_source, check_verdicts, has_letters, outputs
 from semel.run import finish
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
@@ -89,8 +89,8 @@ def roots(
 def look(
     ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
 ) -> Root:
-    """Whether a batch can be replayed now. It reads its decisions and dead letters, unless the
-    request has replayed the batch, or is replaying it. `once`: as in `plan`.
+    """Whether a batch can be replayed now. The bytes of its decisions and dead letters are checked,
+    unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
     """
     pipeline = _pipeline(ledger, spec)
     found = _root(ledger, pipeline, spec, root)
@@ -389,9 +389,10 @@ def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
         )
     open_sink(spec, pipeline.sink_address).check_replace(old)
     # Keeps RP1.
-    verdicts_of(ledger, pipeline, root)
+    check_verdicts(ledger, pipeline, root)
     if found["admits"]:
-        letters_before(ledger, pipeline, found["admits"], found["admission"])
+        before = has_letters(ledger, found["admits"], found["admission"])
+        check_verdicts(ledger, pipeline, before)
     check_source(ledger, spec, found["admits"] or root)
 
 

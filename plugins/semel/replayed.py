@@ -55,18 +55,27 @@ def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
 
     CorruptionError: its marker, decisions or dead letters are gone or not what they were.
     """
-    won = ledger.rows("replay", "won", root=batch_id)[0]
-    marker = marker_of(pipeline, batch_id, won["generation"])
+    won, marker = _winner(ledger, pipeline, batch_id)
     return Read(won, verdicts.read(marker, Counts.from_row(won)))
 
 
-def letters_before(ledger: Ledger, pipeline: Pipeline, admits: int, admission: int) -> Verdicts:
-    """The dead letters that are left for an admission of a batch: what the one before it left."""
-    before = admits
-    if admission > 1:
-        values = {"root": admits, "admission": admission - 1}
-        before = ledger.rows("replay", "admission", **values)[0]["batch_id"]
-    return verdicts_of(ledger, pipeline, before).verdicts.letters()
+def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
+    """CorruptionError: as of `verdicts_of`, as far as it is seen without reading the verdicts."""
+    won, marker = _winner(ledger, pipeline, batch_id)
+    verdicts.check(marker, Counts.from_row(won))
+
+
+def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Marker]:
+    won = ledger.rows("replay", "won", root=batch_id)[0]
+    return won, marker_of(pipeline, batch_id, won["generation"])
+
+
+def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
+    """The batch that has the dead letters for an admission of a batch: the admission before it."""
+    if admission == 1:
+        return admits
+    values = {"root": admits, "admission": admission - 1}
+    return ledger.rows("replay", "admission", **values)[0]["batch_id"]
 
 
 def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> Old:
@@ -107,7 +116,8 @@ def run_job(
     root = verdicts_of(ledger, pipeline, batch.replays or batch.claims_of)
     chosen = root.verdicts
     if batch.admission is not None:
-        letters = letters_before(ledger, pipeline, batch.admits, batch.admission)
+        before = has_letters(ledger, batch.admits, batch.admission)
+        letters = verdicts_of(ledger, pipeline, before).verdicts.letters()
         chosen = letters.without(chosen) if batch.replays else letters
     only, judged = batch.admission is not None, batch.replays is None
     selected = chosen.select(job.spill_dir, job.splits, only=only, judged=judged)

@@ -17,7 +17,7 @@ from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.register import register
 from semel.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
-from semel.replayed import check_source, letters_before
+from semel.replayed import check_source, check_verdicts, has_letters
 from semel.run import finish
 from semel.spec.pipeline import Spec
 from semel.stage import Engine, Log
@@ -121,7 +121,7 @@ def _write(
     if last is not None and last["status"] != BatchStatus.FINALIZED:
         raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
     admission = last["admission"] + 1 if last else 1
-    letters_before(ledger, pipeline, root, admission)
+    check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
     check_source(ledger, spec, root)
     stored = code.stored(spec)
     with ledger.transaction() as connection:

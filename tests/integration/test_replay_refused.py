@@ -55,14 +55,15 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
 
 
 def test_decisions_of_another_batch(bench: Workbench, ledger: Ledger) -> None:
-    """RP1: they must name as many records as the winner counted."""
+    """RP1: they must name as many records as the winner counted, and of each kind as many."""
     spec = two_batches(bench, ledger)
-    sql(
-        ledger,
-        "UPDATE semel.attempt SET duplicates_batch = duplicates_batch + 1, "
-        "survivors = survivors - 1 WHERE batch_id = 1",
-    )
-    assert "name (10, 0, 1, 0) repeats" in str(refusal(ledger, spec, 1))
+    change = "UPDATE semel.attempt SET duplicates_batch = duplicates_batch + {}"
+    sql(ledger, change.format("1, survivors = survivors - 1 WHERE batch_id = 1"))
+    assert "are 11 records, and it counted 12" in str(refusal(ledger, spec, 1))
+    sql(ledger, change.format("0, survivors = survivors + 1, quarantined = 0 WHERE batch_id = 1"))
+    batch, _ = replay.plan(ledger, spec, "again", 1)
+    with pytest.raises(CorruptionError, match=r"name \(10, 0, 1, 0\) repeats"):
+        stage(ledger, spec, batch.batch_id, LocalEngine(), log=quiet)
 
 
 def test_a_survivor_that_is_not_valid_now(bench: Workbench, ledger: Ledger) -> None:

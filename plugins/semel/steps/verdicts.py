@@ -107,16 +107,29 @@ class Verdicts:
         return slice(first + low, first + high)
 
 
+def check(marker: Marker, counts: Counts) -> None:
+    """CorruptionError: a file of the verdicts is gone or damaged, or it is seen without reading
+    them that they are not what was counted. `read` finds the rest.
+    """
+    files = _files(marker)
+    for file in files:
+        _check_file(marker, file)
+    counted = counts.duplicates_batch, counts.duplicates_catalog, counts.quarantined, counts.late
+    there = sum(file.records for file in files)
+    if there != sum(counted):
+        raise CorruptionError(
+            f"batch {marker.batch_id}: its decisions and dead letters are {there:,} records, and "
+            f"it counted {sum(counted):,}; restore them from a backup"
+        )
+
+
 # Keeps RP1.
 def read(marker: Marker, counts: Counts) -> Verdicts:
     """The verdicts of a finalized batch, whose winner counted `counts`.
 
     CorruptionError: a file of them is gone or damaged, or they are not what was counted.
     """
-    tables = [_COLUMNS.empty_table()]
-    for kind in (Kind.DECISIONS, Kind.DEAD_LETTERS):
-        for file in marker.of_kind(kind):
-            tables.append(_table(marker, file))
+    tables = [_COLUMNS.empty_table(), *(_table(marker, file) for file in _files(marker))]
     table = pa.concat_tables(tables).unify_dictionaries()
     partition, offset = (table.column(name).to_numpy() for name in _COLUMNS.names[:2])
     order = np.lexsort((offset, partition))
@@ -138,22 +151,38 @@ def read(marker: Marker, counts: Counts) -> Verdicts:
     return verdicts
 
 
+def _files(marker: Marker) -> list[MarkedFile]:
+    return [*marker.of_kind(Kind.DECISIONS), *marker.of_kind(Kind.DEAD_LETTERS)]
+
+
 def _table(marker: Marker, file: MarkedFile) -> pa.Table:
+    _check_file(marker, file)
     path = marker.path_of(file)
     try:
-        whole = path.lstat().st_size == file.bytes and checksum(path) == file.checksum
-        if not whole:
-            raise CorruptionError(
-                f"batch {marker.batch_id}: {path} is not what its marker says (size or checksum), "
-                "so nobody knows which of its records survived; restore it from a backup"
-            )
         with pq.ParquetFile(path, read_dictionary=["reason"]) as letters:
             return letters.read(columns=_COLUMNS.names, use_threads=False).cast(_COLUMNS)
     except (OSError, pa.ArrowException) as error:
+        raise _unreadable(marker, file, error) from error
+
+
+def _check_file(marker: Marker, file: MarkedFile) -> None:
+    path = marker.path_of(file)
+    try:
+        whole = path.lstat().st_size == file.bytes and checksum(path) == file.checksum
+    except OSError as error:
+        raise _unreadable(marker, file, error) from error
+    if not whole:
         raise CorruptionError(
-            f"batch {marker.batch_id}: its {file.kind} {path} cannot be read ({error}), so nobody "
-            "knows which of its records survived; restore it from a backup"
-        ) from error
+            f"batch {marker.batch_id}: {path} is not what its marker says (size or checksum), "
+            "so nobody knows which of its records survived; restore it from a backup"
+        )
+
+
+def _unreadable(marker: Marker, file: MarkedFile, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"batch {marker.batch_id}: its {file.kind} {marker.path_of(file)} cannot be read "
+        f"({error}), so nobody knows which of its records survived; restore it from a backup"
+    )
 
 
 def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
