@@ -38,7 +38,7 @@ from semel.ledger import Ledger
 from semel.run import run_batch
 
 EXAMPLES, STEPS = 14, 50  # of each of the SHARES, so that two cores have something to do
-STEPS_MIN = 1_000  # of each share
+STEPS_MIN = 700  # of each share
 SHARES = 2
 EXAMPLES_A_ROUND = 5  # of what follows, and of a soak: a round is a minute at most
 
