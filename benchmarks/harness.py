@@ -201,14 +201,17 @@ Side = Callable[[int, Clock], None]
 """Gets the number of its run (0 is thrown away) and a clock. It fails when its result is wrong."""
 
 
-def in_turn(sides: dict[str, Side], runs: int) -> dict[str, list[float]]:
+def in_turn(
+    sides: dict[str, Side], runs: int, *, both_ways: bool = False
+) -> dict[str, list[float]]:
     """Run the sides in turn, `runs` times after the first. Returns the seconds of each run.
 
-    Every other time they run in the opposite order: no side comes after the same one each time.
+    `both_ways`: every other time in the opposite order, so that no side comes after the same one
+    each time. It is for sides of which none needs what another one left.
     """
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(runs + 1):
-        for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
+        for name, side in list(sides.items())[:: -1 if both_ways and number % 2 else 1]:
             clock = Clock()
             os.sync()  # No side pays for what the one before it wrote or removed.
             side(number, clock)

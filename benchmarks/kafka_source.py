@@ -113,7 +113,7 @@ class _Bench:
             "streaming": self._peer(self._streaming, shape.new),
             "draining": self._draining(shape),
         }
-        found = in_turn(sides, options.runs)
+        found = in_turn(sides, options.runs, both_ways=True)
         named = ("position", "id", "avro_position", "avro_id")
         headline = {f"ratio_kafka_{name}": ratio(found, name) for name in named}
         title = f"A topic of {shape.records:,} records of 160 bytes, and the same as Avro"

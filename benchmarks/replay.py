@@ -87,7 +87,7 @@ class _Bench:
             "id": self._side(path, new, record_id=["id"]),
             "replay": self._replay(root, number, new),
         }
-        found = in_turn(sides, runs)
+        found = in_turn(sides, runs, both_ways=True)
         shutil.rmtree(folder)
         return found
 

@@ -42,8 +42,10 @@ _TARGETS = {
 _HEAD = """# Results
 
 Written by `python benchmarks/results.py` from the JSON in `benchmarks/results/`; do not edit. 
-Figures come from one run on one machine: sides of a comparison run in turn, the first run of each
-is thrown away, and medians count. `make bench` measures all of it again.
+Each benchmark's figures come from one run: its sides run in turn, the first run of each is thrown
+away, and medians count. Benchmarks were run on different days, and such a machine is twice as fast
+on one as on another: hold ratios against each other, not seconds. `make bench` measures all of it
+again.
 """
 
 
