@@ -50,7 +50,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
                 yield engine
     finally:
         if connect:
-            # stop() ends the session before it waits for them, so the server would know neither.
+            # stop() ends the session before these are sent, and logs that the server refused them.
             wait(session.client._release_futures, limits.SPARK_ANSWER_SECONDS)
         session.stop()
 
