@@ -1,6 +1,5 @@
 """Records that are left out before the parse: the others are what they are without that."""
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +9,12 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_records import Rejected, rejected_of
+from fix_records import Rejected, blocks_of, rejected_of
 from semel import limits
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import Lines
-from semel.formats.records import OFFSET, read_split
+from semel.formats.records import OFFSET
 from semel.formats.selection import Selection
 from semel.spec.parts import Unknown
 
@@ -56,17 +55,8 @@ def read(data: bytes, form: Csv | JsonLines, selection: Selection | None) -> Fou
     """All records of a file."""
     digest = xxhash.xxh3_128()
     rows, rejected, others, size = [], [], [], 0
-    for block in read_split(
-        io.BytesIO(data),
-        start=0,
-        end=len(data),
-        range_start=0,
-        range_end=len(data),
-        schema=SCHEMA,
-        format=form,
-        digest=digest,
-        columns=SCHEMA.names,
-        selection=selection,
+    for block in blocks_of(
+        data, form, SCHEMA, digest=digest, columns=SCHEMA.names, selection=selection
     ):
         rows += block.table.to_pylist()
         rejected += rejected_of(block)
@@ -125,11 +115,8 @@ def test_what_is_left_out_is_not_judged(kind: str) -> None:
 def test_keys_of_others_are_not_told() -> None:
     """Keys that the schema does not name are those of the records that are taken."""
     text = b'{"a":1,"b":1}\n{"a":1,"c":1}\n'
-    (block,) = read_split(
-        io.BytesIO(text), start=0, end=len(text), range_start=0, range_end=len(text),
-        schema=SCHEMA, format=JsonLines(), digest=xxhash.xxh3_128(),
-        selection=Selection(offsets=np.array([14]), only=True),
-    )  # fmt: skip
+    selection = Selection(offsets=np.array([14]), only=True)
+    (block,) = blocks_of(text, JsonLines(), SCHEMA, selection=selection)
     assert block.ignored.keys == {"c": 1}
 
 
