@@ -1,7 +1,6 @@
 """The audit's two paths and semel's own readers: three readings that share no code must agree."""
 
 import gzip
-import io
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fix_claims import claim_of
+from fix_records import blocks_of
 from fix_sink import HonestSink, spec_of
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
@@ -19,7 +19,6 @@ from semel.audit.fields import split_fields
 from semel.audit.source import lines as cut
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
-from semel.formats.records import read_split
 from semel.sources.files.claimed import ClaimedFile
 from semel.spec.ddl import PARSER_RULES, parse
 
@@ -36,11 +35,7 @@ RULES = Rules(number=PARSER_RULES)
 
 def accepted(line: bytes, format, schema: pa.Schema) -> bool:
     """Whether semel's own reader takes a line for a record."""
-    blocks = read_split(
-        io.BytesIO(line), start=0, end=len(line), range_start=0, range_end=len(line),
-        schema=schema, format=format, digest=xxhash.xxh3_128(),
-    )  # fmt: skip
-    return any(block.table.num_rows for block in blocks)
+    return any(block.table.num_rows for block in blocks_of(line, format, schema))
 
 
 SCALARS = st.sampled_from(

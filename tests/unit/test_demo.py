@@ -15,15 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import xxhash
 
+from fix_records import blocks_of
 from semel import settings, stack
 from semel.demo import airflow_api, by_day
 from semel.demo import flights as demo
 from semel.demo import week as command
 from semel.errors import TerminalError
 from semel.formats.jsonl import JsonLines
-from semel.formats.records import read_split
 from semel.spec import pipeline
 from semel.stack import layout, postgres
 
@@ -134,12 +133,7 @@ def test_the_dead_letters_will_show_these_reasons(tmp_path):
     schema = pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml").arrow_schema()
     reasons: Counter = Counter()
     for path in tmp_path.iterdir():
-        content = path.read_bytes()
-        blocks = read_split(
-            io.BytesIO(content), start=0, end=len(content), range_start=0, range_end=len(content),
-            schema=schema, format=JsonLines(), digest=xxhash.xxh3_128(),
-        )  # fmt: skip
-        for block in blocks:
+        for block in blocks_of(path.read_bytes(), JsonLines(), schema):
             reasons.update(str(reason) for reason, _ in block.faults.values())
             missing = block.table.filter(block.table["origin"].is_null())
             reasons["id_missing"] += missing.num_rows
