@@ -26,20 +26,32 @@ demo: venv ## Start the local stack, land a week of flights, run it through Airf
 demo-kafka: venv ## The same through a Kafka broker: a live schedule, and a backfill by date
 	@.venv/bin/semel demo --kafka
 
-# One process for the acceptance tests: they share one stack. Fast tests come first.
 PYTEST = .venv/bin/python -m pytest
-APART = tests/tidy tests/unit tests/model tests/integration tests/chaos tests/controls
+WORKERS = -n auto --dist loadgroup
+# T=kafka, T=tests/unit/test_bloom.py or T='some words': that part of the tests, each case of it.
+PART = $(foreach t,$(firstword $(subst ::, ,$(T))),$(if $(wildcard $(t)),'$(T)',tests -k '$(T)'))
 
 .PHONY: test
-test: venv ## Run all tests: tidy, unit, model, integration, chaos, controls, acceptance
-	@$(PYTEST) -n auto $(APART)
+test: venv ## Attack each promise once: a sample, 8 minutes. T=kafka, T=FILE: all of a part
+ifdef T
+	@$(PYTEST) $(WORKERS) $(PART)
+else
+	@$(PYTEST) $(WORKERS) --tier quick tests
 	@.venv/bin/python tests/old_postgres.py
-	@$(PYTEST) tests/acceptance
+endif
+
+.PHONY: rest
+rest: venv ## What `make test` left out with the same SEMEL_SEED: some 12 minutes
+	@$(PYTEST) $(WORKERS) --tier rest tests
+
+.PHONY: proof
+proof: venv ## Run every case: all kills, controls, orders, clusters, the older PostgreSQL: 2 hours
+	@$(PYTEST) $(WORKERS) --tier proof tests
+	@.venv/bin/python tests/old_postgres.py --all
 
 .PHONY: soak
-soak: venv ## Run the long tests: every case of the kills, and SEMEL_SOAK_SECONDS=600 of random steps
-	@$(PYTEST) -n auto -m soak $(APART)
-	@$(PYTEST) -m soak tests/acceptance
+soak: venv ## Take random steps for SEMEL_SOAK_SECONDS=600, with processes killed
+	@$(PYTEST) -m soak -s tests/chaos
 
 .PHONY: screenshots
 screenshots: venv ## Take the guide's pictures anew, from a live stack

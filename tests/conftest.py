@@ -3,8 +3,6 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from fix_avro import avro  # noqa: F401
 from fix_certificates import authority, stranger  # noqa: F401
@@ -14,16 +12,21 @@ from fix_topics import topic  # noqa: F401
 from fix_new import new, refused  # noqa: F401
 from fix_pages import pages, pages_server  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
-from fix_postgres import executors_state, ledger, ledger_dsn, postgres, template  # noqa: F401
+from fix_postgres import (  # noqa: F401
+    emptied,
+    executors_state,
+    ledger,
+    ledger_dsn,
+    postgres,
+    template,
+)
 from fix_receivers import mail, statsd, web  # noqa: F401
 from fix_registry import registry  # noqa: F401
 from fix_sink_kafka import outlet  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
 
-# No test is timed: a machine that has other work to do must not turn one red.
-settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("semel")
+pytest_plugins = ["no_skips", "tiers", "progress", "leftovers"]
 
 WORKERS_MAX = 4
 """Each has a Postgres, and a Spark and a broker once it needs them: some 2 GiB."""

@@ -189,7 +189,7 @@ def test_a_wrong_transform_is_corrected(stack: Stack, ui: Ui) -> None:
     assert told(stack) == events
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_backfill_that_replays(stack: Stack) -> None:
     """Airflow clears the runs that made the days, and gives them the configuration: each replays
     its day. The next backfill has to give them another one, or they would replay for ever.

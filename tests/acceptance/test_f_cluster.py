@@ -30,7 +30,7 @@ from semel.reader import dataset
 from semel.spec.pipeline import Spec
 
 # Its cluster takes 20 s to start on two cores.
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.proof
 
 BAD_LINE = b"{not json"
 WHILE_WRITING = "storage.before_fsync"

@@ -23,7 +23,7 @@ from semel.spark.check import check
 from semel.spark.session import open_engine
 
 # Its cluster takes 20 s to start on two cores.
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.proof
 
 
 @pytest.fixture

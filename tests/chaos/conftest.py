@@ -1,12 +1,10 @@
-"""Fixtures of the chaos tests. One database serves them all, emptied before each: making and
-dropping one would take longer than most of these tests."""
+"""Fixtures of the chaos tests. One database has the tables of all of them."""
 
 import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -14,30 +12,9 @@ from fix_faults import children, forks  # noqa: F401
 from fix_kafka import Kafka
 from fix_postgres import database
 from fix_proxy import Proxy, ledger_behind, proxy  # noqa: F401
-from fix_scene import EMPTY, SINKS, scene  # noqa: F401
+from fix_scene import SINKS, scene  # noqa: F401
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
-from machine_seed import SEED
-
-
-@pytest.fixture(scope="session")
-def shared_dsn(postgres: str, template: str) -> Iterator[str]:
-    """The database of the chaos tests."""
-    name = f"semel_chaos_{secrets.token_hex(4)}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        url = sa.make_url(postgres).set(database=name, drivername="postgresql")
-        yield url.render_as_string(hide_password=False)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-def ledger_dsn(shared_dsn: str) -> str:
-    """An empty ledger."""
-    with psycopg.connect(shared_dsn, autocommit=True) as connection:
-        connection.execute("SET lock_timeout = '20s'")
-        connection.execute(EMPTY)
-    return shared_dsn
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +49,3 @@ def table(
     dsn = behind.render_as_string(hide_password=False)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", dsn)
     return made
-
-
-def pytest_report_header() -> str:
-    """What the random tests of this run are decided by."""
-    return f"semel: SEMEL_SEED={SEED}"

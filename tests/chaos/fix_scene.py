@@ -14,20 +14,6 @@ from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
-EMPTY = """
-DO $$
-DECLARE segment text;
-BEGIN
-    FOR segment IN SELECT tablename FROM pg_tables
-                   WHERE schemaname = 'semel' AND tablename LIKE 'ids\\_%' LOOP
-        EXECUTE 'DROP TABLE semel.' || segment;
-    END LOOP;
-END $$;
-TRUNCATE semel.pipeline RESTART IDENTITY CASCADE;
-"""
-"""Makes a ledger empty: faster than another database."""
-
-
 _TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
 
 SINKS = {

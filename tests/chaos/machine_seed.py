@@ -1,12 +1,8 @@
-"""The seed of the random tests: fresh each time unless SEMEL_SEED is set, and printed first."""
+"""How the random steps of this folder are drawn: by SEMEL_SEED."""
 
 import os
-import secrets
 
 from hypothesis import HealthCheck, Phase, settings
-
-# Set here, so that test processes started later (pytest-xdist's) have the same.
-SEED = int(os.environ.setdefault("SEMEL_SEED", str(secrets.randbelow(10**9))))
 
 
 def steps(examples: int, count: int) -> settings:

@@ -29,14 +29,15 @@ from fix_account import advised, quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from machine_folder import Folder, Life
-from machine_seed import SEED, steps
+from machine_seed import steps
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.sinks import archive
 from semel.sources import Refusal
+from tiers import SEED, examples
 
-STEPS_MIN = int(os.environ.get("SEMEL_FOLDER_STEPS", "300"))  # of each of the four
-EXAMPLES, STEPS = 4, 40
+STEPS_MIN = int(os.environ.get("SEMEL_FOLDER_STEPS", examples(300)))  # of each of the four
+EXAMPLES, STEPS = examples(10), 40
 _ROUNDS_MAX = 6
 LOGS = st.sampled_from(("app.log", "other.log"))
 PICK = st.integers(0, 9)
@@ -254,6 +255,7 @@ KINDS = {f"{i}-{s}": (i == "position", s == "long")
 
 
 # Attacks P8, P9, P16, P17, P18, P19, A3, A4, A5.
+@pytest.mark.draws
 @pytest.mark.parametrize("place", KINDS.values(), ids=KINDS, indirect=True)
 def test_a_folder_in_daily_use(place: Place) -> None:
     """Each record that is there is in the output once, or its file is refused by name; the advice

@@ -84,7 +84,7 @@ def intervals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
     [
         (arrivals, COMMIT),
         (intervals, COMMIT[1:]),
-        pytest.param(intervals, COMMIT, marks=pytest.mark.soak),
+        pytest.param(intervals, COMMIT, marks=pytest.mark.proof),
     ],
 )
 def test_two_commits(
@@ -155,7 +155,7 @@ def merged_meanwhile(there: Scene, played: Played, batch_id: int) -> None:
         pytest.param(
             (*COMMIT, "stage.after_begin", "collect.before_merge", "collect.before_merged")
             + ("collect.before_delete",),
-            marks=pytest.mark.soak,
+            marks=pytest.mark.proof,
         ),
     ],
     ids=["win", "restage", "all"],
@@ -170,7 +170,7 @@ def test_commit_and_merge(one_shard: Scene, points: tuple[str, ...]) -> None:
 
 
 # Attacks C2, C4, G3.
-@pytest.mark.soak
+@pytest.mark.proof
 def test_two_commits_and_a_merge(one_shard: Scene) -> None:
     """Also when a merge takes in what the first of two commits made visible."""
     one_shard.add("d.jsonl", [*events(200, 255), b"{"])
@@ -208,6 +208,7 @@ def expired(scene: Scene) -> tuple[int, int]:
 
 
 # Attacks G2, G4, G5, S3.
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "points",
     [
@@ -218,7 +219,7 @@ def expired(scene: Scene) -> tuple[int, int]:
         pytest.param(
             (*COMMIT, "stage.after_begin", "collect.before_retire", "collect.after_retire")
             + ("collect.before_drop", "collect.before_dropped"),
-            marks=pytest.mark.soak,
+            marks=pytest.mark.proof,
         ),
     ],
     ids=["before", "within", "all"],
@@ -242,7 +243,7 @@ def test_commit_and_drop(one_shard: Scene, points: tuple[str, ...]) -> None:
         ("finalize.after_mark", "finalize.before_finalized"),
         pytest.param(
             ("finalize.before_publish", "finalize.after_mark", "finalize.before_finalized"),
-            marks=pytest.mark.soak,
+            marks=pytest.mark.proof,
         ),
     ],
     ids=["some", "all"],
@@ -263,7 +264,7 @@ def test_replay_of_a_committed_run_and_collect(scene: Scene, points: tuple[str, 
 
 
 # Attacks F3, F9.
-@pytest.mark.soak
+@pytest.mark.proof
 def test_two_finalizers(scene: Scene) -> None:
     """Both succeed whoever links, marks and cleans first."""
     scene.run("r2")
@@ -283,6 +284,7 @@ def test_two_finalizers(scene: Scene) -> None:
 
 
 # Attacks P5, G4, G6.
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "points",
     [
@@ -291,7 +293,7 @@ def test_two_finalizers(scene: Scene) -> None:
         pytest.param(
             ("plan.before_lock", "stage.after_begin", "commit.before_win", "finalize.after_mark")
             + ("collect.before_merged", "collect.before_delete", "collect.before_remove"),
-            marks=pytest.mark.soak,
+            marks=pytest.mark.proof,
         ),
     ],
     ids=["some", "all"],

@@ -80,7 +80,7 @@ def while_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]]
 
 
 # Attacks KS1.
-@pytest.mark.soak
+@pytest.mark.proof
 @pytest.mark.parametrize("point", ["plan.before_lock", "stage.after_begin", "stage.after_job"])
 def test_the_broker_dies(
     topic: Topic, ledger: Ledger, point: str, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +107,7 @@ def test_the_broker_dies(
     assert in_output(spec) == ids(0, 2010)
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_the_broker_dies_before_finalize(topic: Topic, ledger: Ledger) -> None:
     """What is committed needs no broker any more."""
     spec = topic.spec()
@@ -118,6 +118,7 @@ def test_the_broker_dies_before_finalize(topic: Topic, ledger: Ledger) -> None:
 
 
 # Attacks KS1.
+@pytest.mark.rest
 def test_the_broker_is_started_again_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read
 ) -> None:
@@ -134,7 +135,7 @@ def test_the_broker_is_started_again_while_a_task_reads(
 
 
 # Attacks KS1.
-@pytest.mark.soak
+@pytest.mark.proof
 def test_the_broker_stays_away_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +172,8 @@ def frozen_while(topic: Topic, while_read, seconds: int) -> Iterator[None]:
 
 
 # Attacks KS1.
-@pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.rest
+@pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.proof)])
 def test_the_broker_is_frozen_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read, seconds: int
 ) -> None:
@@ -182,6 +184,7 @@ def test_the_broker_is_frozen_while_a_task_reads(
     assert in_output(spec) == ids(0, 2000)
 
 
+@pytest.mark.rest
 def test_a_task_that_is_slow(
     topic: Topic, ledger: Ledger, while_read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +280,7 @@ def test_a_topic_is_deleted_while_a_task_reads(
 
 
 # Attacks KS1, KS2.
-@pytest.mark.soak
+@pytest.mark.proof
 def test_the_cluster_lost_what_was_claimed(
     topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ SHORT = (
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(p, marks=() if p in SHORT else pytest.mark.soak) for p in POINTS]
+    "point", [pytest.param(p, marks=() if p in SHORT else pytest.mark.proof) for p in POINTS]
 )
 def test_the_process_is_killed(
     bench: Workbench, kafka: Kafka, ledger: Ledger, children: Children, point: str
@@ -115,7 +115,7 @@ def test_the_process_is_killed(
     assert found.counts.records_read == 111 and gaps(ledger, spec).gaps == ()
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_million_records(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
     """1 M records of 4 partitions, and a partition that comes meanwhile: each once."""
     topic = Topic(bench, kafka, partitions=4)

@@ -12,9 +12,9 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
-from fix_postgres import restart, server
+from fix_postgres import EMPTY, restart, server
 from fix_proxy import Proxy
-from fix_scene import EMPTY, Scene, sql
+from fix_scene import Scene, sql
 from semel import faults, settings
 from semel.catalog import merge
 from semel.collect import collect
@@ -131,7 +131,7 @@ RESTARTS = ("plan.before_write", "stage.before_store", "commit.before_win", "fin
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param(point, marks=() if point in RESTARTS else pytest.mark.soak)
+        pytest.param(point, marks=() if point in RESTARTS else pytest.mark.proof)
         for point in (*IN_TRANSACTION, *BETWEEN, "finalize.after_mark")
     ],
 )

@@ -32,13 +32,14 @@ from fix_pipelines import Workbench, events
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD
-from machine_seed import SEED, steps
+from machine_seed import steps
 from semel import faults
 from semel.ledger import Ledger
 from semel.run import run_batch
+from tiers import SEED, examples
 
-EXAMPLES, STEPS = 14, 50  # of each of the SHARES, so that two cores have something to do
-STEPS_MIN = 700  # of each share
+EXAMPLES, STEPS = examples(14), 50  # of each of the SHARES, so that two cores have something to do
+STEPS_MIN = examples(700)  # of each share
 SHARES = 2
 EXAMPLES_A_ROUND = 5  # of what follows, and of a soak: a round is a minute at most
 
@@ -285,6 +286,7 @@ def explore(arena: Arena, number: int, machine: type[Machine], examples: int) ->
         raise
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("share", range(SHARES))
 def test_any_verb_at_any_time(arena: Arena, share: int) -> None:
     """Readers never see a record twice, wrong or gone; at the end each is there or accounted for.
@@ -316,6 +318,7 @@ def test_a_copy_is_known_also_when_its_original_has_grown_again(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)  # By SEMEL_SOAK_SECONDS.
 def test_any_verb_at_any_time_for_long(
     arena: Arena, forks: BaseContext, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,7 +113,7 @@ def days(number: int) -> tuple[datetime, datetime]:
 
 
 # Attacks C2, C4, C6, C9.
-@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.proof)])
 def test_same_id_in_a_live_batch_and_three_backfills(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, rounds: int
 ) -> None:
@@ -233,7 +233,7 @@ def _log_locks(here: Here) -> None:
 
 
 # Attacks C3, P2, A2, G2.
-@pytest.mark.parametrize("acts", [10, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("acts", [10, pytest.param(100, marks=pytest.mark.proof)])
 def test_no_deadlock(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, acts: int
 ) -> None:
@@ -305,7 +305,7 @@ def live(who: int, backfills: int) -> list[float]:
 
 
 # Attacks C9.
-@pytest.mark.parametrize("backfills", [1, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("backfills", [1, pytest.param(3, marks=pytest.mark.proof)])
 def test_a_long_backfill_beside_live_batches_finishes(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, backfills: int
 ) -> None:

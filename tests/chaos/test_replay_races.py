@@ -128,7 +128,7 @@ def test_finalize_of_a_replay_twice_at_once(scene: Scene, point: str, nth: int) 
 # Attacks RP5, RP6, RP7, F9.
 @pytest.mark.parametrize(
     "cleaned",
-    [pytest.param(True, id="cleaned"), pytest.param(False, id="left", marks=pytest.mark.soak)],
+    [pytest.param(True, id="cleaned"), pytest.param(False, id="left", marks=pytest.mark.proof)],
 )
 @pytest.mark.parametrize(
     ("generation", "point", "nth"),

@@ -240,7 +240,7 @@ def zombie(scene: Scene, point: str, act: str, then: str) -> type[SemelError]:
 
 
 @pytest.mark.parametrize("act", ["abandon", "twin"])
-@pytest.mark.parametrize("then", ["resume", pytest.param("collect", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("then", ["resume", pytest.param("collect", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("point", STAGE)
 def test_zombie_attempt_changes_nothing(scene: Scene, point: str, act: str, then: str) -> None:
     """Whatever a zombie attempt still does, also after collect: the output is exact."""

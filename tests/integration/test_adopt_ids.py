@@ -160,6 +160,7 @@ DROP = "def run(frame):\n    return frame.select('n')\n"
 
 
 # Attacks D7.
+@pytest.mark.rest
 @pytest.mark.parametrize("kept", [True, False])
 def test_ids_that_a_transform_drops(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, kept: bool

@@ -186,6 +186,7 @@ def test_a_closed_file_that_grows_after_all(bench: Workbench, ledger: Ledger) ->
     assert found.letters == []
 
 
+@pytest.mark.rest
 def test_a_line_of_50_mb_is_a_record(bench: Workbench, ledger: Ledger) -> None:
     """A record of 50 MB is read like any other, and so are its neighbours, over split borders."""
     spec = bench.spec()

@@ -93,6 +93,7 @@ def rows_of(sink: Path) -> list[dict]:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -125,6 +126,7 @@ def test_a_transform_that_fails_stops_the_batch(
     assert settled(mended).ids == ids(0, 10)
 
 
+@pytest.mark.rest
 def test_times_pass_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_transform_module_that_cannot_be_imported(
     assert settled(spec).ids == ids(0, 10)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", ["without_id", "renamed"])
 def test_a_transform_may_drop_or_rename_the_id(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, function: str
@@ -174,6 +177,7 @@ def test_a_transform_may_drop_or_rename_the_id(
     assert found.reasons == {"malformed": 1}
 
 
+@pytest.mark.rest
 def test_a_transform_that_filters_all_registers_all(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -201,6 +205,7 @@ def test_chance_in_a_transform_gives_one_outcome(
     assert 0 < counts.rows_written == len(found.ids) == len(set(found.ids)) < 300
 
 
+@pytest.mark.rest
 def test_other_columns_than_before_need_accept(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

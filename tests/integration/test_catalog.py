@@ -17,6 +17,7 @@ from semel.catalog import runs as catalog
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import Run
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
+from tiers import examples
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ edges = st.sampled_from([0, 1, 2**31, 2**63, 2**64 - 1])
 few = st.sets(
     st.tuples(edges | st.integers(0, 2**64 - 1), st.integers(0, 3)), min_size=1, max_size=25
 )
-quick = settings(max_examples=25, deadline=None,
+quick = settings(max_examples=examples(25), deadline=None,
                  suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def test_overlap_counts_common_ids(pipeline, small, mine, theirs):
     assert payload.overlap(pipeline.ledger, pipeline.cache, [other], [own]) == count
 
 
+@pytest.mark.rest
 def test_many_ids_in_real_sizes(pipeline, monkeypatch):
     """Several chunks and several merge ranges keep every id, and let nothing else in."""
     parts = [random_ids(30_000, seed) for seed in range(3)]

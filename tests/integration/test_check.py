@@ -285,6 +285,7 @@ def test_a_spark_that_is_away(machine: Machine) -> None:
     assert machine.look("local").ok
 
 
+@pytest.mark.rest
 def test_by_position_executors_need_no_ledger(machine: Machine) -> None:
     """So they are not asked for it, and their clocks are held against the driver's."""
     machine.spec = machine.bench.spec(record_id=None)

@@ -32,7 +32,7 @@ def connection(url: str) -> str:
     return json.dumps(fields)
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_both_ends_ask_the_registry(
     machine: Machine, avro: AvroTopic, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
@@ -69,6 +69,7 @@ def test_both_ends_ask_the_registry(
 
 
 # Attacks KS6.
+@pytest.mark.rest
 def test_a_whole_run(
     avro: AvroTopic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -104,7 +105,7 @@ def test_a_whole_run(
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_whole_run_by_spark(
     avro: AvroTopic, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

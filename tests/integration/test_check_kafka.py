@@ -49,6 +49,7 @@ def reader(machine: Machine, topic: Topic, kafka: Kafka) -> Reader:  # noqa: F81
     return Reader(machine, topic, kafka)
 
 
+@pytest.mark.rest
 def test_topics_that_can_be_read(reader: Reader) -> None:
     """Both ends have read each topic, also the one without messages; no password is told."""
     found = reader.machine.look()
@@ -105,6 +106,7 @@ def another_password_there(r: Reader) -> None:
 THERE = "topics from executors"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("harm", "name", "words"), [
     (wrong_password, "source", "refuses the login"),
     (unknown_topic, "source", "no-such-topic"),

@@ -44,6 +44,7 @@ def with_transform(bench: Workbench, name: str, **changes: object):
     return bench.spec(transforms=[f"shape:{name}"], **changes)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("name", "by", "causes"),
     [
@@ -69,6 +70,7 @@ def test_transforms(
     assert known.known == 5 and (known.equal or name == "dice")
 
 
+@pytest.mark.rest
 def test_changed_code(bench: Workbench, ledger: Ledger, spark_engine: SparkEngine) -> None:
     """Rows that other code made are told as that."""
     spec = with_transform(bench, "doubled")
@@ -80,6 +82,7 @@ def test_changed_code(bench: Workbench, ledger: Ledger, spark_engine: SparkEngin
     assert [d.other.row["n"] for d in found.differences] == ["3", "6", "9"]
 
 
+@pytest.mark.rest
 def test_records_behind_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -103,7 +106,8 @@ def test_records_behind_a_transform(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", ["horizon", pytest.param("bucket", marks=pytest.mark.soak)])
+@pytest.mark.rest
+@pytest.mark.parametrize("scope", ["horizon", pytest.param("bucket", marks=pytest.mark.proof)])
 def test_an_admission(bench: Workbench, ledger: Ledger, scope: str) -> None:
     """Dead letters that were admitted later are their root's: both paths have them. Ids that they
     brought, or that others outside had, are known as they were.

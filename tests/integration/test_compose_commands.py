@@ -77,6 +77,7 @@ def running(service: dict, folder: Path) -> Iterator[subprocess.Popen]:
             process.wait()
 
 
+@pytest.mark.rest
 def test_migrate_as_it_stands(services: dict, tmp_path: Path) -> None:
     """Both databases are at this version's schema when the service has ended."""
     with running(services["migrate"], tmp_path) as process:
@@ -105,6 +106,7 @@ def test_the_warehouse_as_it_stands(
             assert connection.execute("SELECT to_regclass('semel.batch')").fetchone() == (None,)
 
 
+@pytest.mark.rest
 def test_spark_as_it_stands(services: dict, tmp_path: Path) -> None:
     """The server answers on its port, and the service's own check of health says so."""
     with running(services["spark"], tmp_path) as process:

@@ -141,6 +141,7 @@ def transformed(bench: Workbench, name: str, form: str = "csv") -> Spec:
     return bench.spec(name, transforms=[f"shapes:{name}"], sink=sink)
 
 
+@pytest.mark.rest
 def test_what_spark_makes(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, spark: SparkSession
 ) -> None:
@@ -159,6 +160,7 @@ def test_what_spark_makes(
     assert [row["at"] for row in found] == [int(row["at"].timestamp() * 1e6) for row in rows]
 
 
+@pytest.mark.rest
 def test_every_type_passes_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -173,6 +175,7 @@ def test_every_type_passes_through_a_transform(
 
 
 # Attacks S22.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_years_that_nobody_reads(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str

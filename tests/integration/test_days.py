@@ -242,6 +242,7 @@ def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> Non
     assert "ask for fewer days with --from and --to" in capsys.readouterr().err
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("select", ["interval", "arrival"])
 def test_ten_thousand_batches(
     select: str, bench: Workbench, ledger: Ledger, engine: LocalEngine

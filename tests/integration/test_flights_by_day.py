@@ -32,6 +32,7 @@ def dated(bench: Workbench, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatc
     return bench.spec(document["name"], **parts)
 
 
+@pytest.mark.rest
 def test_a_late_file_is_backfilled(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, dated: Spec
 ) -> None:

@@ -41,6 +41,7 @@ def land(topic: Topic, ledger: Ledger, **changes: object) -> Spec:
     return spec
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("by", ["id", "position"])
 def test_a_replay(topic: Topic, ledger: Ledger, by: str) -> None:
     """The same records by another declaration, and the audit proves it."""
@@ -68,6 +69,7 @@ def test_a_replay_of_what_is_gone(topic: Topic, ledger: Ledger) -> None:
     assert len(settled(spec).ids) == 65
 
 
+@pytest.mark.rest
 def test_dead_letters_are_judged_again(topic: Topic, ledger: Ledger) -> None:
     """Of a topic: what is good by the new declaration is new, once."""
     land(topic, ledger, record_id=["id"])
@@ -81,6 +83,7 @@ def test_dead_letters_are_judged_again(topic: Topic, ledger: Ledger) -> None:
     assert (again.records_read, again.quarantined) == (1, 1) and audit(spec).ok
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("by", ["id", "row"])
 def test_compare(
     topic: Topic, ledger: Ledger, by: str, monkeypatch: pytest.MonkeyPatch

@@ -266,7 +266,7 @@ def test_transactions_and_compaction(topic: Topic, ledger: Ledger) -> None:
     assert broken(verdict) == {} and verdict.gone == 1
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_cluster_that_is_away(topic: Topic, ledger: Ledger) -> None:
     """Whether a cluster answers says nothing of the output: it is an error, not a verdict."""
     topic.append(0, 10)

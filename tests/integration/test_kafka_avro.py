@@ -30,6 +30,7 @@ def run(ledger: Ledger, spec: Spec, key: str):
     return run_batch(ledger, spec, key, LocalEngine(), None, log=quiet)
 
 
+@pytest.mark.rest
 def test_what_confluents_own_producer_wrote(avro: AvroTopic, ledger: Ledger) -> None:
     """Under two versions of a schema: a column that the older one lacks is null there, and a field
     that no column takes is passed over."""
@@ -93,7 +94,7 @@ NESTED = record(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["parquet", pytest.param("jsonl", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", ["parquet", pytest.param("jsonl", marks=pytest.mark.proof)])
 def test_what_a_schema_can_hold(avro: AvroTopic, ledger: Ledger, kind: str) -> None:
     """Each value as it is, down to the last digit, also by a schema that refers to another one;
     the audit proves it by its own reader."""

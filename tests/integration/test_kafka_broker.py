@@ -69,6 +69,7 @@ def test_all_of_a_record_comes_back(kafka: Kafka) -> None:
     assert (second.offset, second.value, second.headers) == (1, None, [])
 
 
+@pytest.mark.rest
 def test_what_is_acknowledged_outlives_sigkill(kafka: Kafka) -> None:
     """On the same address: each record, and that records were deleted."""
     topic, address = kafka.topic(), kafka.broker.bootstrap

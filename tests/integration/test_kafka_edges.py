@@ -51,6 +51,7 @@ def transact(topic: Topic, start: int, stop: int, when: datetime, *, commit: boo
 
 
 # Attacks KS5.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 2, 0)], ids=str)
 def test_history_that_was_sent_in_transactions(
     topic: Topic, ledger: Ledger, order: Sequence[int]
@@ -74,6 +75,7 @@ _numbers = count()
 
 
 # Attacks KS5.
+@pytest.mark.rest
 @given(
     sent=st.lists(
         st.tuples(st.integers(0, 5 * 24 - 1), st.sampled_from(["plain", "committed", "aborted"])),
@@ -191,7 +193,7 @@ def test_a_plan_waits_while_the_cluster_answers(topic: Topic) -> None:
     assert Quiet.asked == 5
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_broker_that_dies_while_a_plan_looks_for_an_interval(
     topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

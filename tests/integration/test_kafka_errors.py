@@ -157,9 +157,10 @@ def test_a_topic_that_is_not_there(
     assert "'no-such-topic'" in said and "make the topic" in said
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "servers",
-    ["127.0.0.1:1", pytest.param("kafka.nowhere.invalid:9092", marks=pytest.mark.soak)],
+    ["127.0.0.1:1", pytest.param("kafka.nowhere.invalid:9092", marks=pytest.mark.proof)],
 )
 def test_an_address_where_no_cluster_is(ledger: Ledger, connect: Connect, servers: str) -> None:
     """A wrong port, a host that does not resolve: it is away, and may come; the address is told."""
@@ -189,7 +190,7 @@ def closing() -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_behind_a_load_balancer(
     kafka: Kafka, ledger: Ledger, connect: Connect, closing: str
 ) -> None:
@@ -199,7 +200,7 @@ def test_behind_a_load_balancer(
     refused(UnavailableError, TOLD_SECONDS_MAX, ledger, spec)
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_broker_that_is_killed(
     topic: Topic, kafka: Kafka, ledger: Ledger, connect: Connect
 ) -> None:
@@ -221,7 +222,7 @@ def test_a_broker_that_is_killed(
     assert settled(spec, audited=False).ids == ids(0, 10)
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_broker_that_dies_while_a_plan_measures_messages(
     topic: Topic, kafka: Kafka, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

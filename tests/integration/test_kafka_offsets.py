@@ -45,6 +45,7 @@ def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
 
 
 # Attacks KS1.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("split_size", [1, 3, 7])
 def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger, split_size: int) -> None:
     """Wherever aborted records and marks of transactions lie, each split gives the records at its
@@ -143,7 +144,7 @@ def test_an_interval_reaches_back_to_a_gap(
 
 
 # Attacks KS5.
-@pytest.mark.soak
+@pytest.mark.proof
 def test_an_interval_of_deleted_records_takes_no_other(
     bench: Workbench, kafka: Kafka, ledger: Ledger
 ) -> None:

@@ -94,6 +94,7 @@ def test_certificates_that_do_not_fit(
         assert "certificates (ssl.*)" in refused(connect(settings), TerminalError)
 
 
+@pytest.mark.rest
 def test_another_protocol(kafka: Kafka, connect: Connect) -> None:
     """A client without TLS before a listener with it, and the other way round."""
     plain = {"bootstrap.servers": kafka.broker.address(Listener.TLS)}
@@ -103,7 +104,7 @@ def test_another_protocol(kafka: Kafka, connect: Connect) -> None:
     assert "security.protocol" in refused(connect(tls), UnavailableError)
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_broker_that_is_away(kafka: Kafka, connect: Connect) -> None:
     """It is named with its address, and may be back later."""
     cluster = connect(kafka.client())

@@ -139,6 +139,7 @@ print("survivors", done.finalized.counts.survivors)
 """
 
 
+@pytest.mark.rest
 def test_a_whole_run_by_spark(
     topic: Topic, kafka: Kafka, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,6 +318,7 @@ def test_batches_are_bounded(topic: Topic, ledger: Ledger) -> None:
     assert done == [30, 30] and 10 <= rest.records_read <= 20 and rest.bytes_read <= 1000
 
 
+@pytest.mark.rest
 def test_a_plan_does_not_pay_for_its_history(topic: Topic, ledger: Ledger) -> None:
     """What a plan looks at of a partition are the claims from its floor on: not those of finalized
     batches, and always those that may still be abandoned.
@@ -359,7 +360,7 @@ def test_a_group_shows_what_is_finalized(topic: Topic, ledger: Ledger) -> None:
     assert group(topic, "lag") == 10
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_group_that_cannot_be_told(topic: Topic, ledger: Ledger) -> None:
     """Nothing depends on a group: a cluster that is away is told, and changes nothing."""
     topic.append(0, 10)

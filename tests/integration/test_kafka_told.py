@@ -122,6 +122,7 @@ def test_the_guides_page(
     assert main(["accept", "orders", "orders/0", "--lost"]) == 0
 
 
+@pytest.mark.rest
 def test_pages(topic: Topic, ledger: Ledger, pages: Pages) -> None:
     """A batch's page and that of what is refused; a topic that was made anew is accepted there."""
     topic.append(0, 10)

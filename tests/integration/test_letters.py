@@ -200,6 +200,7 @@ def test_summaries_name_what_is_kept(
     assert "letters" not in summary.finalize(clean.finalized)
 
 
+@pytest.mark.rest
 def test_samples_come_from_sparks_tasks(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

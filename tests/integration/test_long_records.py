@@ -34,6 +34,7 @@ def proved(bench: Workbench, ledger: Ledger, form: str, source: dict, text: str)
     assert sum(len(part.h1) for part in ids_of(batch, batch.claims)) == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", SINKS)
 @pytest.mark.parametrize("size", [2 << 20, limits.RECORD_BYTES_MAX])
 def test_a_long_record(bench: Workbench, ledger: Ledger, form: str, size: int) -> None:
@@ -43,6 +44,7 @@ def test_a_long_record(bench: Workbench, ledger: Ledger, form: str, size: int) -
     proved(bench, ledger, form, {}, text)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("form", SINKS)
 def test_a_record_that_grows(bench: Workbench, ledger: Ledger, form: str) -> None:
     """What is short in its source and long in its sink is read too: JSON escapes six for one."""

@@ -199,34 +199,33 @@ SAME = ("scheduled", "manual")
 """For semel they are `manual with interval`: a new run with a data interval."""
 
 
+@pytest.mark.pairs
+@pytest.mark.parametrize("event", PLANNED)
 @pytest.mark.parametrize("state", STATE)
 @pytest.mark.parametrize("how", [how for how in HOW if how not in SAME])
-def test_each_cell(how: str, state: str, bench: Workbench, ledger: Ledger) -> None:
-    """What plan answers, what becomes of the run, and in the end each record once, in each of the
-    six things that happen to runs."""
-    for event in PLANNED:
-        name = "_".join(event.split())
-        source = {"path": f"{name}/*.jsonl", "select": "interval"}
-        spec = bench.spec(name, source=source | {"interval_from": "%Y-%m-%d.jsonl"})
-        mine = "r1" if how == "backfill reprocess" else "r2"
-        day = None if how == "REST without logical date" else DAY
-        run = Run(ledger, spec, mine, day)
-        whole = arrange(bench, ledger, spec, state, earlier="r1")
-        beside = {"backfill up": DAY - ONE, "backfill down": DAY + ONE}.get(how)
-        if beside and state != "beyond the horizon":
-            bench.write(f"{name}/{beside:%F}.jsonl", events(0, 3))
-            assert Run(ledger, spec, "beside", beside).go() is Plan.TAKES
-            whole = [0, 1, 2, *whole]
-        answer = plan_of(how, state)
-        if how == "manual with interval":
-            assert {plan_of(other, state) for other in SAME} == {answer}
-        if answer is Plan.TAKES:
-            play(run, event)
-        else:
-            before = batches(spec, ledger), output(spec)
-            for _ in range(2 if event in ("cleared", "killed") else 1):
-                assert run.go() is answer
-            assert (batches(spec, ledger), output(spec)) == before
-            settle(run, state)
-        assert output(spec) == whole, (how, state, event)
-        assert Run(ledger, spec, "last").go() is Plan.NOTHING
+def test_each_cell(how: str, state: str, event: str, bench: Workbench, ledger: Ledger) -> None:
+    """What plan answers, what becomes of the run, and in the end each record once."""
+    source = {"path": "days/*.jsonl", "select": "interval"}
+    spec = bench.spec("days", source=source | {"interval_from": "%Y-%m-%d.jsonl"})
+    mine = "r1" if how == "backfill reprocess" else "r2"
+    day = None if how == "REST without logical date" else DAY
+    run = Run(ledger, spec, mine, day)
+    whole = arrange(bench, ledger, spec, state, earlier="r1")
+    beside = {"backfill up": DAY - ONE, "backfill down": DAY + ONE}.get(how)
+    if beside and state != "beyond the horizon":
+        bench.write(f"days/{beside:%F}.jsonl", events(0, 3))
+        assert Run(ledger, spec, "beside", beside).go() is Plan.TAKES
+        whole = [0, 1, 2, *whole]
+    answer = plan_of(how, state)
+    if how == "manual with interval":
+        assert {plan_of(other, state) for other in SAME} == {answer}
+    if answer is Plan.TAKES:
+        play(run, event)
+    else:
+        before = batches(spec, ledger), output(spec)
+        for _ in range(2 if event in ("cleared", "killed") else 1):
+            assert run.go() is answer
+        assert (batches(spec, ledger), output(spec)) == before
+        settle(run, state)
+    assert output(spec) == whole
+    assert Run(ledger, spec, "last").go() is Plan.NOTHING

@@ -7,6 +7,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+
 from fix_pipelines import Workbench
 from semel.reader import dataset
 
@@ -53,6 +55,7 @@ def shell(command: str, folder: Path, dsn: str) -> subprocess.CompletedProcess[s
     return done
 
 
+@pytest.mark.rest
 def test_first_data_of_an_unseen_csv(bench: Workbench, ledger_dsn: str) -> None:
     """Each value arrives as it is meant, repeats once, and the record that does not fit is a dead
     letter, as `semel new` said. A file that was no sample comes in by the same pattern."""

@@ -103,6 +103,7 @@ def test_a_marker_names_its_code(
     assert rows == {f"e{n:06d}": (n + 1) * (2 if n < 10 else 3) for n in range(15)}
 
 
+@pytest.mark.rest
 def test_which_batches_a_code_made(
     bench: Workbench,
     ledger: Ledger,
@@ -272,6 +273,7 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
         code.look(spec)
 
 
+@pytest.mark.rest
 def test_show_says_which_code_made_a_batch(
     bench: Workbench,
     ledger: Ledger,

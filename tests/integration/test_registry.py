@@ -26,6 +26,7 @@ def client(registry: str) -> Iterator[SchemaRegistryClient]:
         yield made
 
 
+@pytest.mark.rest
 def test_avro_by_way_of_kafka(kafka: Kafka, registry: str, client: SchemaRegistryClient) -> None:
     """What is written under two versions of a schema is read by a client that knows neither."""
     topic = kafka.topic()

@@ -152,6 +152,7 @@ def test_ids_from_any_output(bench: Workbench, ledger: Ledger, gone: str) -> Non
 
 
 # Attacks D7.
+@pytest.mark.rest
 def test_ids_behind_a_transform_that_came_with_the_replay(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

@@ -70,6 +70,7 @@ def test_another_schema(bench: Workbench, ledger: Ledger) -> None:
     proven(spec, 1)
 
 
+@pytest.mark.rest
 def test_a_corrected_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

@@ -60,6 +60,7 @@ def test_delaycompress(bench: Workbench, ledger: Ledger) -> None:
     assert output(spec) == ids(0, 80)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("packed", [False, True])
 def test_dateext(bench: Workbench, ledger: Ledger, packed: bool) -> None:
     """Old files have dates in their names, packed or not."""

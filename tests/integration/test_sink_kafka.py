@@ -198,6 +198,7 @@ def test_what_stays_hidden_is_an_error(
 
 
 # Attacks KP1, KP2.
+@pytest.mark.rest
 def test_the_broker_dies_before_the_commit(outlet: Outlet, kafka: Kafka) -> None:
     """And comes back: the batch lands once, by this call or by a later one."""
     outlet.make()
@@ -238,6 +239,7 @@ def test_a_doubtful_commit_is_looked_up(
 
 
 # Attacks KP1.
+@pytest.mark.rest
 def test_a_commit_without_an_answer_is_told(
     outlet: Outlet, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

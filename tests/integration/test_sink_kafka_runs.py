@@ -69,6 +69,7 @@ def test_records_are_in_the_topic_once(bench: Workbench, ledger: Ledger, outlet:
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith(outlet.topic)
 
 
+@pytest.mark.rest
 def test_notes_are_read_once(
     bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
 
 
 # Attacks KP10.
+@pytest.mark.rest
 def test_what_the_retention_of_the_output_deleted(
     bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def test_what_compaction_took_is_no_fault(
 
 
 # Attacks KP10.
+@pytest.mark.rest
 def test_what_compaction_did_not_take(bench: Workbench, ledger: Ledger, outlet: Outlet) -> None:
     """More rows than it has offsets without a message, a row that is there twice, and what is gone
     from a topic that is not compacted are faults.
@@ -266,6 +269,7 @@ def test_kafka_to_kafka(
     assert sorted(said["sink"]) == sorted(said["source"]) == ids(0, 80)
 
 
+@pytest.mark.rest
 def test_the_consumer_tells_a_repeat(kafka: Kafka) -> None:
     """It ends by itself at the first id that is in the output twice; an aborted one is none."""
     source, sink = kafka.topic(), kafka.topic(partitions=2)

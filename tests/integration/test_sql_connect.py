@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from fix_account import quiet, settled
@@ -15,6 +16,8 @@ from semel.run import run_batch
 from semel.spark.session import open_engine
 from semel.spark.transforms import load_transforms
 from semel.spec import pipeline
+
+pytestmark = pytest.mark.rest  # A server of Spark Connect takes 15 CPU seconds to start.
 
 VIEW_OF_INPUT = """
 def leaves_a_view(frame):

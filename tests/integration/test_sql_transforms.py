@@ -40,6 +40,7 @@ def written(bench: Workbench, **files: str) -> None:
         (bench.transforms / f"{name}.sql").write_text(text)
 
 
+@pytest.mark.rest
 def test_partial_counts_by_day(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -130,6 +131,7 @@ def test_sql_and_python_in_a_row(
     ],
 )
 # fmt: on
+@pytest.mark.sample(1)
 def test_sql_that_spark_refuses_stops_the_batch(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, text: str, said: str
 ) -> None:
@@ -151,6 +153,7 @@ def test_sql_that_spark_refuses_stops_the_batch(
     assert settled(mended).ids == ids(0, 10)
 
 
+@pytest.mark.rest
 def test_sql_that_changed_after_it_was_declared(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -176,6 +179,7 @@ def test_sql_that_changed_after_it_was_declared(
     assert settled(spec).ids == ids(0, 10)
 
 
+@pytest.mark.rest
 def test_a_table_of_that_name_is_not_read(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -194,6 +198,7 @@ def test_a_table_of_that_name_is_not_read(
     assert settled(spec).ids == ids(0, 10)
 
 
+@pytest.mark.rest
 def test_threads_of_one_session_keep_their_records_apart(
     bench: Workbench, spark_engine: SparkEngine
 ) -> None:

@@ -42,6 +42,7 @@ def spec_of(bench: Workbench, form: str, schema: dict[str, str]) -> Spec:
     return bench.spec(form, source={"schema": schema}, sink=sink, transforms=["passes:same"])
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_json_and_binary_pass_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
@@ -63,6 +64,7 @@ def test_json_and_binary_pass_through_a_transform(
     assert [row["l"] for row in rows] == [[one] for one in expected]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_maps_pass_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
@@ -105,6 +107,7 @@ def test_maps_pass_through_a_transform(
     assert [place.what for place in places] == ["output"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_what_is_kept_passes_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
@@ -127,6 +130,7 @@ def test_what_is_kept_passes_through_a_transform(
     assert [row["zone"] for row in rows] == ["b", None]
 
 
+@pytest.mark.rest
 def test_a_map_with_other_keys_is_no_json(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.soak if s.soak else ()) for n, s in SCOPES.items()],
+    [pytest.param(n, marks=pytest.mark.proof if s.soak else ()) for n, s in SCOPES.items()],
 )
 def test_the_protocol_holds(name: str) -> None:
     """No interleaving and no crash does damage, and from each state all work can be ended."""

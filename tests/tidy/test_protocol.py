@@ -5,7 +5,9 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
+import attacks
 import tree
+from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.formats.records import Reason
 from semel.manifest import Kind
@@ -14,18 +16,6 @@ from semel.sinks.postgres.types import TYPES
 from semel.sources.files.recognise import Match, Own, Place, recognise
 from semel.steps import read, write
 
-PROTOCOL = tree.ROOT / "docs" / "protocol.md"
-
-FILES = tree.ROOT / "docs" / "files.md"
-POSTGRES = tree.ROOT / "docs" / "postgres.md"
-KAFKA = tree.ROOT / "docs" / "kafka.md"
-PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
-"""What holds rules. Those of one source or sink have a page of their own, and later ones also two
-letters.
-"""
-
-_ID = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRD])[1-9][0-9]?\b")
-
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""
 
@@ -33,17 +23,11 @@ NOT_ATTACKED = frozenset[str]()
 """Rules that no test names yet. This list may only shrink: it ends empty."""
 
 
-def rules() -> list[str]:
-    """The ids in the order of the documents."""
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    return re.findall(r"^- \*\*([A-Z]+\d+)\*\* ", text, re.MULTILINE)
-
-
 def cited(paths: list[Path]) -> dict[str, str]:
     """Each id that the files name, and one file that does."""
     found = {}
     for path in paths:
-        for rule in _ID.findall(path.read_text(encoding="utf-8")):
+        for rule in RULE.findall(path.read_text(encoding="utf-8")):
             found.setdefault(rule, tree.shown(path))
     return found
 
@@ -93,6 +77,20 @@ def test_each_rule_has_its_code() -> None:
 def test_each_rule_has_its_attack() -> None:
     """Each rule is named by a test that fails when the rule is broken."""
     _compare(by_tests(), NOT_ATTACKED, "NOT_ATTACKED", "in the docstring of a test that attacks it")
+
+
+def test_make_test_attacks_each_rule() -> None:
+    """Whatever the seed: each rule has a test above which it stands, that is not left to CI."""
+    known = attacks.attacks()
+    for rule in rules():
+        there = any(attack.quick for attack in known.get(rule, ()))
+        assert there, f"{rule}: write `# Attacks {rule}.` above a test without the marker rest"
+
+
+def test_the_page_has_the_attacks() -> None:
+    """docs/proof.md lists for each rule what `make test` runs, and where the rest runs."""
+    told = "python tests/tidy/attacks.py prints the table for docs/proof.md"
+    assert attacks.table() in (tree.ROOT / "docs" / "proof.md").read_text(encoding="utf-8"), told
 
 
 def _compare(found: dict[str, str], missing: frozenset[str], name: str, where: str) -> None:

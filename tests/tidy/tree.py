@@ -56,3 +56,22 @@ def statements() -> dict[tuple[str, str], str]:
             name, _, body = part.partition("\n")
             found[path.stem, name.strip()] = re.sub(r"--[^\n]*", "", body)
     return found
+
+
+PROTOCOL = ROOT / "docs" / "protocol.md"
+
+FILES = ROOT / "docs" / "files.md"
+POSTGRES = ROOT / "docs" / "postgres.md"
+KAFKA = ROOT / "docs" / "kafka.md"
+PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
+"""What holds rules. Those of one source or sink have a page of their own, and later ones also two
+letters.
+"""
+
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRD])[1-9][0-9]?\b")
+
+
+def rules() -> list[str]:
+    """The ids in the order of the documents."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return re.findall(r"^- \*\*([A-Z]+\d+)\*\* ", text, re.MULTILINE)

@@ -10,6 +10,7 @@ from semel.audit.exact import Rules, Word, json_judge
 from semel.formats.jsonl import JsonLines
 from semel.spec.ddl import PARSER_RULES, ColumnType, parse
 from semel.spec.parts import REST_COLUMN, Unknown
+from tiers import examples
 
 KINDS = {
     "a": "bigint", "j": "json", "m": "map<string, struct<x: bigint, l: array<date>>>",
@@ -59,7 +60,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.sampled_from([*KINDS, "z", "\\u007a", REST_COLUMN]), VALUES)),
     unknown=st.sampled_from(Unknown),

@@ -21,6 +21,7 @@ from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.sources.files.claimed import ClaimedFile
 from semel.spec.ddl import PARSER_RULES, parse
+from tiers import examples
 
 KINDS = {
     "a": "bigint", "s": "string", "f": "double", "t": "timestamp", "d": "date",
@@ -53,7 +54,7 @@ SCALARS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.sampled_from([*KINDS, "zz"]), SCALARS), max_size=3),
     ends=st.sampled_from(["}", ",}", "}}", "} x", ""]),
@@ -82,7 +83,7 @@ FIELDS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(fields=st.lists(FIELDS, min_size=6, max_size=8))
 @example(fields=["1", "x", "1.5", "2020-01-01T00:00:00Z", "2020-01-01", "1.50000000", "true"])
 def test_two_readers_of_csv_agree(fields):
@@ -128,7 +129,7 @@ def check_both_ways(found: list[list[tuple]]) -> None:
             assert quick == exact
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.lists(
         st.tuples(
@@ -147,7 +148,7 @@ def test_two_paths_of_json_agree(rows):
     check_both_ways(read_both_ways(lines, "jsonl", KINDS))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows=st.lists(st.lists(FIELDS, min_size=6, max_size=8), min_size=10, max_size=60))
 def test_two_paths_of_csv_agree(rows):
     """The same for CSV."""

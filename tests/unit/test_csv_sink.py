@@ -20,6 +20,7 @@ from semel.formats.table import SINKS, sink_format
 from semel.manifest import Kind
 from semel.sinks.files import PartWriter, write_table
 from semel.spec import ddl
+from tiers import examples
 
 CSV = sink_format("csv").code()
 ZONED = pa.timestamp("us", "UTC")
@@ -72,7 +73,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(table=tables())
 @example(table=pa.table({"a": pa.array([None, "", None])}))
 @example(table=pa.table({"a\0b": ["x"], "a\0c": ["y"]}))

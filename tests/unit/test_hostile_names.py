@@ -19,12 +19,13 @@ from semel.errors import LimitError
 from semel.sinks.files import NULL_FOLDER, PartWriter
 from semel.sources.files.listing import list_files
 from semel.spec.pipeline import Spec
+from tiers import examples
 
 FEW = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     # What an example leaves in the folder it removes itself.
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

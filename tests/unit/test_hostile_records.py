@@ -22,13 +22,14 @@ from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
 from semel.gaps import unplanned
+from tiers import examples
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]
 )
 HEADER = b"id,n,at\n"
 
-FEW = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+FEW = settings(derandomize=True, database=None, deadline=None, max_examples=examples(60))
 
 def read(data: bytes, format: JsonLines | Csv) -> tuple[list[dict], dict[int, bytes]]:
     """Rows, and the raw bytes of what was rejected, by offset."""

@@ -14,6 +14,7 @@ from semel.spec import pipeline
 from semel.spec import yaml as spec_yaml
 from semel.spec.parts import RESERVED_NAME
 from semel.spec.pipeline import Spec
+from tiers import examples
 
 BASE = """\
 name: clicks
@@ -94,7 +95,7 @@ def test_many_values_are_not_deep(file: Path) -> None:
     assert len(spec_yaml.read(file).data["a"]) == 80
 
 
-@settings(OWN_CASE, max_examples=40)
+@settings(OWN_CASE, max_examples=examples(40))
 @given(raw=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
 def test_any_bytes(file: Path, raw: bytes) -> None:
     """Arbitrary bytes are no pipeline, and no other error than SpecError."""
@@ -109,7 +110,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(OWN_CASE, max_examples=60)
+@settings(OWN_CASE, max_examples=examples(60))
 @given(
     edits=st.lists(
         st.tuples(
@@ -153,7 +154,7 @@ def _places(node: object, way: tuple = ()) -> list[tuple]:
 PLACES = _places(yaml.safe_load(BASE))
 
 
-@settings(OWN_CASE, max_examples=60)
+@settings(OWN_CASE, max_examples=examples(60))
 @given(place=st.sampled_from(PLACES), value=_ANY)
 def test_any_value_in_any_place(file: Path, place: tuple, value: object) -> None:
     """A document whose YAML is right and one of whose values is not is a spec or a SpecError."""
@@ -253,7 +254,7 @@ SLOW = ("maps", "keys", "columns", "ids", "transforms")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.soak if n in SLOW else ()) for n in BULKY]
+    "name", [pytest.param(n, marks=pytest.mark.proof if n in SLOW else ()) for n in BULKY]
 )
 def test_the_largest_documents_take_seconds_at_most(file: Path, name: str) -> None:
     """Within the limit of 64 KiB no document keeps a parser busy, nor grows in memory."""

@@ -170,6 +170,7 @@ def test_an_error_names_line_and_key(folder, old, new, message):
     assert any(line.startswith(message) for line in found), found
 
 
+# Attacks L1.
 # fmt: off
 @pytest.mark.parametrize(
     "template",
@@ -181,7 +182,6 @@ def test_an_error_names_line_and_key(folder, old, new, message):
      "{pipeline}{batch:099d}-{part:099d}", "é{batch}-{part}"],
 )
 # fmt: on
-# Attacks L1.
 def test_a_file_name_that_is_ambiguous_or_hidden_is_refused(folder, template):
     """No template may give two files one name, leave its folder or hide the file from readers."""
     text = BASE + f"  file_name: {json.dumps(template)}\n"

@@ -14,6 +14,7 @@ from fix_records import read_whole
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import BadRecords, Lines, Parser
+from tiers import examples
 
 SCHEMA = pa.schema(
     [
@@ -30,7 +31,7 @@ SCHEMA = pa.schema(
 NESTED = pa.schema(
     [*SCHEMA, ("n", pa.struct([("x", pa.int64()), ("l", pa.list_(pa.decimal128(6, 2)))]))]
 )
-MANY = settings(derandomize=True, database=None, deadline=None, max_examples=500)
+MANY = settings(derandomize=True, database=None, deadline=None, max_examples=examples(500))
 
 TOKENS = [
     "1", "-1", "+1", "0", "-0", "-", "007", "0x10", "1.0", "1.50", "1.500", "1.234", "12345",

@@ -14,6 +14,7 @@ from semel.batch import Ignored
 from semel.formats.jsonl import JsonLines
 from semel.spec.ddl import parse
 from semel.spec.parts import REST_COLUMN, Unknown
+from tiers import examples
 
 
 def read(
@@ -234,7 +235,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     records=st.lists(st.lists(PARTS, max_size=4), min_size=2, max_size=8),
     pad=st.lists(st.sampled_from(["", " ", "\t"]), min_size=8, max_size=8),

@@ -15,6 +15,7 @@ from semel.errors import LimitError
 from semel.sources.files import FilesSource
 from semel.steps.job import StageJob, splits_of
 from semel.steps.sample import check_sample
+from tiers import examples
 
 GOOD, BAD, LATE, BLANK = "good", "bad", "late", "blank"
 LINES = {
@@ -69,7 +70,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Attacks S21.
 @settings(
-    derandomize=True, database=None, deadline=None, max_examples=300,
+    derandomize=True, database=None, deadline=None, max_examples=examples(300),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(

@@ -23,6 +23,7 @@ from semel.steps.job import StageJob, splits_of
 from semel.steps.spill import Spilled
 from semel.steps.together import small_groups
 from semel.steps.verdicts import Verdicts
+from tiers import examples
 
 GOOD = [
     b'{"id": "a", "n": 1, "at": "2024-01-01T00:00:00Z"}', b'{"id": "b", "n": null, "at": null}',
@@ -94,7 +95,7 @@ def outcome(job: StageJob, *, write: bool) -> list[object]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     files=FILES,
     heads=st.lists(st.sampled_from([b"", b"x\n", b'{"id": "z"}\n']), min_size=8, max_size=8),
@@ -120,7 +121,7 @@ def test_together_is_as_alone(
         assert together == outcome(job, write=write)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(files=FILES, data=st.data(), only=st.booleans(), judged=st.booleans())
 def test_a_selection_together_is_as_alone(
     files: list[bytes],

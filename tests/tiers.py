@@ -1,0 +1,164 @@
+"""Which tests a command runs: all that there are, or a sample that a seed draws.
+
+| `--tier` | command | what it runs |
+|---|---|---|
+| quick | `make test` | each test; of the matrices in SAMPLED a sample; not what is marked `rest` |
+| rest | `make rest`, `.ci/run` | what quick left out with the same SEMEL_SEED, and with all their
+examples and steps the tests that draw some |
+| proof | `make proof` | each case, also what is marked `proof`; more examples of Hypothesis |
+| none | `pytest`, `make test T=...` | each case but those marked `proof` |
+
+A sample has CASES cases of a function, drawn by SEMEL_SEED, and each case that a guard's row in the
+documents names, so that the absence of a guard is found whatever the seed. `@pytest.mark.sample(n)`
+asks for another number, `@pytest.mark.pairs` for as many as show each pair of two parameters'
+values. Steps that are random, and made for a time, have the marker `soak` and run in no tier.
+
+Tests that share a server that takes long to start run in one worker (GROUPS).
+"""
+
+import itertools
+import os
+import random
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SEED = int(os.environ.setdefault("SEMEL_SEED", str(secrets.randbelow(10**9))))
+"""Set here, so that processes started later (pytest-xdist's, too) have the same."""
+
+TIERS = ("quick", "rest", "proof")
+VARIABLE = "PYTEST_SEMEL_TIER"
+CASES = 2
+SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
+"""Where a case costs a database, a server or a process. Of the others each runs."""
+
+EXAMPLES = {"quick": 0.2, "proof": 5}
+"""How many examples Hypothesis draws, to those that a test asks for."""
+
+GROUPS = {
+    "_running_stack": "stack",
+    "own_airflow": "stack",
+    "spark": "spark",
+    "cluster": "spark",
+    "broker": "broker",
+    "registry": "broker",
+}
+"""The worker's group by fixture; the first that a test has decides."""
+
+NEVER = "not soak and not icu"
+NOT_LONG = f"{NEVER} and not proof"
+"""What `addopts` of pyproject.toml says."""
+_GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, help="which cases to run (tests/tiers.py)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose by marker, unless `-m` did; a test that is given by its name runs whatever it has."""
+    tier = config.getoption("tier")
+    if config.option.markexpr == NOT_LONG and not hasattr(config, "workerinput"):
+        named = config.args and all("::" in argument for argument in config.args)
+        config.option.markexpr = NEVER if tier in ("rest", "proof") else NOT_LONG
+        if named and not tier:
+            config.option.markexpr = ""
+    if tier:
+        config.option.hypothesis_seed = str(SEED)
+        os.environ[VARIABLE] = tier
+    # No test is timed: a machine that has other work to do must not turn one red.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "semel", deadline=None, suppress_health_check=slow, max_examples=examples(100)
+    )
+    settings.load_profile("semel")
+
+
+def examples(many: int) -> int:
+    """How many examples a test of Hypothesis draws in this tier; `many` without one."""
+    return max(1, int(many * EXAMPLES.get(os.environ.get(VARIABLE, ""), 1)))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """What a run can be repeated by."""
+    return f"semel: tier {config.getoption('tier') or 'none'}, SEMEL_SEED={SEED}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if group := next((g for f, g in GROUPS.items() if f in item.fixturenames), None):
+            item.add_marker(pytest.mark.xdist_group(group))
+    tier = config.getoption("tier")
+    if tier not in ("quick", "rest"):
+        return
+    quick = in_quick([i for i in items if not i.get_closest_marker("proof")], SEED)
+    taken = {item.nodeid for item in items if (item.nodeid in quick) == (tier == "quick")}
+    if tier == "rest":
+        taken -= {item.nodeid for item in items if item.get_closest_marker("proof")}
+        taken |= {item.nodeid for item in items if item.nodeid in quick and draws(item)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in taken])
+    items[:] = [item for item in items if item.nodeid in taken]
+
+
+def draws(item: pytest.Item) -> bool:
+    """Whether it draws more examples or steps outside of quick, so that `rest` runs it again."""
+    return is_hypothesis_test(item.obj) or item.get_closest_marker("draws") is not None
+
+
+def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
+    """The node ids of the tests that `make test` runs with a seed."""
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("rest"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    guarded = guards_cases()
+    found = {item.nodeid for cases in functions.values() for item in cases}
+    for name, cases in functions.items():
+        if not name.startswith(SAMPLED):
+            continue
+        found -= {item.nodeid for item in cases}
+        found |= {item.nodeid for item in cases if item.nodeid in guarded}
+        found |= {item.nodeid for item in sample(cases, random.Random(f"{seed} {name}"))}
+    return found
+
+
+def sample(cases: list[pytest.Item], draw: random.Random) -> list[pytest.Item]:
+    """The cases of a function that a seed chooses."""
+    cases = draw.sample(cases, len(cases))
+    if cases[0].get_closest_marker("pairs"):
+        return pairs(cases)
+    marker = cases[0].get_closest_marker("sample")
+    return cases[: marker.args[0] if marker else CASES]
+
+
+def pairs(cases: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Few of the cases, in which each two values that are in one of them are in one together.
+
+    Greedy, as AETG does it (Cohen et al. 1997): each time the case with the most new pairs.
+    """
+    left = {item: set(itertools.combinations(sorted(_values(item)), 2)) for item in cases}
+    wanted, taken = set().union(*left.values()), []
+    while wanted:
+        best = max(left, key=lambda item: len(left[item] & wanted))
+        wanted -= left.pop(best)
+        taken.append(best)
+    return taken
+
+
+def _values(item: pytest.Item) -> set[tuple[str, int]]:
+    return set(item.callspec.indices.items())
+
+
+def guards_cases() -> set[str]:
+    """The cases that the tables "Guards" of the documents name."""
+    pages = (ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka"))
+    return {name for page in pages for name in _GUARDED.findall(page.read_text(encoding="utf-8"))}
