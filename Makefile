@@ -27,7 +27,7 @@ demo-kafka: venv ## The same through a Kafka broker: a live schedule, and a back
 	@.venv/bin/semel demo --kafka
 
 PYTEST = .venv/bin/python -m pytest
-WORKERS = -n auto --dist loadgroup
+WORKERS = -n auto
 # T=kafka, T=tests/unit/test_bloom.py or T='some words': that part of the tests, each case of it.
 PART = $(foreach t,$(firstword $(subst ::, ,$(T))),$(if $(wildcard $(t)),'$(T)',tests -k '$(T)'))
 

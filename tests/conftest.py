@@ -1,8 +1,4 @@
-"""Fixtures for every folder of tests, and how many tests run at once."""
-
-import os
-
-import pytest
+"""Fixtures for every folder of tests, and how they are run: what each of the plugins is for."""
 
 from fix_avro import avro  # noqa: F401
 from fix_certificates import authority, stranger  # noqa: F401
@@ -26,13 +22,4 @@ from fix_sink_kafka import outlet  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
 
-pytest_plugins = ["no_skips", "tiers", "progress", "leftovers"]
-
-WORKERS_MAX = 4
-"""Each has a Postgres, and a Spark and a broker once it needs them: some 2 GiB."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means: tests wait for other processes, so one more than there are cores."""
-    return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
+pytest_plugins = ["no_skips", "leftovers", "tiers", "workers", "progress"]

@@ -7,7 +7,6 @@ import sys
 import time
 
 import pytest
-from tiers import TIERS
 
 EACH_SECONDS = 15
 
@@ -17,26 +16,25 @@ WEIGHTS = {
 }  # fmt: skip
 """What a test costs in tenths of a CPU second, on the average of its folder."""
 
-MINUTES = dict(zip(TIERS, (8, 12, 90), strict=True))
-"""What a tier takes on two cores with nothing beside."""
+CORES = 2
 
 SHARE_MIN = 0.1
-"""From here on the time left is told from what is done; before, from MINUTES."""
+"""From here on the time left is told from what is done; before, from WEIGHTS."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tier = config.getoption("tier")
     if tier and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Progress(MINUTES[tier]), "semel-progress")
+        config.pluginmanager.register(Progress(), "semel-progress")
         config.option.durations, config.option.durations_min = 10, 1.0
 
 
 class Progress:
     """Counts the tests that have ended, by weight."""
 
-    def __init__(self, minutes: int) -> None:
-        self.expected = minutes * 60
+    def __init__(self) -> None:
         self.total = self.ended = self.done = self.all = self.red = 0
+        self.expected = 0.0
         self.began = self.said = time.monotonic()
         self.live = sys.stdout.isatty()
         self.at_work: list[str] = []
@@ -51,8 +49,9 @@ class Progress:
     def _all(self, ids: list[str]) -> None:
         if ids and not self.total:
             self.total, self.all = len(ids), sum(map(weight, ids))
-            self.began = time.monotonic()
-            print(f"{self.total:,} tests, about {_span(self.expected)} on 2 cores", flush=True)
+            self.began, self.expected = time.monotonic(), self.all / 10 / CORES
+            told = f"{self.total:,} tests, about {_span(self.expected)} on {CORES} cores"
+            print(told, flush=True)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.at_work.append(nodeid)
@@ -83,7 +82,7 @@ class Progress:
         share = self.done / self.all
         left = passed / share - passed if share > SHARE_MIN else self.expected - passed
         red = f", {self.red} FAILED" if self.red else ""
-        names = ", ".join(name.rpartition("/")[2].partition("@")[0] for name in self.at_work)
+        names = ", ".join(name.rpartition("/")[2] for name in self.at_work)
         return (
             f"{share:4.0%}, {self.ended:,} of {self.total:,}{red}, {_span(passed)}, "
             f"some {_span(max(left, 0))} left: {names}"

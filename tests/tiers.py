@@ -12,8 +12,6 @@ A sample has CASES cases of a function, drawn by SEMEL_SEED, and each case that 
 documents names, so that the absence of a guard is found whatever the seed. `@pytest.mark.sample(n)`
 asks for another number, `@pytest.mark.pairs` for as many as show each pair of two parameters'
 values. Steps that are random, and made for a time, have the marker `soak` and run in no tier.
-
-Tests that share a server that takes long to start run in one worker (GROUPS).
 """
 
 import itertools
@@ -41,16 +39,6 @@ SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 
 EXAMPLES = {"quick": 0.2, "proof": 5}
 """How many examples Hypothesis draws, to those that a test asks for."""
-
-GROUPS = {
-    "_running_stack": "stack",
-    "own_airflow": "stack",
-    "spark": "spark",
-    "cluster": "spark",
-    "broker": "broker",
-    "registry": "broker",
-}
-"""The worker's group by fixture; the first that a test has decides."""
 
 NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
@@ -94,9 +82,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if group := next((g for f, g in GROUPS.items() if f in item.fixturenames), None):
-            item.add_marker(pytest.mark.xdist_group(group))
     tier = config.getoption("tier")
     if tier not in ("quick", "rest"):
         return

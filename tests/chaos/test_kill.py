@@ -32,6 +32,7 @@ from semel.plan import plan
 from semel.run import run_batch
 from semel.sinks import archive
 from tiers import SEED
+from workers import NEEDS_BROKER
 
 KINDS = ("raise", "exit", "kill")
 """An exception that nobody foresaw; `os._exit`; SIGKILL from outside."""
@@ -137,7 +138,8 @@ def cases() -> list:
             if script == "replaying" and point not in OF_REPLAYS:
                 # A batch that is no replay dies there in each way.
                 short &= point.partition(".")[0] in BEHIND_COMMIT
-            marks = () if short else pytest.mark.proof
+            marks = [] if short else [pytest.mark.proof]
+            marks += [NEEDS_BROKER] if sink == "topic" else []
             name = f"{sink}-{script}-{point}-{kind}-{companion}"
             found.append(pytest.param(sink, script, point, kind, companion, id=name, marks=marks))
     return found

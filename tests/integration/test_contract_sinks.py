@@ -30,8 +30,9 @@ from semel.sinks import Presence, Won, archive
 from semel.sinks.declared import open_sink
 from semel.sinks.owned import refuse_traces
 from semel.stage import stage
+from workers import NEEDS_BROKER
 
-SINKS = ("parquet", "jsonl", "csv", "append", "upsert", "topic")
+SINKS = ("parquet", "jsonl", "csv", "append", "upsert", pytest.param("topic", marks=NEEDS_BROKER))
 WAIT_SECONDS = 30
 
 

@@ -29,9 +29,10 @@ from semel.sources import Source, nothing_known
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.steps.job import splits_of
+from workers import NEEDS_BROKER
 
 FILES = ("jsonl", "csv", "jsonl.gz")
-SOURCES = (*FILES, "kafka")
+SOURCES = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
 
 OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
 """What has no meaning for other sources: other names, text, and coming back."""

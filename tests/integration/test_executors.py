@@ -23,6 +23,7 @@ from semel.spark.engine import Outcome, SparkEngine
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 from semel.steps.job import StageJob
+from workers import NEEDS_SPARK
 from test_bad_disks import first_run, ordinary_user, shared  # noqa: F401
 
 REMEDY = f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each"
@@ -49,7 +50,7 @@ def other(postgres: str, template: str) -> Iterator[Ledger]:
         yield made
 
 
-@pytest.fixture(params=["steps", "spark"])
+@pytest.fixture(params=["steps", pytest.param("spark", marks=NEEDS_SPARK)])
 def any_engine(request: pytest.FixtureRequest) -> LocalEngine | SparkEngine:
     return LocalEngine() if request.param == "steps" else request.getfixturevalue("spark_engine")
 

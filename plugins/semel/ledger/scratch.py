@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from psycopg import errors as pg
 
+from semel import settings
 from semel.errors import AGAIN, TerminalError, UnavailableError
 from semel.ledger import Ledger, query
-from semel.ledger.migrate import migrate
 from semel.storage import remove_folder
 
 _KEY = 0x73636D70  # "scmp"
@@ -36,7 +36,9 @@ def scratch_ledger(ledger: Ledger) -> Iterator[Ledger]:
     try:
         with ExitStack() as kept:
             _make(ledger, made, name, kept)
-            migrate(made.dsn)
+            with made.engine.begin() as connection:
+                # In half the time of the migrations, which make the same.
+                connection.exec_driver_sql((settings.sql_dir() / "schema.sql").read_text("utf-8"))
             yield made
     finally:
         made.engine.dispose()
