@@ -186,6 +186,9 @@ LOCK_TIMEOUT_MS = 30_000
 IDLE_IN_TRANSACTION_MS = 60_000
 """Postgres ends our transaction when we hold it idle for longer: a dead client must not block."""
 
+UNUSED_CONNECTION_SECONDS = 30
+"""A connection that was unused for longer is made anew: firewalls forget those, and tell nobody."""
+
 LEASE_SECONDS = 900
 """A commit lease ends by itself after this long: its holder may be dead."""
 

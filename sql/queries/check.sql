@@ -1,5 +1,10 @@
 -- check: whether driver and executors see one ledger.
 
+-- name: wait
+-- This transaction idles while executors look for its lock.
+SELECT set_config('lock_timeout', '0', true),
+       set_config('idle_in_transaction_session_timeout', '0', true);
+
 -- name: server
 SELECT current_setting('server_version') AS version,
        CAST(current_setting('server_version_num') AS int) AS version_num,

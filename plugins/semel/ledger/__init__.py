@@ -4,11 +4,14 @@ Transactions are READ COMMITTED. REPEATABLE READ would be wrong behind a lock: i
 before the lock was had, so it would decide on what was true then.
 """
 
+import select
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from psycopg import errors as pg
 
@@ -63,10 +66,11 @@ class Ledger:
         self.engine = sa.create_engine(
             url,
             pool_size=2,
-            pool_pre_ping=True,
             isolation_level="READ COMMITTED",
             connect_args={"connect_timeout": 10, "application_name": "semel"},
         )
+        sa.event.listen(self.engine, "checkin", _put_back)
+        sa.event.listen(self.engine, "checkout", _refuse_ended)
 
     def __str__(self) -> str:
         """Its address, without the password."""
@@ -89,7 +93,8 @@ class Ledger:
         TerminalError: the database does not have the schema of this version.
         """
         try:
-            connection = self.engine.connect()
+            # Without this the driver sends a BEGIN of its own before ours.
+            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         except sa.exc.OperationalError as error:
             raise UnavailableError(
                 f"the ledger {self} does not answer ({_first_line(error)})"
@@ -97,7 +102,7 @@ class Ledger:
         committing = False
         try:
             with connection, connection.begin() as transaction:
-                connection.execute(query("ledger", "settings"), _SETTINGS)
+                connection.exec_driver_sql(query("ledger", "begin").text.format_map(_SETTINGS))
                 yield connection
                 if transaction.is_active:
                     committing = True
@@ -136,6 +141,26 @@ _SETTINGS = {
     "lock_timeout": f"{limits.LOCK_TIMEOUT_MS}ms",
     "idle_timeout": f"{limits.IDLE_IN_TRANSACTION_MS}ms",
 }
+
+
+def _put_back(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
+    record.info["unused_since"] = time.monotonic()
+
+
+def _refuse_ended(
+    connection: psycopg.Connection[Any], record: sa.pool.ConnectionPoolEntry, _: object
+) -> None:
+    """Let the pool connect anew in place of a connection that was ended meanwhile.
+
+    An idle one has something to read only when the server, or the way to it, has ended it. One that
+    was unused for long may be dead without having said so.
+    """
+    if (since := record.info.pop("unused_since", None)) is None:
+        return  # It is new.
+    unread = select.poll()
+    unread.register(connection.fileno(), select.POLLIN)
+    if unread.poll(0) or time.monotonic() - since > limits.UNUSED_CONNECTION_SECONDS:
+        raise sa.exc.DisconnectionError
 
 
 def rows(connection: sa.Connection, verb: str, name: str, /, **values: Any) -> list[Row]:

@@ -144,7 +144,7 @@ def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]
             "`semel up` starts a local one",
         )  # fmt: skip
         return None, None
-    row(connection, "ledger", "settings", lock_timeout="0", idle_timeout="0")
+    row(connection, "check", "wait")
     server = row(connection, "check", "server")
     shown = f"{ledger}, PostgreSQL {server['version']}"
     if server["standby"]:
