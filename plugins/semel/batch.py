@@ -126,6 +126,11 @@ class Batch(_FromRow):
 
 def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
     """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
+    return opened(connection, spec, batch_id)[1]
+
+
+def opened(connection: sa.Connection, spec: Spec, batch_id: int) -> tuple[Pipeline, Batch]:
+    """A batch as `batch_of` has it, and its pipeline's row."""
     found = row(connection, "batch", "batch", batch_id=batch_id)
     if found is None or found["name"] != spec.name:
         whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
@@ -133,7 +138,8 @@ def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
             f"batch {batch_id} {whose}, not to pipeline {spec.name!r}",
             next=f"semel batches {spec.name}",
         )
-    return Batch.from_row(found)
+    pipeline = Pipeline.from_row({**found, "commit_seq": found["pipeline_seq"]})
+    return pipeline, Batch.from_row(found)
 
 
 def dag_run_of(request_key: str) -> tuple[str, str] | None:

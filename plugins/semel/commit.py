@@ -12,8 +12,9 @@ an orchestrator cannot run an upstream task again.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ from semel.batch import (
     BatchStatus,
     Counts,
     Pipeline,
-    batch_of,
+    opened,
     run_of,
 )
 from semel.catalog.payload import FilterCache, overlap
@@ -70,7 +71,7 @@ def commit(
     losses = 0
     for _ in range(limits.COMMIT_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            batch = batch_of(connection, spec, batch_id)
+            pipeline, batch = opened(connection, spec, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             # Keeps C12.
@@ -88,7 +89,8 @@ def commit(
             )
         if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
             # Not beside another holder: that one would win, and this attempt be lost too.
-            _wait_for_lease(ledger, batch, log)
+            with _unleased(ledger, batch, log):
+                pass
             _take_lease(ledger, batch, log)
         if found is None:
             log(f"batch {batch_id} has no staged attempt: staging it")
@@ -97,40 +99,37 @@ def commit(
             continue
         attempt = Attempt.from_row(found)
         try:
-            reason = _try(ledger, spec, batch, attempt, log)
+            done = _try(ledger, spec, pipeline, batch, attempt, log)
         except _Ended:
             continue
-        if reason is None:
+        if isinstance(done, Batch):
             faults.point("commit.after_win")
-            with ledger.transaction() as connection:
-                batch = batch_of(connection, spec, batch_id)
             return Committed(
-                batch=batch,
+                batch=done,
                 fence=attempt.fence,
                 found=False,
                 counts=Counts.from_row(found),
                 losses=losses,
             )
-        lose(ledger, attempt.attempt_id, reason)
+        lose(ledger, attempt.attempt_id, done)
         losses += 1
-        log(f"batch {batch_id}: attempt {attempt.fence} is lost: {reason}; staging it again")
+        log(f"batch {batch_id}: attempt {attempt.fence} is lost: {done}; staging it again")
     raise RetryableError(
         f"batch {batch_id} lost {losses} attempts to other commits in {limits.COMMIT_ROUNDS_MAX} "
         "rounds; nothing of it is committed, run commit again"
     )
 
 
-def _try(ledger: Ledger, spec: Spec, batch: Batch, attempt: Attempt, log: Log) -> str | None:
-    """Commit one attempt. Returns None, or why it can never commit."""
+def _try(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, batch: Batch, attempt: Attempt, log: Log
+) -> Batch | str:
+    """Commit one attempt. Returns its batch, committed, or why it can never commit."""
     if batch.replays is not None:  # It adds no ids, so there is nothing to compare.
         with ledger.transaction() as connection:
-            pipeline = pipelines.get(connection, batch.pipeline_id)
             return _decide(connection, spec, pipeline, batch, attempt, [], attempt.snapshot_seq)
     compared = attempt.snapshot_seq
     for _ in range(limits.COMPARE_ROUNDS_MAX):
-        _wait_for_lease(ledger, batch, log)
-        with ledger.transaction() as connection:
-            pipeline = pipelines.get(connection, batch.pipeline_id)
+        with _unleased(ledger, batch, log) as connection:
             now = snapshot(connection, batch.pipeline_id)
             mine = own_runs(connection, attempt.attempt_id)
         faults.point("commit.before_compare")
@@ -188,7 +187,7 @@ def _decide(
     attempt: Attempt,
     mine: list[Run],
     compared: int,
-) -> str | None:
+) -> Batch | str:
     # Keeps C3.
     pipelines.lock(connection, pipeline)
     batch_now = row(connection, "commit", "lock_batch", batch_id=batch.batch_id)
@@ -210,21 +209,21 @@ def _decide(
     # Keeps C13.
     if now["sink_schema"] not in (None, attempt.sink_schema):
         return "the output's columns changed since it was staged"
-    ids = {"batch_id": batch.batch_id, "attempt_id": attempt.attempt_id}
     transition(
         connection,
         "commit",
         "win_attempt",
         f"batch {batch.batch_id}: attempt {attempt.fence} is not staged any more; run commit again",
+        batch_id=batch.batch_id,
         attempt_id=attempt.attempt_id,
+        reason=f"attempt {attempt.fence} won",
     )
-    change(connection, "commit", "lose_siblings", reason=f"attempt {attempt.fence} won", **ids)
     if batch.replays is None:
-        _take_place(connection, spec, pipeline, batch, attempt, mine, compared)
+        batch = _take_place(connection, spec, pipeline, batch, attempt, mine, compared)
     else:
         _replace(connection, batch, attempt)
     faults.point("commit.before_win")
-    return None
+    return replace(batch, status=BatchStatus.COMMITTED)
 
 
 def _take_place(
@@ -235,33 +234,28 @@ def _take_place(
     attempt: Attempt,
     mine: list[Run],
     compared: int,
-) -> None:
+) -> Batch:
     """Give the batch the next place in the order of commits, and make its ids visible."""
     place = transition(
         connection,
         "commit",
         "take_place",
-        f"the commit sequence of {spec.name} moved under its lock; this is a defect of semel",
+        f"{_not_planned(batch)}; or the commit sequence of {spec.name} moved under its lock, which "
+        "is a defect of semel",
+        batch_id=batch.batch_id,
         pipeline_id=batch.pipeline_id,
         compared_seq=compared,
         sink_schema=attempt.sink_schema,
     )
-    transition(
-        connection,
-        "commit",
-        "commit_batch",
-        _not_planned(batch),
-        batch_id=batch.batch_id,
-        commit_seq=place["commit_seq"],
-        batch_time=place["batch_time"],
-    )
     # Keeps C8.
-    publish_runs(
-        connection,
-        attempt.attempt_id,
-        seq=place["commit_seq"],
-        expires_at=_last_time(pipeline, mine, place["batch_time"]) + spec.dedup.horizon,
-    )
+    if mine:
+        publish_runs(
+            connection,
+            attempt.attempt_id,
+            seq=place["commit_seq"],
+            expires_at=_last_time(pipeline, mine, place["batch_time"]) + spec.dedup.horizon,
+        )
+    return replace(batch, **place)
 
 
 # Keeps RP4.
@@ -309,13 +303,18 @@ def _take_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
         log(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
 
 
-def _wait_for_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
-    """Wait while another batch holds the commit lease. It ends by itself when its holder died."""
+@contextmanager
+def _unleased(ledger: Ledger, batch: Batch, log: Log) -> Iterator[sa.Connection]:
+    """A transaction that began once no other batch held the commit lease, which ends by itself
+    when its holder died.
+    """
     said = False
     for _ in range(int(limits.LEASE_SECONDS / _LEASE_POLL_S) + 1):
-        now = ledger.rows("commit", "pipeline_now", pipeline_id=batch.pipeline_id)[0]
-        if not now["leased"] or now["lease_batch_id"] == batch.batch_id:
-            return
+        with ledger.transaction() as connection:
+            now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
+            if not now["leased"] or now["lease_batch_id"] == batch.batch_id:
+                yield connection
+                return
         if not said:
             holder = now["lease_batch_id"]
             log(f"batch {batch.batch_id} waits: batch {holder} holds the commit lease")

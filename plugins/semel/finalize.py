@@ -14,9 +14,9 @@ import pyarrow as pa
 import xxhash
 
 from semel import code, faults, mark
-from semel.batch import Batch, BatchStatus, Claim, Counts, batch_of
+from semel.batch import Batch, BatchStatus, Claim, Counts, opened
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import Kind, ManifestFile
 from semel.reader import arrow_type
 from semel.sinks import Act, Sink, Won, archive, judge
@@ -74,7 +74,7 @@ def finalize(
 
 def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
-        batch = batch_of(connection, spec, batch_id)
+        pipeline, batch = opened(connection, spec, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
@@ -86,9 +86,9 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
             for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
         ]
         claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
-        pipeline = pipelines.find(connection, spec.name)
         values = {"root": batch.root, "generation": batch.generation}
-        before = rows(connection, "replay", "generations", **values)
+        replays = batch.replays is not None
+        before = rows(connection, "replay", "generations", **values) if replays else []
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = archive.marker(root, batch.root)
@@ -129,7 +129,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     faults.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
-        now = row(connection, "finalize", "batch_status", batch_id=batch_id)
+        now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
         faults.point("finalize.before_finalized")
     faults.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:

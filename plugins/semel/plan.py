@@ -22,7 +22,7 @@ from semel.errors import ChangedError, RetryableError, SourceError, TerminalErro
 from semel.idle import Idle, earlier, why
 from semel.ledger import Ledger, change, partitions, pipelines, row
 from semel.plural import count
-from semel.register import register
+from semel.register import registering
 from semel.sources import Offer, Range, Refusal
 from semel.sources.declared import open_source
 from semel.spec.durations import format_duration
@@ -101,10 +101,9 @@ def plan(
     `fail`.
     """
     interval = interval_of(spec, interval)
-    pipeline = register(ledger, spec)
     anew: tuple[int, str] | None = None
     for _ in range(_ROUNDS_MAX):
-        with ledger.transaction() as connection:
+        with registering(ledger, spec) as (connection, pipeline):
             before = _latest(connection, pipeline, request_key)
         if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
@@ -242,8 +241,8 @@ def _write(
         batch = None
         if draft.ranges:
             split = survey.source.split_size
-            batch = _write_batch(connection, pipeline_id, request, stored, split)
-            _write_claims(connection, batch, draft.ranges, made)
+            claims = _claims(draft.ranges, made)
+            batch = _write_batch(connection, pipeline_id, request, stored, split, claims)
             partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
@@ -260,11 +259,12 @@ def _lock(
     # Keeps P1, P2.
     pipelines.lock(connection, pipeline)
     silent = request.spec.limits.orphan_after.total_seconds()
-    orphans = partitions.orphans(connection, pipeline.pipeline_id, request.key, silent)
+    now = partitions.state(connection, pipeline.pipeline_id, request.key, silent)
+    before = request.before and request.before.batch_id  # It is over, and stays what it is.
     same = (
-        partitions.version(connection, pipeline.pipeline_id) == survey.version
-        and _latest(connection, pipeline, request.key) == request.before
-        and set(survey.orphans) <= set(orphans)
+        now.version == survey.version
+        and now.latest == before
+        and set(survey.orphans) <= set(now.orphans)
     )
     if not same:
         raise _Changed
@@ -289,6 +289,7 @@ def _write_batch(
     request: Request,
     stored: dict[str, Any],
     split_size: int,
+    claims: list[dict[str, Any]],
 ) -> Batch:
     start, end = request.interval or (None, None)
     made = row(
@@ -303,6 +304,7 @@ def _write_batch(
         split_bytes=split_size,
         interval_start=start,
         interval_end=end,
+        claims=json.dumps(claims),
     )
     return Batch.from_row(made)
 
@@ -320,11 +322,9 @@ def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) 
             partitions.lose(connection, hole, offer.reason, "plan")
 
 
-def _write_claims(
-    connection: sa.Connection, batch: Batch, ranges: list[Range], made: dict[str, int]
-) -> None:
-    """The ranges of a batch."""
-    claims = [
+def _claims(ranges: list[Range], made: dict[str, int]) -> list[dict[str, Any]]:
+    """The ranges of a batch, as its statement takes them."""
+    return [
         {
             "ordinal": ordinal,
             "source_partition_id": _partition(r.offer, made),
@@ -334,6 +334,3 @@ def _write_claims(
         }
         for ordinal, r in enumerate(ranges)
     ]
-    change(
-        connection, "plan", "insert_claims", batch_id=batch.batch_id, claims=json.dumps(claims)
-    )

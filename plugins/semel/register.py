@@ -1,5 +1,7 @@
 """The first step of plan: the pipeline's row, made at its first plan and held against its spec."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,13 @@ from semel.spec.pipeline import Spec
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:
     """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
+    with registering(ledger, spec) as (_, pipeline):
+        return pipeline
+
+
+@contextmanager
+def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pipeline]]:
+    """As `register`, and the transaction in which it was read, for what else is read there."""
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
         sink = open_sink(spec)
@@ -24,16 +33,22 @@ def register(ledger: Ledger, spec: Spec) -> Pipeline:
         kept = str(_archive(spec, found, address))
         if found is None:
             _insert(connection, spec, sink, kept)
-        owner = pipelines.owner(connection, address, kept)
-        if owner is not None and owner.name != spec.name:
-            raise TerminalError(_owned(spec, owner, address, kept))
-        pipeline = _completed(connection, pipelines.find(connection, spec.name), spec)
+        if found is None or _place(found) != (address, kept):  # Else the place is its own.
+            owner = pipelines.owner(connection, address, kept)
+            if owner is not None and owner.name != spec.name:
+                raise TerminalError(_owned(spec, owner, address, kept))
+            found = pipelines.find(connection, spec.name)
+        pipeline = _completed(connection, found, spec)
         identity.check(pipeline.identity, spec)
-        if (pipeline.sink_address, pipeline.archive_path) != (address, kept):
+        if _place(pipeline) != (address, kept):
             pipeline = _moved(connection, pipeline, spec, address, kept)
+        yield connection, pipeline
         faults.point("plan.before_register")
     faults.point("plan.after_register")
-    return pipeline
+
+
+def _place(pipeline: Pipeline) -> tuple[str, str]:
+    return pipeline.sink_address, pipeline.archive_path
 
 
 def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:

@@ -31,7 +31,7 @@ from semel.batch import (
     Counts,
     Ignored,
     Pipeline,
-    batch_of,
+    opened,
 )
 from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, snapshot
@@ -45,7 +45,7 @@ from semel.errors import (
     StateError,
     TerminalError,
 )
-from semel.ledger import Ledger, change, pipelines, row, rows
+from semel.ledger import Ledger, pipelines, row, rows
 from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.plural import count
@@ -104,8 +104,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     TerminalError: the spec or the source is not what was planned, or a limit was broken.
     """
     with ledger.transaction() as connection:
-        batch = batch_of(connection, spec, batch_id)
-        pipeline = pipelines.find(connection, spec.name)
+        pipeline, batch = opened(connection, spec, batch_id)
         done = row(connection, "stage", "staged", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
         claims = [Claim.from_row(r) for r in found]
@@ -239,7 +238,6 @@ def _begin(
                 f"batch {batch.batch_id} takes no new attempt: "
                 + lost.winner(row(connection, "stage", "became", batch_id=batch.batch_id))
             )
-        change(connection, "stage", "sign_of_life", batch_id=batch.batch_id)
         segment = None
         if not spec.by_position and batch.replays is None:
             # After the attempt: it began before its segment's span ends, so collect counts it.
@@ -347,6 +345,7 @@ def _write_manifest(
 ) -> None:
     """`running -> staged`, with the columns `sealed` of the attempt and its files."""
     digest = sealed["input_digest"]
+    files = json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)])
     with ledger.transaction() as connection:
         rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
         other = row(
@@ -360,19 +359,12 @@ def _write_manifest(
                 "what is there now is planned anew",
                 next=f"semel abandon {batch.batch_id}",
             )
-        done = row(connection, "stage", "seal", attempt_id=attempt.attempt_id, **sealed)
+        values = {"attempt_id": attempt.attempt_id, "files": files, **sealed}
+        done = row(connection, "stage", "seal", **values)
         if done is None:
             found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
             became = row(connection, "stage", "became", batch_id=batch.batch_id)
             raise AttemptLostError(lost.message(batch, attempt, found, became))
-        change(
-            connection,
-            "stage",
-            "insert_manifest",
-            attempt_id=attempt.attempt_id,
-            batch_id=batch.batch_id,
-            files=json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)]),
-        )
         faults.point("stage.before_seal")
     faults.point("stage.after_seal")
 

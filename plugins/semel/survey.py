@@ -83,23 +83,25 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
     source = open_source(spec)
     shown = source.discover()
     with ledger.transaction() as connection:
-        version = partitions.version(connection, pipeline_id)
         silent = spec.limits.orphan_after.total_seconds()
-        orphans = partitions.orphans(connection, pipeline_id, request.key, silent)
-        known = partitions.known(ledger, connection, pipeline_id, shown, orphans)
+        state = partitions.state(connection, pipeline_id, request.key, silent)
+        known = partitions.known(ledger, connection, pipeline_id, shown, state.orphans)
+        before, spans = partitions.unaccounted(connection, pipeline_id)
     matched = source.match(shown, known, request.window)
     offers = [offer for offer in matched.offers if offer.known]
     ends = {o.known.source_partition_id: o.end for o in offers if o.end}
     read = {o.known.source_partition_id: o.known.reached for o in offers}
     closed = {item.partition.source_partition_id: item.seen for item in matched.gone}
     lows = {o.known.source_partition_id: o.low for o in offers if o.low}
-    with ledger.transaction() as connection:
-        orphans = partitions.holders(connection, orphans, ends)
-        free = partitions.free_ranges(connection, ends, orphans)
-        holes = partitions.free_ranges(connection, read, orphans)
-        lost = partitions.free_ranges(connection, closed)
-        passed = partitions.free_ranges(connection, lows) if lows else {}
-        before, spans = partitions.unaccounted(connection, pipeline_id)
+    orphans: list[int] = []
+    free, lost, passed = {}, {}, {}
+    if read or closed:
+        with ledger.transaction() as connection:
+            orphans = partitions.holders(connection, state.orphans, ends)
+            furthest = {part: max(end, ends.get(part, 0)) for part, end in read.items()}
+            free = partitions.free_ranges(connection, furthest, orphans)
+            lost = partitions.free_ranges(connection, closed)
+            passed = partitions.free_ranges(connection, lows)
     gone = [item for item in matched.gone if item.partition.source_partition_id in lost]
     gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in read]
     # Keeps KS3.
@@ -111,11 +113,11 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         source=source,
         shown=shown,
         unsettled=known.unsettled,
-        version=version,
+        version=state.version,
         orphans=orphans,
         matched=matched,
-        free=free,
-        holes=holes,
+        free=partitions.up_to(free, ends),
+        holes=partitions.up_to(free, read),
         lost=lost,
         missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
         refusals=(

@@ -2,14 +2,16 @@
 
 -- name: batch
 -- A replay stands where the batch stands that it replays, and admits what that one admits. An
--- admission stands in the interval of the batch whose dead letters it judges.
+-- admission stands in the interval of the batch whose dead letters it judges. With its pipeline.
 SELECT b.batch_id, b.pipeline_id, p.name, b.request_key, b.ordinal, b.status, b.spec, b.spec_digest,
        b.split_bytes, COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end,
        COALESCE(b.commit_seq, r.commit_seq) AS commit_seq,
        COALESCE(b.batch_time, r.batch_time) AS batch_time, b.replays, b.generation,
        COALESCE(b.admits, r.admits) AS admits, COALESCE(b.admission, r.admission) AS admission,
-       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of
+       COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of,
+       p.sink_address, p.archive_path, p.identity, p.shards, p.bucket_seconds, p.gc_floor,
+       p.sink_schema, p.commit_seq AS pipeline_seq
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays

@@ -24,34 +24,36 @@ ORDER BY commit_seq DESC
 LIMIT :count;
 
 -- name: take_place
--- Keeps C6.
+-- Keeps C6, C7.
 -- The place in the order of commits, and the batch time, strictly increasing. Never a sequence:
 -- nextval is not in the order in which commits become visible.
-UPDATE semel.pipeline
-SET commit_seq = commit_seq + 1,
-    batch_time_last = GREATEST(clock_timestamp(), batch_time_last + interval '1 microsecond'),
-    sink_schema = COALESCE(sink_schema, :sink_schema)
-WHERE pipeline_id = :pipeline_id AND commit_seq = :compared_seq
-RETURNING commit_seq, batch_time_last AS batch_time;
+WITH place AS (
+    UPDATE semel.pipeline
+    SET commit_seq = commit_seq + 1,
+        batch_time_last = GREATEST(clock_timestamp(), batch_time_last + interval '1 microsecond'),
+        sink_schema = COALESCE(sink_schema, :sink_schema)
+    WHERE pipeline_id = :pipeline_id AND commit_seq = :compared_seq
+    RETURNING commit_seq, batch_time_last
+)
+UPDATE semel.batch AS b
+SET status = 'committed', commit_seq = place.commit_seq, batch_time = place.batch_time_last,
+    committed_at = clock_timestamp()
+FROM place
+WHERE b.batch_id = :batch_id AND b.status = 'planned'
+RETURNING b.commit_seq, b.batch_time;
 
 -- name: win_attempt
 -- Keeps C7.
+-- Its siblings lose.
+WITH lost AS (
+    UPDATE semel.attempt
+    SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
+    WHERE batch_id = :batch_id AND attempt_id <> :attempt_id AND status IN ('running', 'staged')
+)
 UPDATE semel.attempt
 SET status = 'won', ended_at = clock_timestamp()
 WHERE attempt_id = :attempt_id AND status = 'staged'
 RETURNING attempt_id;
-
--- name: lose_siblings
-UPDATE semel.attempt
-SET status = 'lost', ended_at = clock_timestamp(), reason = :reason
-WHERE batch_id = :batch_id AND attempt_id <> :attempt_id AND status IN ('running', 'staged');
-
--- name: commit_batch
-UPDATE semel.batch
-SET status = 'committed', commit_seq = :commit_seq, batch_time = :batch_time,
-    committed_at = clock_timestamp()
-WHERE batch_id = :batch_id AND status = 'planned'
-RETURNING batch_id;
 
 -- name: keep_columns
 UPDATE semel.pipeline SET sink_schema = :sink_schema

@@ -47,3 +47,9 @@ INSERT INTO semel.batch (batch_id, pipeline_id, request_key, ordinal, spec, spec
                          split_bytes)
 OVERRIDING SYSTEM VALUE
 VALUES (0, :pipeline_id, 'compare', 1, CAST(:spec AS jsonb), :spec_digest, :split_bytes);
+
+-- name: insert_claims
+INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+SELECT :batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
+FROM jsonb_to_recordset(CAST(:claims AS jsonb))
+         AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint, evidence jsonb);

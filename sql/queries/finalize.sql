@@ -17,7 +17,7 @@ ORDER BY ordinal;
 UPDATE semel.batch
 SET status = 'finalized', finalized_at = clock_timestamp()
 WHERE batch_id = :batch_id AND status = 'committed'
-RETURNING batch_id;
+RETURNING status;
 
 -- name: batch_status
 SELECT status FROM semel.batch WHERE batch_id = :batch_id;

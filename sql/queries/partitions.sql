@@ -37,15 +37,23 @@ FROM semel.source_partition AS p
 WHERE p.source_partition_id = ANY(CAST(:partitions AS bigint[]))
 ORDER BY p.source_partition_id;
 
--- name: orphans
--- Keeps P11.
-SELECT b.batch_id
-FROM semel.batch AS b
-WHERE b.pipeline_id = :pipeline_id
-  AND b.status = 'planned' AND b.replays IS NULL AND b.admits IS NULL
-  AND b.request_key <> :request_key
-  AND b.seen_at < clock_timestamp() - make_interval(secs => :orphan_seconds)
-ORDER BY b.batch_id;
+-- name: state
+-- Keeps P2, P11.
+-- The latest batch of a request, and the planned ones of others that gave no sign of life for long.
+SELECT p.source_version AS version,
+       (SELECT b.batch_id FROM semel.batch AS b
+        WHERE b.pipeline_id = p.pipeline_id AND b.request_key = :request_key
+          AND b.replays IS NULL AND b.admits IS NULL
+        ORDER BY b.ordinal DESC
+        LIMIT 1) AS latest,
+       ARRAY(SELECT b.batch_id FROM semel.batch AS b
+             WHERE b.pipeline_id = p.pipeline_id
+               AND b.status = 'planned' AND b.replays IS NULL AND b.admits IS NULL
+               AND b.request_key <> :request_key
+               AND b.seen_at < clock_timestamp() - make_interval(secs => :orphan_seconds)
+             ORDER BY b.batch_id) AS orphans
+FROM semel.pipeline AS p
+WHERE p.pipeline_id = :pipeline_id;
 
 -- name: holders
 -- Of some batches: those that have claimed a range of some partitions.

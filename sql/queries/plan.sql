@@ -11,19 +11,25 @@ ORDER BY ordinal DESC
 LIMIT 1;
 
 -- name: insert_batch
-INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
-                         interval_start, interval_end)
-VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
-        :interval_start, :interval_end)
-RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
-          interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
-          admission, batch_id AS claims_of;
-
--- name: insert_claims
-INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
-SELECT :batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
-FROM jsonb_to_recordset(CAST(:claims AS jsonb))
-         AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint, evidence jsonb);
+-- Keeps P1.
+-- With its claims.
+WITH b AS (
+    INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
+                             interval_start, interval_end)
+    VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,
+            :interval_start, :interval_end)
+    RETURNING batch_id, pipeline_id, request_key, ordinal, status, spec, spec_digest, split_bytes,
+              interval_start, interval_end, commit_seq, batch_time, replays, generation, admits,
+              admission, batch_id AS claims_of
+), claimed AS (
+    INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
+    SELECT b.batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
+    FROM b
+    CROSS JOIN jsonb_to_recordset(CAST(:claims AS jsonb))
+             AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint,
+                   evidence jsonb)
+)
+SELECT * FROM b;
 
 -- name: claims
 -- Materialized, so that also before its tables are analysed Postgres begins with the batch's claims,

@@ -13,13 +13,17 @@ LIMIT 1;
 
 -- name: begin_attempt
 -- Keeps S1.
--- The next fence. None when the batch is not planned any more.
+-- The next fence, which is a sign of life. None when the batch is not planned any more.
+WITH b AS (
+    UPDATE semel.batch SET seen_at = clock_timestamp()
+    WHERE batch_id = :batch_id AND status = 'planned'
+    RETURNING batch_id
+)
 INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver)
 SELECT b.batch_id,
        1 + COALESCE((SELECT max(a.fence) FROM semel.attempt AS a WHERE a.batch_id = b.batch_id), 0),
        :snapshot_seq, :gc_floor, :driver
-FROM semel.batch AS b
-WHERE b.batch_id = :batch_id AND b.status = 'planned'
+FROM b
 RETURNING attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
           started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
 
@@ -45,14 +49,27 @@ WHERE b.batch_id = :batch_id;
 
 -- name: seal
 -- Keeps S11.
-UPDATE semel.attempt
-SET status = 'staged', staged_at = clock_timestamp(), bucket_min = :bucket_min,
-    input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
-    survivors = :survivors, duplicates_batch = :duplicates_batch,
-    duplicates_catalog = :duplicates_catalog, quarantined = :quarantined, late = :late,
-    rows_written = :rows_written, bytes_read = :bytes_read
-WHERE attempt_id = :attempt_id AND status = 'running'
-RETURNING attempt_id;
+-- With its manifest.
+WITH sealed AS (
+    UPDATE semel.attempt
+    SET status = 'staged', staged_at = clock_timestamp(), bucket_min = :bucket_min,
+        input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
+        survivors = :survivors, duplicates_batch = :duplicates_batch,
+        duplicates_catalog = :duplicates_catalog, quarantined = :quarantined, late = :late,
+        rows_written = :rows_written, bytes_read = :bytes_read
+    WHERE attempt_id = :attempt_id AND status = 'running'
+    RETURNING attempt_id, batch_id
+), listed AS (
+    INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
+                                     records, bytes, checksum)
+    SELECT sealed.attempt_id, sealed.batch_id, f.ordinal, f.kind, f.staged_path, f.final_path,
+           f.records, f.bytes, f.checksum
+    FROM sealed
+    CROSS JOIN jsonb_to_recordset(CAST(:files AS jsonb))
+             AS f (ordinal int, kind text, staged_path text, final_path text, records bigint,
+                   bytes bigint, checksum text)
+)
+SELECT attempt_id FROM sealed;
 
 -- name: other_digest
 -- Keeps S13.
@@ -61,15 +78,6 @@ SELECT fence, input_digest
 FROM semel.attempt
 WHERE batch_id = :batch_id AND input_digest IS NOT NULL AND input_digest <> :input_digest
 LIMIT 1;
-
--- name: insert_manifest
-INSERT INTO semel.manifest_file (attempt_id, batch_id, ordinal, kind, staged_path, final_path,
-                                 records, bytes, checksum)
-SELECT :attempt_id, :batch_id, f.ordinal, f.kind, f.staged_path, f.final_path, f.records, f.bytes,
-       f.checksum
-FROM jsonb_to_recordset(CAST(:files AS jsonb))
-         AS f (ordinal int, kind text, staged_path text, final_path text, records bigint,
-               bytes bigint, checksum text);
 
 -- name: lose
 -- The committed `-> lost` is the proof that this attempt never lands.

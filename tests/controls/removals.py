@@ -61,9 +61,9 @@ def no_pipeline_lock() -> None:
 def no_reread() -> None:
     """Plan trusts what it read before it had the lock."""
     again = (
-        "partitions.version(connection, pipeline.pipeline_id) == survey.version",
-        "_latest(connection, pipeline, request.key) == request.before",
-        "set(survey.orphans) <= set(orphans)",
+        "now.version == survey.version",
+        "now.latest == before",
+        "set(survey.orphans) <= set(now.orphans)",
     )
     source("plan", "_lock", dict.fromkeys(again, "True"))
 
@@ -177,9 +177,9 @@ def delete_on_unknown_outcome() -> None:
     archive = importlib.import_module("semel.sinks.archive")
 
     def rash(original: Callable) -> Callable:
-        def call(ledger, spec, batch, attempt, log):  # noqa: ANN001, ANN202
+        def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
             try:
-                return original(ledger, spec, batch, attempt, log)
+                return original(ledger, spec, pipeline, batch, attempt, log)
             except errors.OutcomeUnknownError:
                 kept = archive.of(spec)
                 storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
@@ -196,7 +196,7 @@ def stage_retries_left_on() -> None:
 
 def no_fence() -> None:
     """The siblings of a winner stay as they are, and may be sealed and committed."""
-    statement("commit", "lose_siblings", "status IN ('running', 'staged')", "false")
+    statement("commit", "win_attempt", "status IN ('running', 'staged')", "false")
 
 
 def existence_is_truth() -> None:

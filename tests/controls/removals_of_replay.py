@@ -13,11 +13,11 @@ def retired_ahead() -> None:
     """The output before is retired, and that committed, before the replay's commit."""
 
     def ahead(original: Callable) -> Callable:
-        def call(ledger, spec, batch, attempt, log):  # noqa: ANN001, ANN202
+        def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
             if batch.replays is not None:
                 values = {"root": batch.root, "generation": batch.generation}
                 ledger.rows("commit", "retire_generation", batch_id=batch.batch_id, **values)
-            return original(ledger, spec, batch, attempt, log)
+            return original(ledger, spec, pipeline, batch, attempt, log)
 
         return call
 

@@ -128,17 +128,18 @@ def test_the_queries_make_these_transitions_and_no_others() -> None:
     for table, transitions in (("batch", BATCH_TRANSITIONS), ("attempt", ATTEMPT_TRANSITIONS)):
         made = set()
         for (verb, name), text in tree.statements().items():
-            update = re.match(rf"\s*UPDATE semel\.{table}\b(.*?)\bWHERE\b(.*)", text, re.DOTALL)
-            if not update or not (to := re.search(r"\bstatus = '(\w+)'", update[1])):
-                continue
-            where = f"sql/queries/{verb}.sql {name}"
-            guard = re.search(r"\bstatus (?:= '(\w+)'|IN \(([^)]*)\))", update[2])
-            assert guard, f"{where}: guard it with the status that it expects"
-            sources = [s.strip(" '") for s in (guard[1] or guard[2]).split(",")]
-            for source in sources:
-                made.add((source, to[1]))
-                known = (source, to[1]) in transitions
-                assert known, f"{where}: {source} -> {to[1]} is no transition of semel.batch"
+            for update in re.split(r"(?=\bUPDATE semel\.)", text):
+                found = re.match(rf"UPDATE semel\.{table}\b(.*?)\bWHERE\b(.*)", update, re.DOTALL)
+                if not found or not (to := re.search(r"\bstatus = '(\w+)'", found[1])):
+                    continue
+                where = f"sql/queries/{verb}.sql {name}"
+                guard = re.search(r"\bstatus (?:= '(\w+)'|IN \(([^)]*)\))", found[2])
+                assert guard, f"{where}: guard it with the status that it expects"
+                sources = [s.strip(" '") for s in (guard[1] or guard[2]).split(",")]
+                for source in sources:
+                    made.add((source, to[1]))
+                    known = (source, to[1]) in transitions
+                    assert known, f"{where}: {source} -> {to[1]} is no transition of semel.batch"
         lacking = {(str(a), str(b)) for a, b in transitions} - made
         assert not lacking, f"no query makes the {table}'s transitions {lacking}: write them"
 

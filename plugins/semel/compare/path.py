@@ -174,7 +174,7 @@ def _plan(scratch: Ledger, chosen: Chosen, spec: Spec) -> Pipeline:
         )
         change(
             connection,
-            "plan",
+            "compare",
             "insert_claims",
             batch_id=_BATCH,
             claims=json.dumps([vars(claim) for claim in claims]),

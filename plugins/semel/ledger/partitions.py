@@ -7,6 +7,7 @@ that a plan sees with one comparison whether what it was made from is still true
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import sqlalchemy as sa
@@ -45,7 +46,8 @@ def known(
         identities=_texts([item.identity for item in found]),
         fingerprints=_texts([item.fingerprint for item in found]),
     )
-    partitions = rows(connection, "partitions", "by_id", partitions=other["partitions"])
+    asked = other["partitions"]
+    partitions = rows(connection, "partitions", "by_id", partitions=asked) if asked else []
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
     return Known(
         partitions=[Partition(**r) for r in partitions],
@@ -59,25 +61,40 @@ def _texts(texts: list[str]) -> str | None:
     return "//".join(texts) if texts else None
 
 
-def orphans(
-    connection: sa.Connection, pipeline_id: int, request_key: str, silent_seconds: float
-) -> list[int]:
-    """Planned batches of other requests that gave no sign of life for so long."""
-    found = rows(
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the ranges of a plan are cut from, by its numbers: when these are the same, so are they.
+
+    `latest`: the request's latest batch. `orphans`: planned batches of other requests that gave no
+    sign of life for long.
+    """
+
+    version: int
+    latest: int | None
+    orphans: list[int]
+
+
+def state(
+    connection: sa.Connection, pipeline_id: int, request_key: str | None, silent_seconds: float
+) -> State:
+    """The state of a pipeline's source, read in one statement."""
+    found = row(
         connection,
         "partitions",
-        "orphans",
+        "state",
         pipeline_id=pipeline_id,
         request_key=request_key,
         orphan_seconds=silent_seconds,
     )
-    return [r["batch_id"] for r in found]
+    return State(**found)
 
 
 def holders(
     connection: sa.Connection, batches: list[int], partitions: Iterable[int]
 ) -> list[int]:
     """Those of some batches that have claimed a range of some partitions."""
+    if not batches:
+        return []
     found = rows(
         connection, "partitions", "holders", batches=batches, partitions=list(partitions)
     )
@@ -88,6 +105,8 @@ def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
     """Of partitions, up to an end each: what is neither claimed (but by `orphans`) nor lost."""
+    if not ends:
+        return {}
     found = rows(
         connection,
         "partitions",
@@ -101,6 +120,16 @@ def free_ranges(
     for r in found:
         spans.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
     return spans
+
+
+def up_to(spans: Spans, ends: dict[int, int]) -> Spans:
+    """What of some ranges lies before an end of each partition."""
+    cut = {
+        part: [(start, min(end, ends[part])) for start, end in found if start < ends[part]]
+        for part, found in spans.items()
+        if part in ends
+    }
+    return {part: found for part, found in cut.items() if found}
 
 
 def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
@@ -118,7 +147,7 @@ def unaccounted(
     found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
     closed = [Partition(**r) for r in found]
     ends = {k.source_partition_id: k.seen for k in closed}
-    spans = free_ranges(connection, ends) if ends else {}
+    spans = free_ranges(connection, ends)
     return [k for k in closed if k.source_partition_id in spans], spans
 
 

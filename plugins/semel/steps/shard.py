@@ -85,6 +85,8 @@ def classify_shard(
     of the parts and the pinned list but for that file's name; storing the same run again changes
     nothing.
     """
+    if not any(len(part.h1) for part in parts):
+        return {}, ()  # There is nothing to ask the ledger.
     low = [r.bucket_min for r in reports if r.bucket_min is not None]
     high = [r.bucket_max for r in reports if r.bucket_max is not None]
     span = (min(low), max(high) + 1) if low else (None, None)
