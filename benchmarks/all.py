@@ -43,6 +43,10 @@ _KEYS = (
     "ratio_kafka_avro_position",
     "ratio_kafka_avro_id",
     "kafka_sink_ratio_rows",
+    "round_trips_idle",
+    "round_trips_id",
+    "round_trips_position",
+    "ratio_batch_overhead",
 )
 _ALL = (
     *ORDER,
@@ -65,6 +69,7 @@ _TINY = (
     "compare --records 4000 --batches 2 --runs 1",
     "pages --records 20000 --batch 5000 --batches 200 --runs 1",
     "history --records 100 --batches 1000 --there 200 --small 50 --markers 20 --runs 1",
+    "batch_overhead --runs 1",
 )
 _TIMEOUT_S = 3_600
 

@@ -12,6 +12,7 @@ import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
+ORDER += ("batch_overhead",)
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",
@@ -38,6 +39,9 @@ _TARGETS = {
     "ratio_kafka_position": "0.7 or less",
     "ratio_kafka_id": "0.8 or less",
     "kafka_sink_ratio_rows": "1.2 or less",
+    "round_trips_idle": "15 or less",
+    "round_trips_id": "77 or less",
+    "round_trips_position": "65 or less",
 }
 _HEAD = """# Results
 

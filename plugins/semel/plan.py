@@ -246,7 +246,8 @@ def _write(
             partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
-        partitions.touch(connection, pipeline_id)
+        if batch is None:  # Else its statement has done so.
+            partitions.touch(connection, pipeline_id)
         faults.point("plan.before_write")
     faults.point("plan.after_write")
     return batch

@@ -12,8 +12,11 @@ LIMIT 1;
 
 -- name: insert_batch
 -- Keeps P1.
--- With its claims.
-WITH b AS (
+-- With its claims, which are a change of the pipeline's source.
+WITH touched AS (
+    UPDATE semel.pipeline SET source_version = source_version + 1
+    WHERE pipeline_id = :pipeline_id
+), b AS (
     INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
                              interval_start, interval_end)
     VALUES (:pipeline_id, :request_key, :ordinal, CAST(:spec AS jsonb), :spec_digest, :split_bytes,

@@ -31,8 +31,8 @@ ASKED = {
     ),
     "collect": ("unfinished", "attempt_ends"),
     "commit": (
-        "pipeline_now", "lock_batch", "lock_attempt", "win_attempt", "lose_siblings",
-        "commit_batch", "renew_lease", "take_lease",
+        "pipeline_now", "lock_batch", "lock_attempt", "win_attempt", "take_place", "renew_lease",
+        "take_lease",
     ),
     "days": ("batches", "commit", "newest_interval", "newest_commit"),
     "files": ("lengths", "like"),
@@ -40,7 +40,7 @@ ASKED = {
     "look": ("open_claims", "batch", "attempts", "files"),
     "page": ("newest", "open", "spec", "claims"),
     "partitions": (
-        "unsettled", "by_id", "orphans", "holders", "free_ranges", "unaccounted",
+        "unsettled", "by_id", "state", "holders", "free_ranges", "unaccounted",
         "close", "account", "update", "insert", "restore",
     ),
     "pipelines": ("move_sink",),

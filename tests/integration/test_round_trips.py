@@ -1,0 +1,104 @@
+"""How often the verbs wait for the ledger: a number of round trips is a fact, where a time is not."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fix_account import quiet
+from fix_engine import LocalEngine
+from fix_pipelines import Workbench, events
+from fix_wire import Wire, wire
+from semel import settings
+from semel.ledger import Ledger
+from semel.plan import plan
+from semel.run import run_batch, steps_of
+from semel.spec.pipeline import Spec
+
+IDLE_MAX = 13
+VERBS_MAX = {
+    "id": {"plan": 21, "stage": 28, "commit": 18, "finalize": 9},
+    "position": {"plan": 21, "stage": 15, "commit": 16, "finalize": 9},
+}
+"""What they take today. To take more needs a reason, to take less a smaller number here."""
+
+
+@pytest.fixture
+def counting(ledger_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    """A proxy before the ledger, for this process and for tasks."""
+    with wire(ledger_dsn) as made:
+        monkeypatch.setenv(settings.LEDGER_VARIABLE, made.dsn)
+        yield made
+
+
+def with_history(bench: Workbench, counting: Wire, **changes: object) -> tuple[Spec, Ledger]:
+    """A pipeline with a batch behind it, and a ledger as a new process opens it."""
+    spec = bench.spec(**changes)
+    bench.write("in/a.jsonl", events(0, 5))
+    with Ledger(counting.dsn) as before:
+        run_batch(before, spec, "r0", LocalEngine(), log=quiet)
+    ledger = Ledger(counting.dsn)
+    with ledger.transaction():
+        pass  # Connecting is counted here.
+    return spec, ledger
+
+
+def test_a_plan_that_finds_nothing(bench: Workbench, counting: Wire) -> None:
+    """It waits for the ledger a few times, and no more with every version."""
+    spec, ledger = with_history(bench, counting)
+    with ledger:
+        before = counting.sent
+        assert plan(ledger, spec, "r1").batch is None
+        assert (counting.sent - before).round_trips <= IDLE_MAX
+
+
+@pytest.mark.parametrize("identity", VERBS_MAX)
+def test_a_batch_of_one_record(bench: Workbench, counting: Wire, identity: str) -> None:
+    """Each verb waits for the ledger a few times, and no more with every version."""
+    changes = {"record_id": None} if identity == "position" else {}
+    spec, ledger = with_history(bench, counting, **changes)
+    bench.write("in/a.jsonl", events(5, 6), mode="ab")
+    taken = {}
+
+    def counted(verb: str, step: Callable[[], object]) -> object:
+        before = counting.sent
+        done = step()
+        taken[verb] = (counting.sent - before).round_trips
+        return done
+
+    with ledger:
+        batch = counted("plan", lambda: plan(ledger, spec, "r1")).batch
+        for verb, step in steps_of(ledger, spec, batch.batch_id, LocalEngine(), quiet).items():
+            done = counted(verb, step)
+    assert done.counts.survivors == 1
+    assert {verb: n for verb, n in taken.items() if n > VERBS_MAX[identity][verb]} == {}
+
+
+def test_a_transaction(counting: Wire) -> None:
+    """BEGIN and its settings, the statement, COMMIT: nothing is sent beside these."""
+    with Ledger(counting.dsn) as ledger:
+        for expected in (None, 3, 3):
+            before = counting.sent
+            with ledger.transaction() as connection:
+                connection.exec_driver_sql("SELECT 1")
+            sent = counting.sent - before
+            assert expected in (None, sent.round_trips)
+
+
+def test_a_connection_that_ended_is_made_anew(
+    ledger_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was ended while it was idle, or was unused for long, is not used again."""
+
+    def backend(ledger: Ledger) -> int:
+        with ledger.transaction() as connection:
+            return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+
+    with Ledger(ledger_dsn) as ledger, Ledger(ledger_dsn) as other:
+        first = backend(ledger)
+        assert backend(ledger) == first
+        with other.transaction() as connection:
+            connection.exec_driver_sql(f"SELECT pg_terminate_backend({first}, 5000)")
+        second = backend(ledger)
+        assert second != first
+        monkeypatch.setattr("semel.limits.UNUSED_CONNECTION_SECONDS", -1)
+        assert backend(ledger) != second
