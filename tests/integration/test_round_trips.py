@@ -1,4 +1,4 @@
-"""How often the verbs wait for the ledger: a number of round trips is a fact, where a time is not."""
+"""How often the verbs wait for the ledger: round trips are counted, and time is not."""
 
 from collections.abc import Callable, Iterator
 
