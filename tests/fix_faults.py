@@ -99,8 +99,9 @@ def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
-    merge.merge_candidates.__kwdefaults__["live_max"] = 1
-    collect(ledger, spec, log=quiet)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+        collect(ledger, spec, log=quiet)
 
 
 def adopting(ledger: Ledger, spec: pipeline.Spec) -> None:

@@ -1,7 +1,6 @@
 """One Spark of the tests' own, in this process, started as semel needs it."""
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,8 @@ def spark(
 ) -> Iterator[object]:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     folder: Path = tmp_path_factory.mktemp("spark")
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("semel-tests")
         .config(map=settings_for("local"))
@@ -28,8 +26,10 @@ def spark(
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.executorEnv.SEMEL_STATE_DIR", str(executors_state))
         .config("spark.executorEnv.SEMEL_LEDGER_DSN", "")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = builder.getOrCreate()
     # It still speaks when the interpreter ends, and pytest's streams are closed by then.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
