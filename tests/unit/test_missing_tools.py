@@ -89,6 +89,14 @@ def test_the_oldest_postgres_is_taken(tmp_path: Path) -> None:
     assert old_postgres.there(tmp_path / "postgresql") is None
 
 
+@pytest.mark.parametrize("test", old_postgres.TESTS)
+def test_what_an_older_postgres_runs_is_there(test: str) -> None:
+    """A test that was renamed is not lost, where no older server is either."""
+    file, _, name = test.partition("::")
+    assert file in old_postgres.FILES
+    assert f"\ndef {name.partition('[')[0]}(" in (TESTS.parent / file).read_text()
+
+
 def test_what_is_fetched_of_a_server() -> None:
     """The server and the libraries that are not there yet; the compiler is left out."""
     simulated = """
