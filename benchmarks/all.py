@@ -2,7 +2,8 @@
 
     python benchmarks/all.py
     python benchmarks/all.py --quick
-    python benchmarks/all.py --tiny      # whether they still run: their figures mean nothing
+    python benchmarks/all.py --smallest          # whether they still run
+    python benchmarks/all.py --smallest history  # whether this one does
 
 The object holds those of the issue's figures that were measured. A benchmark that fails is named on
 standard error, the others go on, and the exit status is 1.
@@ -57,20 +58,6 @@ _QUICK = (
     "stage --records 2000000 --wide 200000 --no-slow-peers --no-variants --runs 3",
     "catalog --records 10000000 --runs 3",
 )
-_TINY = (
-    "stage --records 4000 --runs 1",
-    "lookup --records 2000 --catalogs 4000 20000 --grow-by 1000 --runs 1",
-    "catalog --records 20000 --batch 1000 --written 20000 --runs 1",
-    "commit --records 10 1000 --others 1000 --runs 1",
-    "collect --records 20000 --batch 500 --runs 1",
-    "memory --records 1000 20000",
-    "postgres_sink --records 4000 --runs 1",
-    "replay --records 4000 --files 5 --runs 1",
-    "compare --records 4000 --batches 2 --runs 1",
-    "pages --records 20000 --batch 5000 --batches 200 --runs 1",
-    "history --records 100 --batches 1000 --there 200 --small 50 --markers 20 --runs 1",
-    "batch_overhead --runs 1",
-)
 _TIMEOUT_S = 3_600
 
 
@@ -79,17 +66,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="B1 without slow peers, and B3")
-    sizes.add_argument("--tiny", action="store_true")
+    sizes.add_argument("--smallest", action="store_true", help="the figures mean nothing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default all)")
     parser.add_argument("--results", type=Path, help="default benchmarks/results, or build/bench")
     options = parser.parse_args()
-    small = options.quick or options.tiny
+    if unknown := set(options.names) - set(ORDER):
+        parser.error(f"not in results.ORDER: {', '.join(sorted(unknown))}")
+    small = options.quick or options.smallest
     # Only whole runs replace the results that are tracked.
     folder = options.results or (
         _HERE.parent / "build" / "bench" / "results" if small else _HERE / "results"
     )
     folder.mkdir(parents=True, exist_ok=True)
     headlines, failed = {}, []
-    for command in _QUICK if options.quick else _TINY if options.tiny else _ALL:
+    for command in _QUICK if options.quick else _ALL:
+        if options.names and command.split()[0] not in options.names:
+            continue
+        command += " --smallest --runs 1" if options.smallest else ""
         found = _run(command, folder)
         if found is None:
             failed.append(command)

@@ -1,7 +1,7 @@
 """B3: the catalog alone: ids per second written, bytes an id, false positives, looks at chunks.
 
     python benchmarks/catalog.py
-    python benchmarks/catalog.py --records 20000 --batch 5000 --runs 1
+    python benchmarks/catalog.py --smallest
 
 Ids per second: a batch of `--written` ids, its shards stored by two processes at once (as Spark's
 two tasks do), each run a transaction with fsync. The catalog then grows to `--records` ids,
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1_000_000, help="ids of a batch")
     written = "ids of a batch whose writing is timed"
     parser.add_argument("--written", type=int, default=4_000_000, help=written)
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=20_000, batch=1_000, written=20_000)
     with harness.open_place() as place, Ledger(place.dsn) as ledger:
         report = _measure(place, ledger, options)
     harness.save("catalog", options, report)

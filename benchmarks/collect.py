@@ -1,7 +1,7 @@
 """B5: collect merges small id runs, and drops a catalog whose horizon is over.
 
     python benchmarks/collect.py
-    python benchmarks/collect.py --records 20000 --batch 500
+    python benchmarks/collect.py --smallest
 
 The catalog is filled with batches of `--batch` ids and not merged meanwhile. The first collect
 merges. Then the ledger's clock is turned on: all runs have expired and their span is over. What
@@ -25,7 +25,7 @@ from semel.collect import Collected, collect
 def main() -> None:
     parser = harness.options_of(__doc__, runs=3, default=100_000_000, help="ids to drop")
     parser.add_argument("--batch", type=int, default=1_000_000, help="ids of a batch")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=20_000, batch=500)
     with harness.open_place() as place, WatchedLedger(place.dsn) as ledger:
         report = _measure(place, ledger, options)
     harness.save("collect", options, report)
@@ -42,7 +42,7 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
         "merge_ids_per_second": round(middle["merged"] / middle["merge"]),
         "collect_s": round(middle["drop"], 3),
     }
-    if options.records == 100_000_000:
+    if options.smallest or options.records == 100_000_000:
         headline["collect_100m_s"] = headline["collect_s"]
     names = {
         "merge": f"first collect: merging {middle['merged']:,} ids",

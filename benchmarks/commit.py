@@ -1,7 +1,7 @@
 """B4: the transaction that commits, by the number of records of its batch.
 
     python benchmarks/commit.py
-    python benchmarks/commit.py --records 10 1000 --others 1000 --runs 1
+    python benchmarks/commit.py --smallest
 
 Batches are staged by the generator (grow.py). Between its stage and its commit, others commit none,
 or `--others` ids; comparing with these happens before the transaction, and is shown beside it. The
@@ -23,7 +23,7 @@ def main() -> None:
     sizes = [1_000, 100_000, 10_000_000]
     parser = harness.options_of(__doc__, runs=11, nargs="+", default=sizes, help="of the batches")
     parser.add_argument("--others", type=int, default=1_000_000, help="ids committed meanwhile")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=[10, 1_000], others=1_000)
     with harness.open_place() as place, WatchedLedger(place.dsn) as ledger:
         report = _measure(place, ledger, options)
     harness.save("commit", options, report)

@@ -1,7 +1,7 @@
 """B11: `semel compare` beside the batches that it reads again.
 
     python benchmarks/compare.py                    # 1 million records in 10 batches
-    python benchmarks/compare.py --records 20000 --batches 4 --runs 1
+    python benchmarks/compare.py --smallest
 
 The batches come one after the other, the whole of plan, stage, commit and finalize each; 2 % of a
 file's records repeat earlier ones, of its own and of files before it. A compare of all of them, and
@@ -37,7 +37,7 @@ _REPEATS = 0.02
 def main() -> None:
     parser = harness.options_of(__doc__, runs=5, default=1_000_000, help="default 1 million")
     parser.add_argument("--batches", type=int, default=10, help="default 10")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=4_000, batches=2)
     with (
         harness.open_place() as place,
         harness.open_spark(place) as spark,

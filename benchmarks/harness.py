@@ -37,6 +37,7 @@ from semel.spark.settings import settings_for  # noqa: E402
 from semel.spec import pipeline  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
+UNTRACKED = ROOT / "build" / "bench" / "results"
 TRANSFORM = "bench_transform:gross"
 _TRANSFORM = '''"""A projection, as pipelines have it."""
 from pyspark.sql import functions as f
@@ -56,7 +57,16 @@ def options_of(doc: str, *, runs: int, **records: Any) -> argparse.ArgumentParse
     parser.add_argument("--runs", type=int, default=runs, help=f"counted runs (default {runs})")
     where = "folder for the JSON (default benchmarks/results)"
     parser.add_argument("--results", type=Path, default=RESULTS, help=where)
+    smallest = "whether it still runs: its figures mean nothing, and go to build/bench/results"
+    parser.add_argument("--smallest", action="store_true", help=smallest)
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, **smallest: Any) -> argparse.Namespace:
+    """The command line. With --smallest its defaults are these, and one counted run."""
+    if parser.parse_args().smallest:
+        parser.set_defaults(runs=1, results=UNTRACKED, **smallest)
+    return parser.parse_args()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
     python benchmarks/history.py
     python benchmarks/history.py --quick
-    python benchmarks/history.py --records 100 --batches 1000 --there 200 --small 50 --markers 20
+    python benchmarks/history.py --smallest
 
 1. Two ledgers, of which one has a history: as many batches and files, ten claims a file, a segment
    for each hundred batches. Its files are gone from the folder; half of them were short, of all
@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=10_000, help="files of one record")
     parser.add_argument("--markers", type=int, default=20_000, help="that reader and find read")
     parser.add_argument("--quick", action="store_true", help="fewer runs and markers")
-    options = parser.parse_args()
+    options = harness.parsed(
+        parser, records=100, batches=1_000, there=200, small=50, markers=20, quick=True
+    )
     if options.quick:
         options.runs, options.markers = min(options.runs, 9), min(options.markers, 3_000)
     options.repeats = 1 if options.quick else 3
@@ -283,21 +285,22 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
 
 def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
     """The seconds of the reader and of find, by the number of markers of a sink."""
-    source = archive.of(spec)
-    mould = json.loads(min((source / "markers").iterdir()).read_bytes())
-    [data] = [file["path"] for file in mould["files"] if file["kind"] == "data"]
+    mould = json.loads(min(archive.markers(archive.of(spec)).iterdir()).read_bytes())
+    [data] = [file for file in mould["files"] if file["kind"] == "data"]
+    source = spec.sink_path() / data["path"]
     sink = place.data / "out" / "many"
-    folder = archive.place(sink) / "markers"
+    folder = archive.markers(archive.place(sink))
+    sink.mkdir()
     folder.mkdir(parents=True)
     found, there = {}, 0
     for count in sorted({max(1, options.markers // 10), options.markers}):
         for number in range(there + 1, count + 1):
             # Not one file for all: a file system gives it so many names and no more.
-            path = f"{number // 10_000}-{data}"
+            path = f"{number // 10_000}-{source.name}"
             if not (sink / path).exists():
-                (sink / path).write_bytes((source / data).read_bytes())
-            os.link(sink / path, sink / f"{number}-{data}")
-            files = [{**mould["files"][0], "path": f"{number}-{data}"}]
+                (sink / path).write_bytes(source.read_bytes())
+            os.link(sink / path, sink / f"{number}.parquet")
+            files = [{**data, "path": f"{number}.parquet"}]
             content = {**mould, "batch_id": number, "commit_seq": number, "files": files}
             (folder / f"b{number:08d}.json").write_text(json.dumps(content))
         there = count

@@ -30,6 +30,7 @@ from confluent_kafka import Producer
 from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
 
+from fix_kafka import FETCHED
 from semel.kafka.cluster import Cluster
 from semel.sinks import Won
 from semel.sinks.kafka import KafkaSink, control
@@ -39,7 +40,6 @@ from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
 from semel.stack.kafka import Broker, jars
 
-_HOME = harness.ROOT / ".semel" / "maven"
 _NOTES = 100_000
 """Batches that have landed before, of which the control topic has a note each."""
 
@@ -54,10 +54,11 @@ _NAMES = {
 
 
 def main() -> None:
-    options = harness.options_of(__doc__, runs=5, default=500_000, help="rows").parse_args()
+    parser = harness.options_of(__doc__, runs=5, default=500_000, help="rows")
+    options = harness.parsed(parser, records=4_000)
     with harness.open_place() as place:
         settings = {"num.partitions": "4"}
-        broker = Broker(place.folder / "broker", jars=jars(_HOME), settings=settings)
+        broker = Broker(place.folder / "broker", jars=jars(FETCHED), settings=settings)
         broker.start()
         try:
             report = _measure(place, broker.bootstrap, options)

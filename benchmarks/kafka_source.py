@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from fix_avro import answering
+from fix_kafka import FETCHED
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spark.engine import SparkEngine
@@ -36,7 +37,6 @@ from semel.stack import maven
 from semel.stack.kafka import Broker, jars
 
 _POM = Path(__file__).with_name("spark-kafka-pom.xml")
-_HOME = harness.ROOT / ".semel" / "maven"
 _PARTITIONS = 4
 _HEAD = b"\0\0\0\0\1"
 """What a value of Avro begins with: the byte 0, and the schema's id."""
@@ -61,11 +61,11 @@ _NAMES = {
 
 
 def main() -> None:
-    options = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
-    options = options.parse_args()
-    own = maven.fetched(_POM, _HOME, "Spark's Kafka connector")
+    parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
+    options = harness.parsed(parser, records=4_000)
+    own = maven.fetched(_POM, FETCHED, "Spark's Kafka connector")
     with harness.open_place() as place:
-        broker = Broker(place.folder / "broker", jars=jars(_HOME))
+        broker = Broker(place.folder / "broker", jars=jars(FETCHED))
         broker.start()
         try:
             with (

@@ -2,7 +2,7 @@
 
     python benchmarks/latency.py
     python benchmarks/latency.py --submit      # stage under spark-submit, in place of Spark Connect
-    python benchmarks/latency.py --records 100 --runs 1
+    python benchmarks/latency.py --smallest
 
 A stack of its own is started in folders of its own (`semel up`), a file lands, the DAG is triggered
 over Airflow's API, and the clock runs until the task finalize has ended. The first run is thrown
@@ -38,7 +38,7 @@ _RUN_S_MAX = 600
 def main() -> None:
     parser = harness.options_of(__doc__, runs=20, default=10_000, help="of a batch")
     parser.add_argument("--submit", action="store_true", help="spark-submit with local[2]")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=100)
     with _open_stack(submit=options.submit) as (data, airflow):
         report = _measure(data, airflow, options)
     harness.save("latency", options, report, part="submit" if options.submit else "")

@@ -1,7 +1,7 @@
 """B2: what a batch costs as the catalog grows: 500 k records against 1, 10 and 100 million ids.
 
     python benchmarks/lookup.py
-    python benchmarks/lookup.py --records 2000 --catalogs 4000 20000 --runs 1
+    python benchmarks/lookup.py --smallest
 
 Each catalog is filled through the product's own write path (grow.py) and merged as collect merges.
 The same files are read against each; 2 % of a batch are repeats, of the newest ids, or of any (then
@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--catalogs", type=int, nargs="+", default=sizes, metavar="IDS")
     parser.add_argument("--grow-by", type=int, default=1_000_000, metavar="IDS", help="a batch")
     parser.add_argument("--scopes", nargs="+", choices=list(_SCOPES), default=list(_SCOPES))
-    options = parser.parse_args()
+    options = harness.parsed(
+        parser, records=2_000, catalogs=[4_000, 20_000], grow_by=1_000
+    )
     with (
         harness.open_place() as place,
         harness.open_spark(place) as spark,
@@ -77,7 +79,8 @@ class _Bench:
                 tables.append(self._table(f"{title} ids", scope, times))
                 lines[title] = [times[size] for size in sorted(times)]
                 ratio = times[max(times)] / times[min(times)]
-                if (min(times), max(times)) == (1_000_000, 100_000_000) and scope == "horizon":
+                named = self.options.smallest or (min(times), max(times)) == (10**6, 10**8)
+                if named and scope == "horizon":
                     suffix = ("" if cached else "_uncached") + ("" if of == "recent" else "_any")
                     headline[f"ratio_100m_over_1m{suffix}"] = round(ratio, 3)
         plot = {

@@ -1,7 +1,7 @@
 """B6: peak memory of driver, JVM and Python workers, by the number of records of a batch.
 
     python benchmarks/memory.py
-    python benchmarks/memory.py --records 1000 20000
+    python benchmarks/memory.py --smallest
 
 Each batch is staged in a new process with a new Spark (two cores, a JVM of 4 GB). Resident memory
 is sampled from /proc (Linux), and `anonymous` is the part that is not a mapped file: the rest, such
@@ -28,7 +28,7 @@ _ROLES = ("driver", "jvm", "workers", "largest worker")
 def main() -> None:
     sizes = [1_000_000, 4_000_000, 20_000_000]
     parser = harness.options_of(__doc__, runs=1, nargs="+", default=sizes, help="of the batches")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=[1_000, 20_000])
     with harness.open_place() as place:
         report = _measure(place, options)
     harness.save("memory", options, report)

@@ -46,7 +46,7 @@ def main() -> None:
     parser = harness.options_of(__doc__, runs=21, default=100_000_000, help="ids in the catalog")
     parser.add_argument("--batches", type=int, default=10_000, help="of the pipeline by day")
     parser.add_argument("--batch", type=int, default=1_000_000, help="ids of a batch")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=20_000, batch=5_000, batches=200)
     with harness.open_place() as place, WatchedLedger(place.dsn) as ledger:
         report = _measure(place, ledger, options)
     harness.save("pages", options, report)

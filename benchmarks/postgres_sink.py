@@ -1,7 +1,7 @@
 """The Postgres sink's publish beside a plain COPY of the same rows.
 
     python benchmarks/postgres_sink.py
-    python benchmarks/postgres_sink.py --records 100000 --runs 1
+    python benchmarks/postgres_sink.py --smallest
 
 Both sides write the same rows and columns, in one transaction, to a server with its default
 settings. The plain side is psycopg's `copy` of a file that was made before its clock starts: of
@@ -46,7 +46,8 @@ _COLUMNS = (
 
 
 def main() -> None:
-    options = harness.options_of(__doc__, runs=5, default=4_000_000, help="rows").parse_args()
+    parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="rows")
+    options = harness.parsed(parser, records=4_000)
     with harness.open_place() as place:
         report = _measure(place, options)
     harness.save("postgres_sink", options, report)

@@ -1,7 +1,7 @@
 """B10: the replay of a batch beside the same batch with its catalog, and without one.
 
     python benchmarks/replay.py                     # 4 million records, and 1,000 small files
-    python benchmarks/replay.py --records 20000 --files 20 --runs 1
+    python benchmarks/replay.py --smallest
 
 A replay reads the same ranges, takes the stored verdicts and writes the output anew. What it is
 held against is the same batch by position, which asks no catalog: it is to cost no more than that
@@ -37,7 +37,7 @@ _REPEATS = 0.02
 def main() -> None:
     parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
     parser.add_argument("--files", type=int, default=1_000, help="small files (default 1,000)")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=4_000, files=5)
     with (
         harness.open_place() as place,
         harness.open_spark(place) as spark,

@@ -3,7 +3,7 @@
     python benchmarks/stage.py                      # 4 million records, all peers
     python benchmarks/stage.py --no-slow-peers      # without dropDuplicates, streaming, row per id
     python benchmarks/stage.py --cluster --no-slow-peers --no-variants
-    python benchmarks/stage.py --records 20000 --runs 1
+    python benchmarks/stage.py --smallest
 
 The pass-through is `spark.read.schema(...).json(...).write.parquet(...)`: it reads and writes, and
 promises nothing. semel's figure is the whole of plan, stage, commit and finalize. Structured
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--no-slow-peers", action="store_true")
     parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
     parser.add_argument("--cluster", action="store_true", help="a standalone Spark, two workers")
-    options = parser.parse_args()
+    options = harness.parsed(parser, records=4_000)
     master = harness.CLUSTER if options.cluster else harness.LOCAL
     with (
         harness.open_place() as place,

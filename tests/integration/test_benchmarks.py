@@ -1,0 +1,54 @@
+"""Each benchmark still runs, in its smallest form: its figures mean nothing then."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.proof
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACKED = ROOT / "benchmarks" / "results"
+TEXTS = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+BENCHMARKS = sorted(name for name, text in TEXTS.items() if "harness.save(" in text)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_gives_its_figures(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    """It prints the figures that RESULTS.md shows of it, and its tables and plots can be drawn."""
+    if "semel.stack.kafka" in TEXTS[name]:
+        request.getfixturevalue("kafka_jars")
+    before = {path: path.read_bytes() for path in TRACKED.iterdir()}
+    results = tmp_path / "results"
+    said = _run("all.py", "--smallest", name, "--results", str(results))
+    written = (tmp_path / "RESULTS.md").read_text()
+    reports = {path.name: json.loads(path.read_text()) for path in results.glob("*.json")}
+    assert f"{name}.json" in reports
+    for file, report in reports.items():
+        assert report["headline"] and json.dumps(report["headline"]) in said
+        assert f"## {report['title']}\n" in written
+        shown = json.loads(before.get(TRACKED / file, b'{"headline": {}}'))["headline"]
+        assert set(shown) <= set(report["headline"])
+    assert {path: path.read_bytes() for path in TRACKED.iterdir()} == before
+
+
+def test_a_smallest_run_leaves_the_results_alone() -> None:
+    """Where nobody says otherwise, its figures go to a folder that is not tracked."""
+    asked = "import harness; print(harness.parsed(harness.options_of('', runs=5)).results)"
+    found = [_run("-c", asked, *more).strip() for more in ([], ["--smallest"])]
+    assert found == [str(TRACKED), str(ROOT / "build" / "bench" / "results")]
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT / "benchmarks", capture_output=True, text=True,
+        env={k: v for k, v in os.environ.items() if not re.match("SEMEL_|AIRFLOW", k)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
