@@ -1,6 +1,7 @@
 """B13: what a batch costs without work: round trips to the ledger, and milliseconds, by verb.
 
     python benchmarks/batch_overhead.py
+    python benchmarks/batch_overhead.py --smallest
     python benchmarks/batch_overhead.py --runs 3
 
 Plan, stage, commit and finalize of one record, by its id and by its position, and a plan that finds
@@ -43,7 +44,7 @@ Around = Callable[[str], AbstractContextManager[Any]]
 
 def main() -> None:
     parser = harness.options_of(__doc__, runs=40, default=1, help="of a batch")
-    options = parser.parse_args()
+    options = harness.parsed(parser)
     with harness.open_place() as place:
         sides = _sides(place, options.records)
         milliseconds: dict[tuple[str, str], list[float]] = {}

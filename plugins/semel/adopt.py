@@ -24,6 +24,7 @@ from semel.adoption.ids import GoneError, ids_of
 from semel.adoption.landed import check_landed
 from semel.adoption.partitions import Adoptee, partitions_of
 from semel.adoption.rows import write_batches, write_partitions
+from semel.batch import Log
 from semel.catalog import identity
 from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
@@ -34,7 +35,6 @@ from semel.sinks.declared import open_sink
 from semel.sinks.traces import Traces
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Scope, Spec
-from semel.stage import Log
 
 
 @dataclass(frozen=True, kw_only=True)

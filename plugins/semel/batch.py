@@ -6,17 +6,23 @@ test compares the three.
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any, Self
 
 from semel import limits
 from semel.errors import StateError, TerminalError
-from semel.ledger import Row, row
-from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from semel.ledger import Row
+    from semel.spec.pipeline import Spec
+
+Log = Callable[[str], None]
+"""Takes what a person who waits may want to know, a line at a time."""
 
 RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
 """How a person names batches: `17`, or `17..23`."""
@@ -52,7 +58,7 @@ ATTEMPT_TRANSITIONS = {
 
 class _FromRow:
     @classmethod
-    def from_row(cls, row: Row) -> Self:
+    def from_row(cls, row: "Row") -> Self:
         """The value in a row that holds a column for each of its fields (others are ignored)."""
         values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**values)
@@ -119,18 +125,20 @@ class Batch(_FromRow):
         return (start, end) if start and end else None
 
     @classmethod
-    def from_row(cls, row: Row) -> Self:
+    def from_row(cls, row: "Row") -> Self:
         values = {**row, "status": BatchStatus(row["status"])}
         return super().from_row(values)  # type: ignore[arg-type]
 
 
-def batch_of(connection: sa.Connection, spec: Spec, batch_id: int) -> Batch:
+def batch_of(connection: "sa.Connection", spec: "Spec", batch_id: int) -> Batch:
     """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
     return opened(connection, spec, batch_id)[1]
 
 
-def opened(connection: sa.Connection, spec: Spec, batch_id: int) -> tuple[Pipeline, Batch]:
+def opened(connection: "sa.Connection", spec: "Spec", batch_id: int) -> tuple[Pipeline, Batch]:
     """A batch as `batch_of` has it, and its pipeline's row."""
+    from semel.ledger import row  # Most who want these values have no ledger.
+
     found = row(connection, "batch", "batch", batch_id=batch_id)
     if found is None or found["name"] != spec.name:
         whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
@@ -201,7 +209,7 @@ class Counts:
     bytes_read: int = 0
 
     @classmethod
-    def from_row(cls, row: Row) -> Self:
+    def from_row(cls, row: "Row") -> Self:
         """The account of an attempt that is staged or has won; all 0 before that."""
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
@@ -256,6 +264,6 @@ class Attempt(_FromRow):
     sink_schema: str | None
 
     @classmethod
-    def from_row(cls, row: Row) -> Self:
+    def from_row(cls, row: "Row") -> Self:
         values = {**row, "status": AttemptStatus(row["status"])}
         return super().from_row(values)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel import faults, limits, settings
-from semel.batch import Pipeline
+from semel.batch import Log, Pipeline
 from semel.catalog.merge import merge, merge_candidates
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import (
@@ -35,7 +35,6 @@ from semel.manifest import Kind
 from semel.reader import Marker, read_marker
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
-from semel.stage import Log
 from semel.storage import remove_folder, sync_folder
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")

@@ -26,6 +26,7 @@ from semel.batch import (
     Batch,
     BatchStatus,
     Counts,
+    Log,
     Pipeline,
     opened,
     run_of,
@@ -36,7 +37,6 @@ from semel.errors import ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.lost import lose
 from semel.spec.pipeline import Spec
-from semel.stage import Log
 
 _LEASE_POLL_S = 0.5
 

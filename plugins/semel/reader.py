@@ -2,6 +2,8 @@
 
 A listing may show part of a batch while it is being finalized; a marker is written last. Any other
 reader may do the same: each marker is one JSON file that names the batch's files.
+
+pyarrow.dataset brings pandas along, so it is imported by who asks for a dataset: most want markers.
 """
 
 import json
@@ -10,11 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs as fs
 
 from semel.batch import Claim, Counts
 from semel.claims import read_claims, to_claim, typed
@@ -25,6 +25,9 @@ from semel.manifest import MARKER_FORMAT, Kind
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import ARCHIVES
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 _FORMAT_OF_ROOTS = 3
 
@@ -144,7 +147,7 @@ class Marker:
         return read_marker(archive.marker(self.archive, self.admits.batch_id), self.sink).claims
 
 
-def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds.Dataset:
+def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "ds.Dataset":
     """The output of all finalized batches, partition columns included.
 
     `archive_path`: where their markers lie, if `sink.archive` is declared.
@@ -155,6 +158,8 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds
     whole, in some four times its size of memory. TerminalError: no batch has been
     finalized there, or two batches have a column of one name and types that do not go together.
     """
+    import pyarrow.dataset as ds
+
     sink = Path(sink_path)
     kept = Path(archive_path) if archive_path else archive.place(sink)
     found = markers(sink, kept)
@@ -186,8 +191,11 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> ds
 # Keeps R1.
 def dataset_of(
     sink: Path, spec: Spec, files: list[MarkedFile], schema: pa.Schema
-) -> ds.Dataset:
+) -> "ds.Dataset":
     """Output files of batches that share the sink's format and partition columns."""
+    import pyarrow.dataset as ds
+    import pyarrow.fs as fs
+
     declared = spec.sink
     keys = pa.schema([schema.field(name) for name in declared.partition_by])
     if not files:

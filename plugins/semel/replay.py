@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from semel import code, faults, limits
 from semel.abandon import abandon
-from semel.batch import Batch, BatchStatus, Counts, Pipeline, batch_of, run_of
+from semel.batch import Batch, BatchStatus, Counts, Log, Pipeline, batch_of, run_of
 from semel.errors import RetryableError, SemelError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
@@ -28,7 +28,7 @@ from semel.run import finish
 from semel.sinks import archive
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Log
+from semel.stage import Engine
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
 """A planned batch that has shown no sign of life for so long counts as dead."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from semel import code, faults
-from semel.batch import Batch, BatchStatus, Pipeline, batch_of
+from semel.batch import Batch, BatchStatus, Log, Pipeline, batch_of
 from semel.errors import StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
@@ -20,7 +20,7 @@ from semel.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
 from semel.replayed import check_source, check_verdicts, has_letters
 from semel.run import finish
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Log
+from semel.stage import Engine
 
 _MEANWHILE = "another request began to judge the dead letters of batch {root} at the same time"
 

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from semel import limits
+from semel.batch import Log
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
 from semel.spec.pipeline import Spec
-from semel.stage import Engine, Log, Staged, stage
+from semel.stage import Engine, Staged, stage
 
 
 @dataclass(frozen=True, kw_only=True)

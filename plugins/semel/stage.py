@@ -30,6 +30,7 @@ from semel.batch import (
     Claim,
     Counts,
     Ignored,
+    Log,
     Pipeline,
     opened,
 )
@@ -59,8 +60,6 @@ from semel.steps import account
 from semel.steps.job import StageJob, splits_of
 from semel.steps.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
-
-Log = Callable[[str], None]
 
 
 class Outcome(Protocol):

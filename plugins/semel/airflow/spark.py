@@ -2,6 +2,8 @@
 
 The Airflow connection `semel_spark`, else `spark_default`, says where Spark is. Its type, which is
 `spark_connect` or `spark`, decides.
+
+Each way imports its own: a commit that wins stages nothing, and a spark-submit is a process apart.
 """
 
 import json
@@ -11,21 +13,22 @@ import sysconfig
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
 from semel import errors, summary
 from semel.airflow.surroundings import connection_of
+from semel.batch import Log
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.spark.engine import SparkEngine
-from semel.spark.session import interrupt, open_engine
 from semel.spark.settings import settings_for
 from semel.spec.pipeline import Spec
-from semel.stage import Log, stage
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from semel.spark.engine import SparkEngine
 
 CONNECTIONS = ("semel_spark", "spark_default")
 """The Airflow connections that say where Spark is: the first one that there is."""
@@ -54,8 +57,8 @@ class Stager:
         self.ledger = ledger
         self.spec = spec
         self.log = log
-        self._engine: SparkEngine | None = None
-        self._hook: SparkSubmitHook | None = None
+        self._engine: "SparkEngine | None" = None
+        self._hook: "SparkSubmitHook | None" = None
         self._open = ExitStack()
 
     def __enter__(self) -> "Stager":
@@ -69,8 +72,7 @@ class Stager:
         """Stage a batch and return the summary. Errors are those of semel.stage."""
         connection = _connection()
         if connection.conn_type == "spark_connect":
-            hook = SparkConnectHook(connection.conn_id)
-            return self._over_connect(hook.get_connection_url(), batch_id)
+            return self._over_connect(connection, batch_id)
         if connection.conn_type == "spark":
             return self._submitted(connection, batch_id)
         raise TerminalError(
@@ -81,16 +83,26 @@ class Stager:
     def cancel(self) -> None:
         """Stop what is running, from a signal handler. Fences make it safe not to succeed."""
         if self._engine:
+            from semel.spark.session import interrupt
+
             interrupt(self._engine)
         if self._hook:
             self._hook.on_kill()
 
-    def _over_connect(self, remote: str, batch_id: int) -> str:
+    def _over_connect(self, connection: Any, batch_id: int) -> str:
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+        from semel.spark.session import open_engine
+        from semel.stage import stage
+
         if self._engine is None:
+            remote = SparkConnectHook(connection.conn_id).get_connection_url()
             self._engine = self._open.enter_context(open_engine(remote, self.log))
         return summary.stage(stage(self.ledger, self.spec, batch_id, self._engine, self.log))
 
     def _submitted(self, connection: Any, batch_id: int) -> str:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
         if connection.extra_dejson.get("deploy-mode") == "cluster":
             raise TerminalError(
                 f"the Airflow connection {connection.conn_id} asks for deploy-mode cluster; semel "

@@ -8,11 +8,8 @@ its own, so that nothing outlives it.
 import os
 from typing import TYPE_CHECKING
 
-import psycopg
-import sqlalchemy as sa
 from airflow.sdk import BaseHook, Connection, Variable
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
-from psycopg.conninfo import make_conninfo
 
 from semel import settings
 from semel.errors import TerminalError
@@ -78,6 +75,10 @@ def connection_of(name: str) -> Connection | None:
 
 
 def _address(connection: Connection) -> str:
+    import psycopg
+    import sqlalchemy as sa
+    from psycopg.conninfo import make_conninfo
+
     if connection.conn_type != "postgres":
         raise TerminalError(
             f"the Airflow connection {LEDGER_CONNECTION} is of type {connection.conn_type!r}; "

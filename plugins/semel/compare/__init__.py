@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from semel.batch import Log
 from semel.compare import causes
 from semel.compare.answer import (
     ABOUT,
@@ -42,7 +43,6 @@ from semel.sinks.declared import open_sinks
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.stage import Engine as Job
-from semel.stage import Log
 
 __all__ = ["Cause", "Comparison", "Difference", "Position", "Range", "Side", "compare"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semel import settings
 from semel.adoption.ids import ShardIds
-from semel.batch import Claim, Pipeline
+from semel.batch import Claim, Log, Pipeline
 from semel.compare.known import teach
 from semel.compare.which import Chosen
 from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
@@ -27,7 +27,7 @@ from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
 from semel.spec.sinks import FilesSink
-from semel.stage import Engine, Log, Outcome
+from semel.stage import Engine, Outcome
 from semel.steps.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder
 

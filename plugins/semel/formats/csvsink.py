@@ -7,17 +7,19 @@ with line ends, NULs, or a `=` that a spreadsheet would take for a formula.
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.dataset as ds
 
 from semel import limits
 from semel.formats.sinkvalues import as_base64, check_years, is_binary, is_plain
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 _QUOTE, _LINE_END = b'"', b"\n"
 
@@ -64,7 +66,7 @@ def _in_csv(name: str, array: pa.Array) -> pa.Array:
     return array
 
 
-def reading(path: Path, size: int) -> ds.FileFormat:
+def reading(path: Path, size: int) -> "ds.FileFormat":
     """See table.SinkCode. The file is one block: pyarrow 26 cuts between blocks where a field
     holds line ends, and loses or mixes fields then."""
     block = max(limits.CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
@@ -72,7 +74,9 @@ def reading(path: Path, size: int) -> ds.FileFormat:
 
 
 @cache
-def _by_blocks(size: int) -> ds.FileFormat:
+def _by_blocks(size: int) -> "ds.FileFormat":
+    import pyarrow.dataset as ds
+
     return ds.CsvFileFormat(
         # One column that is null is an empty line.
         parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),

@@ -2,14 +2,17 @@
 
 import gzip
 import zlib
+from typing import TYPE_CHECKING
 
 from semel.errors import SourceError
-from semel.formats.lines import Format
 from semel.formats.table import source_format
 from semel.spec.pipeline import Spec
 
+if TYPE_CHECKING:
+    from semel.formats.lines import Format
 
-def format_of(spec: Spec) -> Format:
+
+def format_of(spec: Spec) -> "Format":
     """The parser's side of `source.format`."""
     return source_format(spec.source.format).code().declared(spec)
 

@@ -7,18 +7,20 @@ digits as text, bytes base64, maps objects.
 import mmap
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.json
 
 from semel import limits
 from semel.errors import TerminalError
 from semel.formats.sinkvalues import as_base64, check_years, is_binary, is_plain
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 
 def refusal(kind: pa.DataType) -> str | None:
@@ -99,14 +101,16 @@ def _sizes(lists: pa.Array) -> np.ndarray:
     return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
-def reading(path: Path, size: int) -> ds.FileFormat:
+def reading(path: Path, size: int) -> "ds.FileFormat":
     """See table.SinkCode. A record must not reach over a whole block, and a larger block costs
     memory and time: it is the smallest one that will do."""
     return _by_blocks(_block_bytes(path, size))
 
 
 @cache
-def _by_blocks(size: int) -> ds.FileFormat:
+def _by_blocks(size: int) -> "ds.FileFormat":
+    import pyarrow.dataset as ds
+
     return ds.JsonFileFormat(read_options=pa.json.ReadOptions(block_size=size))
 
 

@@ -1,15 +1,16 @@
 """Parquet as a sink's format: the code of the table's entry, see table.SinkCode."""
 
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from semel import limits
 
-_READ = ds.ParquetFileFormat()
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 
 def refusal(kind: pa.DataType) -> str | None:
@@ -36,9 +37,16 @@ def write(table: pa.Table, file: Any) -> None:
     )
 
 
-def reading(path: Path, size: int) -> ds.FileFormat:
+def reading(path: Path, size: int) -> "ds.FileFormat":
     """See table.SinkCode."""
-    return _READ
+    return _of_all()
+
+
+@cache
+def _of_all() -> "ds.FileFormat":
+    import pyarrow.dataset as ds  # With pandas: writers need neither.
+
+    return ds.ParquetFileFormat()
 
 
 def rows(path: Path) -> int:

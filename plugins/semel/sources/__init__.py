@@ -19,11 +19,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from semel.batch import Claim
-from semel.ledger import Row
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
+    from semel.ledger import Row
     from semel.steps.job import Split
 
 Spans = dict[int, list[tuple[int, int]]]
@@ -123,7 +123,7 @@ class Known:
     partitions: list[Partition]
     unsettled: list[Any]
     refused: list[Refusal]
-    rows: Callable[..., list[Row]]
+    rows: "Callable[..., list[Row]]"
 
 
 def nothing_known(shown: Shown) -> Known:

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, limits, settings
+from semel.batch import Log
 from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
 from semel.kafka.registry import Registry
 from semel.ledger import Ledger, row
@@ -37,7 +38,6 @@ from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
 from semel.spec.pipeline import Spec
-from semel.stage import Log
 from semel.steps.job import columns_of
 from semel.storage import check_links, check_links_of
 

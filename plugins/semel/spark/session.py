@@ -17,10 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from semel import limits
+from semel.batch import Log
 from semel.errors import UnavailableError
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
-from semel.stage import Log
 
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""

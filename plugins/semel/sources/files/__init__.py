@@ -1,4 +1,7 @@
-"""Files as a source: a source partition is a generation of a file, and a position a byte of it."""
+"""Files as a source: a source partition is a generation of a file, and a position a byte of it.
+
+What parses records is imported by who reads them: plan and finalize do not.
+"""
 
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -9,8 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from semel import limits
 from semel.batch import Claim
 from semel.formats import declared as formats
-from semel.formats.records import Block, read_split
-from semel.formats.selection import Selection
 from semel.sources import (
     Evidence,
     Gone,
@@ -32,6 +33,8 @@ from semel.sources.files.offers import FileOffer
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
     from semel.steps.job import Split
 
 
@@ -90,8 +93,10 @@ class FilesSource:
         return formats.is_whole(self.spec) or is_gzip(claim.name)
 
     def read(
-        self, split: "Split", batch_id: int, digest: Any, selection: Selection | None = None
-    ) -> Iterator[Block]:
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        from semel.formats.records import read_split
+
         claim = ClaimedFile.of(split.claim)
         whole = claim.packed  # It is read from its first byte to its last.
         with claimed.claimed_bytes(claim, self.root, batch_id) as file:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel import limits
 from semel.batch import Claim
-from semel.formats.records import Block
-from semel.formats.selection import Selection
 from semel.kafka.cluster import Cluster
 from semel.sources import (
     Evidence,
@@ -32,6 +30,8 @@ from semel.sources.kafka.topics import ShownTopics
 from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
     from semel.steps.job import Split
 
 
@@ -91,8 +91,8 @@ class KafkaSource:
         return False
 
     def read(
-        self, split: "Split", batch_id: int, digest: Any, selection: Selection | None = None
-    ) -> Iterator[Block]:
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
         topic, partition = claimed.place_of(split.claim.name)
 
         def still() -> None:
