@@ -160,6 +160,10 @@ class Airflow:
         path = f"{self._run(dag, run)}/taskInstances/{task}"
         self.call("PATCH", path, {"new_state": "failed"})
 
+    def fail_run(self, dag: str, run: str) -> None:
+        """Mark a run failed, which ends its tasks."""
+        self.call("PATCH", self._run(dag, run), {"state": "failed"})
+
     def pause(self, dag: str, *, paused: bool = True) -> None:
         """Keep the scheduler from the DAG's runs, or let it have them."""
         self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})

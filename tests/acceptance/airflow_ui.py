@@ -4,16 +4,12 @@ import re
 from collections.abc import Sequence
 from datetime import date
 
-from playwright.sync_api import FrameLocator, Locator, Page, TimeoutError, expect
+from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 LINE = re.compile(r"^\[[\d :-]+\] (\w+) - (.*)$")
 """A line of a task's log as the UI shows it: time, level, text."""
 
 expect.set_options(timeout=30_000)  # The default is 5 s, which a machine at work may need.
-
-DAG_LOOKS_MAX = 40
-DAG_LOOK_MS = 3_000
-"""A new file is a DAG of the local stack within ten seconds, and within half a minute elsewhere."""
 
 Line = tuple[str, str]
 """Level and text of a line of a log."""
@@ -30,16 +26,10 @@ class Ui:
         path = f"/dags/{dag}" + (f"/runs/{run}" if run else "") + (f"/tasks/{task}" if task else "")
         self.page.goto(self.url + path)
 
-    def wait_for_dag(self, dag: str) -> None:
-        """Look at the list of DAGs, again and again, until it has this one."""
-        link = self.page.get_by_role("link", name=dag, exact=True)
-        for _ in range(DAG_LOOKS_MAX):
-            self.page.goto(f"{self.url}/dags")
-            try:
-                return link.wait_for(timeout=DAG_LOOK_MS)
-            except TimeoutError:
-                continue
-        expect(link).to_be_visible()
+    def see_dag(self, dag: str) -> None:
+        """The list of DAGs has this one."""
+        self.page.goto(f"{self.url}/dags")
+        expect(self.page.get_by_role("link", name=dag, exact=True)).to_be_visible()
 
     def pause(self, dag: str) -> None:
         """Pause the DAG by its switch, or unpause it."""

@@ -18,6 +18,7 @@ from fix_dags import ROOT, documented
 from fix_pipelines import Workbench
 from semel import settings
 from semel import stack as semel_stack
+from semel.airflow import COLLECT_DAG_ID
 from semel.stack import layout, process
 from semel.stack.leader import Record
 
@@ -45,6 +46,31 @@ VISITS = "visits"
 
 BROKEN = "name: wrong\nsurce: {}\n"
 
+HELD = """
+import time
+from pathlib import Path
+from pyspark.sql import functions as f
+
+def held_by(name):
+    def wait(id):
+        end = time.monotonic() + {seconds}
+        while not Path("{folder}", f"{{name}}.go").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        return id
+
+    waiting = f.udf(wait, "string").asNondeterministic()
+    return lambda records: records.select(waiting("id").alias("id"), "n", "at")
+
+def killed(records):
+    return held_by("killed")(records)
+
+def failed(records):
+    return held_by("failed")(records)
+"""
+"""Transforms that wait, at their first record, until a file named NAME.go is there."""
+
+HELD_SECONDS_MAX = 300
+
 COMMAND_SECONDS_MAX = 300
 PARSED_SECONDS_MAX = 240
 
@@ -67,6 +93,10 @@ class Stack(Workbench):
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             # A task that is marked failed is to hear of it while it still runs.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            # Each look at all files takes a second of a core, and few tests add one.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+            # An idle scheduler would take a tenth of a core, with what it asks of Postgres.
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         }
         self.ups: list[Answer] = []
         self.airflow: Airflow
@@ -79,8 +109,12 @@ class Stack(Workbench):
         for path in (ROOT / "spark_jobs").iterdir():
             shutil.copy(path, self.transforms)
         (self.dags / "after_shop.py").write_text(documented("semel://shop", "airflow.md"))
+        held = HELD.format(folder=self.folder, seconds=HELD_SECONDS_MAX)
+        (self.transforms / "held.py").write_text(held)
         for name, source in SOURCES.items():
-            self.spec(name, source={"path": f"{source}/*.jsonl"})
+            transforms = [f"held:{name}"] if source == "many" else None
+            self.spec(name, source={"path": f"{source}/*.jsonl"}, transforms=transforms)
+        self.declare_orphan(quarantine_ratio_max=0.0)
         source = {"path": "visits/*.jsonl", "select": "interval"}
         source["interval_from"] = "visits-%Y-%m-%d.jsonl"
         self.spec(VISITS, source=source, schedule="@daily")
@@ -95,13 +129,29 @@ class Stack(Workbench):
             (self.pipelines / f"{name}.yaml").write_text(copy)
         (self.pipelines / "wrong.yaml").write_text(BROKEN)
 
+    def declare_orphan(self, *, quarantine_ratio_max: float) -> None:
+        """The pipeline whose first run fails for a broken record, and is then deleted."""
+        limits = {"quarantine_ratio_max": quarantine_ratio_max, "orphan_after": "30 s"}
+        self.spec("orphan", source={"path": "orphan/*.jsonl"}, limits=limits)
+
     def start(self) -> None:
-        """Two `semel up` at once, as `ups` keeps them; log in when Airflow has all pipelines."""
+        """Two `semel up` at once, as `ups` keeps them; log in when Airflow has all pipelines.
+
+        semel_collect is paused, and its schedule's first run ended: it has a task for each of the
+        pipelines. Who wants one unpauses it.
+        """
         self.ups = [answer_of(command) for command in [self.begin("up"), self.begin("up")]]
         assert [code for code, _, _ in self.ups] == [0, 0], self.ups
         self.airflow = Airflow(semel_stack.connection())
         names = {*SOURCES, *WEEKS, BY_DAY, DAYS, VISITS, "after_shop"}
         wait_for(lambda: self.airflow.dags() >= names, "the DAGs", PARSED_SECONDS_MAX)
+        self.airflow.pause(COLLECT_DAG_ID)
+        for run in self.airflow.runs(COLLECT_DAG_ID):
+            self.airflow.fail_run(COLLECT_DAG_ID, run)
+
+    def let_go(self, transform: str) -> None:
+        """One of HELD waits no more."""
+        (self.folder / f"{transform}.go").touch()
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a semel command, which shall print JSON."""
@@ -172,10 +222,10 @@ def _running_stack() -> Iterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="semel-stack-"))
     folder.chmod(0o755)
     made = Stack(folder)
-    made.declare_all()
     with pytest.MonkeyPatch.context() as patch:
         try:
             _enter(patch, made)
+            made.declare_all()
             made.start()
             # Tests of other folders that run in between shall not see it.
             patch.undo()

@@ -1,8 +1,6 @@
 """The running stack as another user of the machine sees it: no secret, and no way in."""
 
-import os
 import stat
-import threading
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_rest import Airflow
-from fix_pipelines import events
+from fix_runs import Begun, CommandLines
 from fix_stack import Stack
 from semel import stack as semel_stack
 from semel.errors import UnavailableError
@@ -20,9 +18,6 @@ from semel.sinks import archive
 from semel.spark.session import open_engine
 from semel.spec import pipeline
 from semel.stack import layout
-
-POLL_SECONDS = 0.2
-"""How often all command lines are read while a run is on: a task lives for a second and more."""
 
 TEXT_BYTES_MAX = 32 << 20
 
@@ -38,43 +33,17 @@ def shown(secrets: dict[str, bytes], text: bytes) -> list[str]:
     return [name for name, secret in secrets.items() if secret in text]
 
 
-class CommandLines:
-    """All command lines of the machine while a block runs."""
-
-    def __init__(self) -> None:
-        self.seen: set[bytes] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "CommandLines":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    self.seen.add(Path("/proc", pid, "cmdline").read_bytes())
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-
-
-def test_no_secret_is_shown_by_a_run(stack: Stack) -> None:
+def test_no_secret_is_shown_by_a_run(stack: Stack, begun: Begun) -> None:
     """Not on any command line, nor in a marker, a task's log, or what a command prints."""
     secrets = secrets_of(stack)
     assert set(secrets) == set(layout.SECRETS)
-    stack.write("shop/hostile.jsonl", events(900_000, 900_010))
     with CommandLines() as lines:
-        run = stack.airflow.run("shop")
         answers = [stack.call(*words) for words in (["status"], ["batches"])]
-    assert any(b"connect_server.py" in line for line in lines.seen)
-    for line in lines.seen:
+    assert any(b"connect_server.py" in line for line in begun.lines)
+    for line in begun.lines | lines.seen:
         assert not shown(secrets, line), line[:200]
-    logs = [stack.airflow.log("shop", run, task) for task in stack.airflow.tasks("shop", run)]
+    tasks = stack.airflow.tasks("shop", begun.shop)
+    logs = [stack.airflow.log("shop", begun.shop, task) for task in tasks]
     assert all(logs) and not shown(secrets, str(logs).encode())
     assert not shown(secrets, str(answers).encode())
     markers = archive.of(pipeline.find("shop")) / "markers"

@@ -1,69 +1,107 @@
 """semel's pages in Airflow's UI, in a real browser on the live stack."""
 
 import re
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from fix_browser import browser, keep, log_in, window  # noqa: F401
 from fix_pipelines import events
+from fix_runs import Begun
 from fix_stack import VISITS, Stack
 
 
+@pytest.fixture(scope="module")
+def person(_running_stack: Stack, browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
+    """A window of the stack's user, who has logged in by the form: that takes seconds."""
+    with window(browser) as context:
+        log_in(context, _running_stack)
+        yield context
+
+
 @pytest.fixture
-def week(stack: Stack) -> str:
-    """Five days, of which two are read. Returns the command that the third one's line shows."""
+def page(person: BrowserContext) -> Iterator[Page]:
+    """A tab of it."""
+    opened = person.new_page()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def _landed(_running_stack: Stack) -> None:
+    """Five days."""
     for day in range(1, 6):
         path = f"visits/visits-2026-11-0{day}.jsonl"
-        stack.write(path, events(10 * day, 10 * day + day))
-    for day in (1, 2):
-        code, _, said = stack.call(
-            "run", VISITS, "--interval", f"2026-11-0{day}", f"2026-11-0{day + 1}"
-        )
+        _running_stack.write(path, events(10 * day, 10 * day + day))
+
+
+@pytest.fixture
+def week(stack: Stack, _landed: None) -> str:
+    """Five days, of which two are read. Returns the command that the third one's line shows."""
+    if not stack.batches(VISITS):
+        days = "2026-11-01", "2026-11-03"
+        code, _, said = stack.call("run", VISITS, "--interval", *days)
         assert code == 0, said
     return "semel run visits --interval 2026-11-03 2026-11-04"
 
 
 def test_a_person_sees_which_days_are_complete(
-    stack: Stack, week: str, browser: Browser  # noqa: F811
+    stack: Stack, week: str, page: Page, browser: Browser  # noqa: F811
 ) -> None:
     """From the navigation to a pipeline, its days, a batch; by the DAG's tab too; when the printed
     command has run, its day is complete. Without a login there is nothing.
+
+    That Airflow shows semel's pages, and a browser what is on them, only a browser shows.
     """
     where = f"{stack.airflow.url}/semel/dags/{VISITS}?from=2026-11-01&to=2026-11-07"
     with window(browser) as context:
-        page = context.new_page()
-        answer = page.goto(where)
-        assert answer.status == 401 and "visits-" not in page.content()
-        log_in(context, stack)
-        elsewhere = _watch(page, stack.airflow.url)
-        page.goto(stack.airflow.url)
-        page.get_by_role("link", name="semel", exact=True).click()
-        frame = page.frame_locator("iframe")
-        frame.get_by_role("link", name=VISITS).first.click()
-        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: days")
-        page.goto(f"{stack.airflow.url}/dags/{VISITS}")
-        page.get_by_role("link", name="Days", exact=True).click()
-        expect(page.frame_locator("iframe").locator(".calendar")).to_be_visible()
-        keep(page, "airflow-days")
-        assert elsewhere == []
+        stranger = context.new_page()
+        answer = stranger.goto(where)
+        assert answer.status == 401 and "visits-" not in stranger.content()
+    elsewhere = _watch(page, stack.airflow.url)
+    page.goto(stack.airflow.url)
+    page.get_by_role("link", name="semel", exact=True).click()
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name=VISITS).first.click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: days")
+    page.goto(f"{stack.airflow.url}/dags/{VISITS}")
+    page.get_by_role("link", name="Days", exact=True).click()
+    expect(page.frame_locator("iframe").locator(".calendar")).to_be_visible()
+    keep(page, "airflow-days")
+    assert elsewhere == []
 
-        page.goto(where)
-        states = page.locator("tbody tr[id] .chip").all_inner_texts()
-        assert [text.split(" ", 1)[1] for text in states] == [
-            "nothing there", "nothing there", "unclaimed", "unclaimed", "unclaimed", "complete",
-            "complete",
-        ]  # fmt: skip
-        shown = page.locator("#d20261103 code").inner_text()
-        assert shown == week
-        assert stack.call(*shown.split()[1:])[0] == 0
-        page.reload()
-        expect(page.locator("#d20261103 .chip")).to_have_text(re.compile("complete"))
-        page.locator("#d20261103 a[title^='Batch']").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text(
-            re.compile(r"Batch \d+ of visits: finalized")
-        )
+    page.goto(where)
+    states = page.locator("tbody tr[id] .chip").all_inner_texts()
+    assert [text.split(" ", 1)[1] for text in states] == [
+        "nothing there", "nothing there", "unclaimed", "unclaimed", "unclaimed", "complete",
+        "complete",
+    ]  # fmt: skip
+    shown = page.locator("#d20261103 code").inner_text()
+    assert shown == week
+    assert stack.call(*shown.split()[1:])[0] == 0
+    page.reload()
+    expect(page.locator("#d20261103 .chip")).to_have_text(re.compile("complete"))
+    page.locator("#d20261103 a[title^='Batch']").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile(r"Batch \d+ of visits: finalized")
+    )
+
+
+def test_a_run_leads_to_its_batch_in_airflow(stack: Stack, begun: Begun, page: Page) -> None:
+    """By the buttons that Airflow's API tells of each task, and by a tab of the run."""
+    run = quote(begun.shop, safe="")
+    tasks = f"/api/v2/dags/shop/dagRuns/{run}/taskInstances"
+    found = stack.airflow.call("GET", f"{tasks}/finalize/links")["extra_links"]
+    assert set(found) == {"Batch", "Output", "Dead letters", "Operations"}
+    title = re.compile(r"Batch \d+ of shop: finalized")
+    page.goto(f"{stack.airflow.url}{found['Output']}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    page.goto(f"{stack.airflow.url}/dags/shop/runs/{run}")
+    page.get_by_role("link", name="Batch", exact=True).click()
+    expect(page.frame_locator("iframe").get_by_role("heading", level=1)).to_have_text(title)
+    keep(page, "airflow-run")
 
 
 PAGES = {
@@ -77,80 +115,53 @@ PAGES = {
 """Each page that only shows, below /semel/, but for that of a batch."""
 
 
-def test_a_backfill_is_made_from_the_page(
-    stack: Stack, week: str, browser: Browser  # noqa: F811
-) -> None:
+@pytest.mark.rest
+@pytest.mark.usefixtures("week")
+def test_a_backfill_is_made_from_the_page(stack: Stack, page: Page) -> None:
     """In Airflow's tab: the day's link leads to what a backfill would do, its button makes it."""
-    del week
-    with window(browser) as context:
-        log_in(context, stack)
-        page = context.new_page()
-        page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
-        frame = page.frame_locator("iframe")
-        frame.locator("input[name=from]").fill("2026-11-01")
-        frame.locator("input[name=to]").fill("2026-11-07")
-        frame.get_by_role("button", name="Show").click()
-        frame.locator("#d20261104").get_by_role("link", name="backfill").click()
-        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: backfill 2026-11-04")
-        expect(frame.locator("main")).to_contain_text("1 run, of the logical date 2026-11-04")
-        frame.get_by_role("button", name="Backfill").click()
-        expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill is made")
-        [made] = stack.airflow.call("GET", f"/api/v2/backfills?dag_id={VISITS}")["backfills"]
-        stack.airflow.end_backfill(made["id"])
-        assert made["from_date"] == "2026-11-04T00:00:00Z"
-        assert made["reprocess_behavior"] == "completed"
-        # A link to Airflow's own pages opens within the tab: its frame lets none out.
-        page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
-        frame.get_by_role("link", name="DAG in Airflow").click()
-        expect(frame.get_by_text(VISITS).first).to_be_visible()
+    page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
+    frame = page.frame_locator("iframe")
+    frame.locator("input[name=from]").fill("2026-11-01")
+    frame.locator("input[name=to]").fill("2026-11-07")
+    frame.get_by_role("button", name="Show").click()
+    frame.locator("#d20261104").get_by_role("link", name="backfill").click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: backfill 2026-11-04")
+    expect(frame.locator("main")).to_contain_text("1 run, of the logical date 2026-11-04")
+    frame.get_by_role("button", name="Backfill").click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill is made")
+    [made] = stack.airflow.call("GET", f"/api/v2/backfills?dag_id={VISITS}")["backfills"]
+    stack.airflow.end_backfill(made["id"])
+    assert made["from_date"] == "2026-11-04T00:00:00Z"
+    assert made["reprocess_behavior"] == "completed"
+    # A link to Airflow's own pages opens within the tab: its frame lets none out.
+    page.goto(f"{stack.airflow.url}/dags/{VISITS}/plugin/semel-days")
+    frame.get_by_role("link", name="DAG in Airflow").click()
+    expect(frame.get_by_text(VISITS).first).to_be_visible()
 
 
-def test_a_file_is_accepted_on_the_page(
-    stack: Stack, week: str, browser: Browser  # noqa: F811
-) -> None:
+@pytest.mark.rest
+@pytest.mark.usefixtures("week")
+def test_a_file_is_accepted_on_the_page(stack: Stack, page: Page) -> None:
     """A file that was written anew: from its reason to what accepting it does, to accepted, and the
     next run reads it.
     """
-    del week
     path = stack.write("visits/visits-2026-11-02.jsonl", events(500, 505))
-    with window(browser) as context:
-        log_in(context, stack)
-        page = context.new_page()
-        page.goto(f"{stack.airflow.url}/semel/dags/{VISITS}/refused")
-        keep(page, "refused")
-        section = page.locator("section", has_text=path.name)
-        section.get_by_role("button", name="What would this do?").click()
-        expect(page.get_by_role("listitem").first).to_contain_text("new generation")
-        keep(page, "accept")
-        page.get_by_role("button", name="Accept the file").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("visits: the file is accepted")
-        page.get_by_role("link", name="The refused files").click()
-        expect(page.get_by_text("No file is refused")).to_be_visible()
-        code, _, said = stack.call("run", VISITS, "--interval", "2026-11-02", "2026-11-03")
-        assert code == 0, said
+    page.goto(f"{stack.airflow.url}/semel/dags/{VISITS}/refused")
+    keep(page, "refused")
+    section = page.locator("section", has_text=path.name)
+    section.get_by_role("button", name="What would this do?").click()
+    expect(page.get_by_role("listitem").first).to_contain_text("new generation")
+    keep(page, "accept")
+    page.get_by_role("button", name="Accept the file").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("visits: the file is accepted")
+    page.get_by_role("link", name="The refused files").click()
+    expect(page.get_by_text("No file is refused")).to_be_visible()
+    code, _, said = stack.call("run", VISITS, "--interval", "2026-11-02", "2026-11-03")
+    assert code == 0, said
 
 
-def test_a_run_leads_to_its_batch_in_airflow(
-    stack: Stack, browser: Browser  # noqa: F811
-) -> None:
-    """By the buttons that Airflow's API tells of each task, and by a tab of the run."""
-    stack.write("shop/pages.jsonl", events(9_000, 9_003))
-    run = stack.airflow.run("shop")
-    tasks = f"/api/v2/dags/shop/dagRuns/{quote(run, safe='')}/taskInstances"
-    found = stack.airflow.call("GET", f"{tasks}/finalize/links")["extra_links"]
-    assert set(found) == {"Batch", "Output", "Dead letters", "Operations"}
-    with window(browser) as context:
-        log_in(context, stack)
-        page = context.new_page()
-        title = re.compile(r"Batch \d+ of shop: finalized")
-        page.goto(f"{stack.airflow.url}{found['Output']}")
-        expect(page.get_by_role("heading", level=1)).to_have_text(title)
-        page.goto(f"{stack.airflow.url}/dags/shop/runs/{quote(run, safe='')}")
-        page.get_by_role("link", name="Batch", exact=True).click()
-        expect(page.frame_locator("iframe").get_by_role("heading", level=1)).to_have_text(title)
-        keep(page, "airflow-run")
-
-
+@pytest.mark.rest
+@pytest.mark.usefixtures("week")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 600])
 def test_the_pages_fit_and_can_be_read(

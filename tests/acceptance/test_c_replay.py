@@ -34,6 +34,10 @@ DECLARED = {
 }  # fmt: skip
 
 
+# A live replay by its button: test_page_replay.py and test_airflow_replay.py have its parts.
+pytestmark = pytest.mark.rest
+
+
 def ago(days: int) -> date:
     return datetime.now(UTC).date() - days * ONE
 
@@ -128,7 +132,7 @@ def test_a_wrong_transform_is_corrected(stack: Stack, ui: Ui) -> None:
     for day in days:
         land(stack, day)
     stack.spec(NAME, **DECLARED)
-    ui.wait_for_dag(NAME)
+    wait_for(lambda: NAME in stack.airflow.dags(), "its DAG")
     stack.airflow.pause(NAME, paused=False)
     backfill = stack.airflow.backfill(NAME, midnight(days[0]), midnight(days[-1]))
     for day in days:

@@ -7,6 +7,7 @@ from datetime import date
 
 import psutil
 import psycopg
+import pytest
 
 from airflow_rest import wait_for
 from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
@@ -17,7 +18,10 @@ from semel.spec import pipeline
 
 
 def test_the_first_week_is_exact(stack: Stack) -> None:
-    """Week 1 lands and runs in Airflow: all numbers are the truth, the audit passes."""
+    """Week 1 lands and runs in Airflow: all numbers are the truth, the audit passes.
+
+    The command that users try first, with all that it stands on, is shown by running it.
+    """
     code, answer, said = stack.call("demo")
     assert (code, answer["ok"], answer["week"]) == (0, True, 1), said
     assert answer["found"] == answer["truth"]
@@ -30,6 +34,7 @@ def test_the_first_week_is_exact(stack: Stack) -> None:
     sums_are_exact(stack, answer, [1] * 7)
 
 
+@pytest.mark.rest
 def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     """Of a failed task the log's end is printed; the next call goes on with the same run.
 
@@ -63,6 +68,7 @@ def test_the_next_week_survives_a_failed_run(stack: Stack) -> None:
     sums_are_exact(stack, answer, [1] * 6 + [2] + [1] * 7)
 
 
+@pytest.mark.rest
 def test_every_way_gives_the_same_rows(stack: Stack) -> None:
     """The weeks through Airflow, `semel run` and spark-submit: one set of rows, each row once.
 
@@ -92,6 +98,7 @@ def test_every_way_gives_the_same_rows(stack: Stack) -> None:
     assert len(accounts) == 3 and len(set(accounts)) == 1, accounts
 
 
+@pytest.mark.rest
 def test_a_late_file_is_a_further_partial_count(stack: Stack) -> None:
     """A day's file that comes late, with repeats: only the sum of its day grows, by what is new."""
     before = rows_of()

@@ -15,6 +15,9 @@ from fix_dags import ROOT
 from fix_guide import commands, pages
 from fix_stack import COMMAND_SECONDS_MAX, Stack
 
+# Each command is a process. test_docs_run.py runs those of the other pages in one.
+pytestmark = pytest.mark.rest
+
 NAME = "guide_orders"
 NOT_HERE = {"make demo", "make down"}
 """The stack's own tests start and stop one, and test_c_week.py runs the demo."""

@@ -4,11 +4,17 @@
 from datetime import date
 from pathlib import Path
 
+import pytest
+
 from fix_stack import BROKER, PARTS, Stack
 from semel import stack as semel_stack
 from semel.demo.topics import ABORTED, Topics
 from semel.spec import pipeline
 from semel.stack import layout
+
+
+# Four of its minutes are those of the schedule that it follows.
+pytestmark = pytest.mark.rest
 
 
 def test_a_week_through_a_broker_is_exact(stack: Stack, kafka_jars: Path) -> None:

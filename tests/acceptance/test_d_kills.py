@@ -6,6 +6,7 @@ import signal
 import time
 
 import psutil
+import pytest
 
 from fix_stack import Stack
 from semel.stack import process
@@ -13,6 +14,7 @@ from semel.stack import process
 RECOVERY_SECONDS = 120
 
 
+@pytest.mark.rest
 def test_every_part_comes_back_after_sigkill(stack: Stack) -> None:
     """Each killed part is restarted and healthy, and nothing of the former one lives beside it."""
     before = stack.records()

@@ -52,6 +52,7 @@ def project(tmp_path: Path) -> Workbench:
     return made
 
 
+@pytest.mark.rest
 def test_the_wheel_is_all_that_is_needed(
     installed: Installed, project: Workbench, postgres: str
 ) -> None:

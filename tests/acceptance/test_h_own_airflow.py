@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import sqlalchemy as sa
 
 from airflow_rest import Airflow, wait_for
@@ -126,6 +127,7 @@ def told_of_late_run(own: OwnAirflow, airflow: Airflow) -> None:
     own.stop("triggerer")
 
 
+@pytest.mark.rest
 def test_local_executor(own_airflow: OwnAirflow) -> None:
     """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
     and its lineage arrive where Airflow's own do; failures and late runs at whom `notify` names.
@@ -151,6 +153,7 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
     own.stop("scheduler")
 
 
+@pytest.mark.proof
 def test_celery_executor(own_airflow: OwnAirflow) -> None:
     """The DAG by hand of the documents, in a Celery worker with Postgres as its broker: exact.
 
