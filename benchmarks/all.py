@@ -79,10 +79,10 @@ def main() -> None:
     )
     folder.mkdir(parents=True, exist_ok=True)
     headlines, failed = {}, []
-    for command in _QUICK if options.quick else _ALL:
+    for command in _QUICK if options.quick else ORDER if options.smallest else _ALL:
         if options.names and command.split()[0] not in options.names:
             continue
-        command += " --smallest --runs 1" if options.smallest else ""
+        command += " --smallest" if options.smallest else ""
         found = _run(command, folder)
         if found is None:
             failed.append(command)

@@ -39,9 +39,7 @@ def main() -> None:
     parser.add_argument("--catalogs", type=int, nargs="+", default=sizes, metavar="IDS")
     parser.add_argument("--grow-by", type=int, default=1_000_000, metavar="IDS", help="a batch")
     parser.add_argument("--scopes", nargs="+", choices=list(_SCOPES), default=list(_SCOPES))
-    options = harness.parsed(
-        parser, records=2_000, catalogs=[4_000, 20_000], grow_by=1_000
-    )
+    options = harness.parsed(parser, records=2_000, catalogs=[2_000, 4_000], grow_by=2_000)
     with (
         harness.open_place() as place,
         harness.open_spark(place) as spark,

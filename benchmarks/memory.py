@@ -28,7 +28,7 @@ _ROLES = ("driver", "jvm", "workers", "largest worker")
 def main() -> None:
     sizes = [1_000_000, 4_000_000, 20_000_000]
     parser = harness.options_of(__doc__, runs=1, nargs="+", default=sizes, help="of the batches")
-    options = harness.parsed(parser, records=[1_000, 20_000])
+    options = harness.parsed(parser, records=[1_000])
     with harness.open_place() as place:
         report = _measure(place, options)
     harness.save("memory", options, report)

@@ -30,7 +30,6 @@ from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
-_BATCHES = 8
 _NAMES = {
     "pass_through": "Spark's pass-through",
     "floor": "semel's reader and writer alone",
@@ -54,10 +53,11 @@ def main() -> None:
     parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
     parser.add_argument("--repeats", type=float, default=0.02, help="share of repeated records")
     parser.add_argument("--wide", type=int, help="records of 2 kB (default an eighth of --records)")
+    parser.add_argument("--batches", type=int, default=8, help="of the series (default 8)")
     parser.add_argument("--no-slow-peers", action="store_true")
     parser.add_argument("--no-variants", action="store_true", help="only one share of repeats")
     parser.add_argument("--cluster", action="store_true", help="a standalone Spark, two workers")
-    options = harness.parsed(parser, records=4_000)
+    options = harness.parsed(parser, records=4_000, batches=2)
     master = harness.CLUSTER if options.cluster else harness.LOCAL
     with (
         harness.open_place() as place,
@@ -102,13 +102,14 @@ class _Bench:
         ]
         plots = [_bars(f"Seconds for {options.records:,} records of 160 bytes", found)]
         if not options.no_variants:
-            tables.append(self._variants(shape, options.runs))
+            tables.append(self._variants(shape, options))
         if not options.no_slow_peers:
             series = self._series(options)
             times = medians(series)
             headline["speedup_structured_streaming"] = round(times["streaming"] / times["id"], 3)
-            tables.append(table(f"{_BATCHES} batches, {options.records:,} records", series, _NAMES))
-            plots.append(self._series_plot())
+            title = f"{options.batches} batches, {options.records:,} records"
+            tables.append(table(title, series, _NAMES))
+            plots.append(self._series_plot(options.batches))
         title = "B1: a batch beside Spark's pass-through"
         return {"title": title, "headline": headline, "tables": tables, "plots": plots}
 
@@ -163,8 +164,9 @@ class _Bench:
         return side
 
     def _series(self, options: Namespace) -> dict[str, list[float]]:
-        """The same records as eight batches: what later batches know grows."""
-        shapes = _series_shapes(Shape(records=options.records, repeats=options.repeats))
+        """The same records as many batches: what later batches know grows."""
+        shape = Shape(records=options.records, repeats=options.repeats)
+        shapes = _series_shapes(shape, options.batches)
         folder = self._fresh("in")
         files = [landed(s, folder / f"{at:02d}.jsonl") for at, s in enumerate(shapes)]
         for at, file in enumerate(files):
@@ -203,10 +205,10 @@ class _Bench:
         sides = {"pass_through": pass_through, "id": semel, "streaming": streaming}
         return in_turn(sides, options.runs)
 
-    def _variants(self, shape: Shape, runs: int) -> dict[str, Any]:
+    def _variants(self, shape: Shape, options: Namespace) -> dict[str, Any]:
         rows = []
-        for title, changed in _VARIANTS.items():
-            found = self._compared(replace(shape, **changed), runs, "pass_through", "id")
+        for title, changed in list(_VARIANTS.items())[: 1 if options.smallest else None]:
+            found = self._compared(replace(shape, **changed), options.runs, "pass_through", "id")
             times = medians(found)
             rows.append([title, *(round(s, 2) for s in times.values()), ratio(found, "id")])
         columns = ["input", "pass-through, s", "semel by id, s", "ratio"]
@@ -237,20 +239,20 @@ class _Bench:
         columns = ["semel", "plan, s", "stage, s", "commit, s", "finalize, s"]
         return {"title": "Each verb, in the last run", "columns": columns, "rows": rows}
 
-    def _series_plot(self) -> dict[str, Any]:
+    def _series_plot(self, batches: int) -> dict[str, Any]:
         return {
             "kind": "lines",
-            "title": f"Seconds of each of {_BATCHES} batches, last run",
-            "x": list(range(1, _BATCHES + 1)),
+            "title": f"Seconds of each of {batches} batches, last run",
+            "x": list(range(1, batches + 1)),
             "lines": {_NAMES[name]: took for name, took in self.batch_seconds.items()},
         }
 
 
-def _series_shapes(shape: Shape) -> list[Shape]:
+def _series_shapes(shape: Shape, batches: int) -> list[Shape]:
     """The files of a series. Repeats are of records of all earlier files."""
-    part = replace(shape, records=shape.records // _BATCHES)
+    part = replace(shape, records=shape.records // batches)
     later = [
-        replace(part, first=at * part.new, known=(0, at * part.new)) for at in range(1, _BATCHES)
+        replace(part, first=at * part.new, known=(0, at * part.new)) for at in range(1, batches)
     ]
     return [part, *later]
 
