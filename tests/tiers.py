@@ -56,8 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     tier = config.getoption("tier")
     if config.option.markexpr == NOT_LONG and not hasattr(config, "workerinput"):
         named = config.args and all("::" in argument for argument in config.args)
-        config.option.markexpr = NEVER if tier in ("rest", "proof") else NOT_LONG
-        if named and not tier:
+        if tier:
+            config.option.markexpr = NEVER
+        elif named:
             config.option.markexpr = ""
     if tier:
         config.option.hypothesis_seed = str(SEED)
@@ -85,10 +86,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("tier")
     if tier not in ("quick", "rest"):
         return
-    quick = in_quick([i for i in items if not i.get_closest_marker("proof")], SEED)
-    taken = {item.nodeid for item in items if (item.nodeid in quick) == (tier == "quick")}
+    quick = in_quick(items, SEED)
+    taken = quick
     if tier == "rest":
-        taken -= {item.nodeid for item in items if item.get_closest_marker("proof")}
+        taken = {i.nodeid for i in items if not i.get_closest_marker("proof")} - quick
         taken |= {item.nodeid for item in items if item.nodeid in quick and draws(item)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in taken])
     items[:] = [item for item in items if item.nodeid in taken]
@@ -102,17 +103,19 @@ def draws(item: pytest.Item) -> bool:
 def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
     """The node ids of the tests that `make test` runs with a seed."""
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if not item.get_closest_marker("rest"):
-            functions[item.nodeid.partition("[")[0]].append(item)
     guarded = guards_cases()
-    found = {item.nodeid for cases in functions.values() for item in cases}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        left = item.get_closest_marker("rest") or item.get_closest_marker("proof")
+        if not left or guarded & {item.nodeid, name}:
+            functions[name].append(item)
+    found = set()
     for name, cases in functions.items():
-        if not name.startswith(SAMPLED):
-            continue
-        found -= {item.nodeid for item in cases}
-        found |= {item.nodeid for item in cases if item.nodeid in guarded}
-        found |= {item.nodeid for item in sample(cases, random.Random(f"{seed} {name}"))}
+        drawn = cases
+        if name.startswith(SAMPLED):
+            drawn = sample(cases, random.Random(f"{seed} {name}"))
+            drawn += [item for item in cases if item.nodeid in guarded]
+        found |= {item.nodeid for item in drawn}
     return found
 
 

@@ -124,7 +124,6 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
 
 
 # Attacks KP10.
-@pytest.mark.rest
 def test_what_the_retention_of_the_output_deleted(
     bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +195,6 @@ def test_what_compaction_took_is_no_fault(
 
 
 # Attacks KP10.
-@pytest.mark.rest
 def test_what_compaction_did_not_take(bench: Workbench, ledger: Ledger, outlet: Outlet) -> None:
     """More rows than it has offsets without a message, a row that is there twice, and what is gone
     from a topic that is not compacted are faults.

@@ -114,7 +114,10 @@ Conf libpq5 (15.20-0+deb12u1 Debian-Security:12 [amd64])
 
 
 def test_ci_skips_nothing() -> None:
-    """And `make test` runs the tests on an older PostgreSQL."""
+    """It runs what a newcomer does, and with the same seed what that left out; and `make test` runs
+    the tests on an older PostgreSQL."""
     root = TESTS.parent
-    assert f"\n{VARIABLE}=1 exec make test\n" in (root / ".ci" / "run").read_text()
+    ci = (root / ".ci" / "run").read_text()
+    assert f"\nexport {VARIABLE}=1 SEMEL_SEED=" in ci
+    assert ci.endswith("\nmake test\nexec make rest\n")
     assert "\n\t@.venv/bin/python tests/old_postgres.py\n" in (root / "Makefile").read_text()
