@@ -155,6 +155,36 @@ def test_the_core_needs_neither_airflow_nor_spark() -> None:
     assert not complaints, told(complaints)
 
 
+def test_the_stack_s_workers_have_what_its_tasks_import() -> None:
+    """No task of the local stack imports a module of semel's that its worker has not imported."""
+    paths = {tree.module_of(path): path for path in PACKAGE}
+    known = next(
+        ast.literal_eval(node.value)
+        for node in tree.parsed(paths["semel.airflow.executor"]).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PRELOADED"
+    )
+
+    def reach(names: set[str]) -> set[str]:
+        found, todo = set(), names & paths.keys()
+        while todo:
+            found |= todo
+            todo = {n for one in todo for _, n in imports(paths[one], lazy=False)} & paths.keys()
+            todo -= found
+        return found
+
+    there = reach(set(known))
+    tasks = [name for name in reach({"semel.airflow.factory"}) if name.startswith("semel.airflow.")]
+    # Lineage: Airflow's OpenLineage provider asks for it, where it is installed.
+    late = paths.keys() - there - {"semel.airflow.lineage"}
+    complaints = [
+        f"{tree.shown(paths[own])}:{line}: PRELOADED lacks {name}"
+        for own in (*tasks, "semel.airflow.spark")
+        for line, name in imports(paths[own], lazy=True)
+        if name in late
+    ]
+    assert not complaints, told(complaints)
+
+
 def test_dags_hold_no_logic() -> None:
     """A file in dags/ names what it takes from the package, and nothing else."""
     logic = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.Try

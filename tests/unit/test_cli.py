@@ -196,17 +196,37 @@ def test_every_command_has_an_example(capsys):
             assert "--json" in shown
 
 
-def test_help_imports_nothing_heavy():
-    """`semel --help` starts fast: no pyspark, Airflow, Arrow, SQLAlchemy, pandas or duckdb."""
-    code = (
-        "import sys; from semel import cli; code = cli.main(['--help']);"
-        "heavy = {'pyspark', 'airflow', 'pyarrow', 'sqlalchemy', 'pandas', 'duckdb', 'numpy',"
-        " 'polars', 'psycopg', 'pydantic'};"
-        "print('heavy:', *sorted(heavy & set(sys.modules))); sys.exit(code)"
+def imported_by(code: str) -> set[str]:
+    """The heavy packages that a process has imported once it has run `code`."""
+    heavy = (
+        "{'pyspark', 'airflow', 'pyarrow', 'sqlalchemy', 'pandas', 'duckdb', 'numpy', 'polars',"
+        " 'psycopg', 'pydantic'}"
     )
+    code = f"import sys; {code}; print('heavy:', *({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    last = ended.stdout.splitlines()[-1]
-    assert (ended.returncode, ended.stderr, last) == (0, "", "heavy:")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return set(ended.stdout.splitlines()[-1].split()[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--help"], set()),
+        (["new", "--help"], {"pydantic"}),
+        (["validate", FLIGHTS], {"pydantic"}),
+    ],
+)
+def test_who_needs_nothing_heavy_imports_nothing_heavy(words, allowed):
+    """Help and validate start fast: no Arrow, SQLAlchemy, pandas, polars, Spark or Airflow."""
+    code = f"from semel import cli; code = cli.main({words!r}); assert code == 0"
+    assert imported_by(code) <= allowed
+
+
+def test_verbs_import_no_pandas():
+    """The verbs start without pandas, and those that parse no record without polars too."""
+    assert not imported_by("import semel.run, semel.reader") & {"pandas", "pyspark", "duckdb"}
+    others = "import semel.plan, semel.commit, semel.finalize, semel.collect, semel.gaps"
+    assert not imported_by(others) & {"pandas", "polars", "pyspark", "duckdb"}
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ PACKET_BYTES_MAX = 128 << 10
 """Largest message: a task's description has some 3 KB, and the kernel takes 208 KiB."""
 
 PRELOADED = (
-    "semel.plan", "semel.airflow.spark", "semel.commit", "semel.finalize", "semel.collect",
-    "semel.summary", "pyspark.sql.connect.session",
+    "semel.airflow.factory", "semel.airflow.spark", "semel.plan", "semel.stage", "semel.commit",
+    "semel.finalize", "semel.collect", "semel.replay", "semel.summary", "semel.spark.session",
+    "airflow.providers.apache.spark.hooks.spark_connect", "pyspark.sql.connect.session",
 )  # fmt: skip
-"""What a task imports. The workers have it from their parent, and a task from its worker, so that
-none spends its first seconds on it."""
+"""What a task imports, at once or when it needs it. The workers have it from their parent, and a
+task from its worker, so that none spends its first seconds on it."""
 
 UNSAID_SECONDS = 5.0
 """How long a worker may take from a task's receipt to saying so, before it counts as lost."""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Key = tuple[str | int, ...]
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_DOCUMENTS_KEPT = 512  # A task asks each file of a folder for its name several times: 4 ms each.
 _INT_BITS_MAX = 64  # Python cannot even print a number of some thousand digits.
 
 
@@ -45,6 +47,7 @@ class Document:
     """A parsed file: its data, the line (from 1) of each key by its path, and what YAML hides.
 
     `problems` are repeated keys and values that cannot be read; the data is then not to be used.
+    Nobody may change its parts: who reads the same text again gets the same document.
     """
 
     path: Path
@@ -80,7 +83,11 @@ def key_of(key: Key) -> str:
 
 def read(path: Path) -> Document:
     """The document of one file. SpecError with file and line when it is not a mapping in YAML."""
-    text = _text(path)
+    return _document(path, _text(path))
+
+
+@lru_cache(maxsize=_DOCUMENTS_KEPT)
+def _document(path: Path, text: str) -> Document:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
