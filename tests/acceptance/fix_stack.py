@@ -211,7 +211,10 @@ class Stack(Workbench):
 
 def answer_of(command: subprocess.Popen[str]) -> Answer:
     """Wait for a command's end. AssertionError when its standard output is not one line of JSON."""
-    out, err = command.communicate(timeout=COMMAND_SECONDS_MAX)
+    try:
+        out, err = command.communicate(timeout=COMMAND_SECONDS_MAX)
+    finally:
+        command.kill()  # One that has ended is left alone.
     assert out.count("\n") == 1, err
     return command.returncode, json.loads(out), err
 

@@ -61,7 +61,7 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     """Paused: a backfill's runs wait as queued. Unpaused: each day is taken, and the schedule's own
     interval too; what is triggered for it then finds it done.
 
-    Which runs there are, of which intervals, is Airflow's doing; so it is in all of these tests.
+    Which runs there are, and of which intervals, only Airflow shows.
     """
     airflow = stack.airflow
     assert airflow.call("GET", f"/api/v2/dags/{DAYS}")["is_paused"]
@@ -86,7 +86,10 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
 
 def test_an_interval_that_grew(stack: Stack) -> None:
     """A run with an interval takes the rest of it. By a backfill that reprocesses, a day's run is
-    green again, and nothing is made twice. Without reprocess Airflow makes no run."""
+    green again, and nothing is made twice. Without reprocess Airflow makes no run.
+
+    That a backfill clears the run that there is, and when it makes none, only Airflow shows.
+    """
     airflow = stack.airflow
     land(stack, day(2), 8)
     assert ended(stack, airflow.trigger_for(DAYS, day(2), day(3))) == TAKES
@@ -104,7 +107,10 @@ def test_an_interval_that_grew(stack: Stack) -> None:
 
 def test_a_backfill_that_is_cancelled_and_a_run_without_a_logical_date(stack: Stack) -> None:
     """The queued runs of the one end without a task, and leave nothing. The other has no interval
-    and fails, with what to give; with that it takes the day, and not the one beside it."""
+    and fails, with what to give; with that it takes the day, and not the one beside it.
+
+    What Airflow leaves of a cancelled backfill, and makes of a run's configuration, it alone shows.
+    """
     airflow = stack.airflow
     airflow.pause(DAYS)
     land(stack, day(5), 5)

@@ -90,7 +90,10 @@ def test_a_person_sees_which_days_are_complete(
 
 
 def test_a_run_leads_to_its_batch_in_airflow(stack: Stack, begun: Begun, page: Page) -> None:
-    """By the buttons that Airflow's API tells of each task, and by a tab of the run."""
+    """By the buttons that Airflow's API tells of each task, and by a tab of the run.
+
+    Airflow draws both: only a browser shows that they lead there.
+    """
     run = quote(begun.shop, safe="")
     tasks = f"/api/v2/dags/shop/dagRuns/{run}/taskInstances"
     found = stack.airflow.call("GET", f"{tasks}/finalize/links")["extra_links"]

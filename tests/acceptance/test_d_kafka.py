@@ -13,7 +13,7 @@ from semel.spec import pipeline
 from semel.stack import layout
 
 
-# Four of its minutes are those of the schedule that it follows.
+# Two minutes of a core; test_demo_kafka_topics.py and the tests of kinds have its parts.
 pytestmark = pytest.mark.rest
 
 

@@ -39,7 +39,8 @@ def test_every_part_comes_back_after_sigkill(stack: Stack) -> None:
 def test_down_leaves_no_process_after_a_killed_supervisor(stack: Stack) -> None:
     """`semel down` ends everything, also when supervisor itself was killed, and status says so.
 
-    No process is left that has the stack's folder in its environment or command line.
+    No process is left that has the stack's folder in its environment or command line. Whether all
+    of Airflow, Spark and Postgres end, only they show; test_stack_leader.py has the parts of it.
     """
     running = stack.processes()
     assert _named(stack)
