@@ -112,7 +112,7 @@ def in_quick(items: Sequence[pytest.Item], seed: int) -> set[str]:
     found = set()
     for name, cases in functions.items():
         drawn = cases
-        if name.startswith(SAMPLED):
+        if name.startswith(SAMPLED) or cases[0].get_closest_marker("sample"):
             drawn = sample(cases, random.Random(f"{seed} {name}"))
             drawn += [item for item in cases if item.nodeid in guarded]
         found |= {item.nodeid for item in drawn}

@@ -215,6 +215,7 @@ def test_what_a_task_reads_is_deleted(topic: Topic, ledger: Ledger, while_read) 
 
 
 # Attacks KS1, KS2.
+@pytest.mark.rest
 @pytest.mark.parametrize("records", [10, 2500])
 def test_a_topic_is_made_anew_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read, monkeypatch: pytest.MonkeyPatch, records: int

@@ -38,6 +38,7 @@ def keyed(bench: Workbench, kafka: Kafka) -> Topic:
     return made
 
 
+@pytest.mark.rest
 def test_compacted_between_two_attempts(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
     """The output is one attempt's, whole: here the second one's, which found fewer records."""
     topic = keyed(bench, kafka)
@@ -55,6 +56,7 @@ def test_compacted_between_two_attempts(bench: Workbench, kafka: Kafka, ledger: 
 
 
 # Attacks S13.
+@pytest.mark.rest
 def test_compacted_after_an_attempt_was_staged(
     bench: Workbench, kafka: Kafka, ledger: Ledger
 ) -> None:
@@ -88,6 +90,7 @@ SHORT = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "point", [pytest.param(p, marks=() if p in SHORT else pytest.mark.proof) for p in POINTS]
 )

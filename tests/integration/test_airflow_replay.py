@@ -239,6 +239,7 @@ def test_the_schedule_never_replays(bench: Workbench, ledger: Ledger, tasks: Tas
     assert generations(spec) == [1, 1, 1, 1]
 
 
+@pytest.mark.rest
 def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
     """For a pipeline without intervals, which cannot do without; others may name them too."""
     spec = bench.spec()
@@ -265,6 +266,7 @@ def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> No
     assert generations(spec) == [2, 2, 2]
 
 
+@pytest.mark.rest
 def test_all_or_none(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
     """Where some cannot be replayed none is, and each reason is told."""
     spec = three_days(bench, ledger, tasks)

@@ -145,6 +145,7 @@ def test_times_pass_through_a_transform(
     assert found.ids == ids(0, 5)
 
 
+@pytest.mark.rest
 def test_a_transform_module_that_cannot_be_imported(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -240,6 +241,7 @@ def test_partition_by_must_survive_the_transforms(
 HOSTILE = ["a/b", "../../up", "..", ".", "", "a=b", "a b", "ä\n", "%2F", None, "\0", "x" * 150]
 
 
+@pytest.mark.rest
 def test_hostile_values_stay_within_the_sink(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_partition_value_too_long_for_a_folder(
     assert settled(spec).rows == []
 
 
+@pytest.mark.rest
 def test_position_columns_are_true(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
@@ -300,6 +303,7 @@ def test_position_columns_are_true(
     assert found.decisions == [("a.jsonl", data.rindex(b'{"id": "e000000"'), "duplicate_in_batch")]
 
 
+@pytest.mark.rest
 def test_nan_is_not_made_null(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

@@ -318,6 +318,7 @@ def test_folders_of_the_driver(shared: Workbench, ledger: object) -> None:  # no
         assert {"sink", "source"} <= of_driver(spec)
 
 
+@pytest.mark.rest
 def test_folders_that_are_not_there(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -209,6 +209,7 @@ def test_an_id_of_the_key(topic: Topic, ledger: Ledger) -> None:
     assert [(at, reason) for _, at, reason, _ in found.letters] == [(3, "id_missing")]
 
 
+@pytest.mark.rest
 def test_what_retention_deleted(
     topic: Topic, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_setting_that_the_client_does_not_take(
     assert words in said and "librdkafka does not take" in said
 
 
+@pytest.mark.rest
 def test_rights(topic: Topic, kafka: Kafka, ledger: Ledger, connect: Connect) -> None:
     """Who may not see a topic is told so in plan, who may not read it in stage; it is named. Who
     may read it needs no right to a group."""

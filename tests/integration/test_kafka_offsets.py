@@ -89,6 +89,7 @@ _numbers = count()
 
 
 # Attacks KS5.
+@pytest.mark.rest
 @given(
     rounds=st.lists(
         st.tuples(st.lists(st.integers(0, 5 * 24 - 1), max_size=4), st.integers(0, 4)),

@@ -144,6 +144,7 @@ def test_which_batches_a_code_made(
     assert main(["batches", "--made-by"]) == 2
 
 
+@pytest.mark.rest
 def test_what_changed_since_plan_is_said(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def test_an_edit_while_stage_runs_counts_for_the_next(
     assert marked(spec, 1)["code"]["files"] == {n: sha256(text) for n, text in texts.items()}
 
 
+@pytest.mark.rest
 def test_an_edit_that_keeps_size_and_time_runs(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def test_the_protocol_holds(name: str) -> None:
     assert found.states >= scope.states_min
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda g: f"{g.scope}-{g.name}-{g.rules}")
 def test_each_guard_is_needed(guard: Guard) -> None:
     """Without it there is a way to the damage that it prevents; it is printed."""

@@ -344,6 +344,7 @@ LINES = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.rest
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     batches=st.lists(st.lists(LINES, min_size=1, max_size=12), min_size=1, max_size=3),

@@ -242,6 +242,7 @@ def test_python_m_semel_is_the_command_line(words, code):
     assert module == script and module[0] == code and module[1] + module[2]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", ["up", "down", "status", "demo"])
 def test_without_the_local_stack_its_commands_say_how_to_get_it(words, tmp_path):
     """Whoever installed semel without its extras is told which one a command needs."""

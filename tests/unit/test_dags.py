@@ -105,6 +105,7 @@ def test_the_schedule_has_intervals(found: dict[str, Any]) -> None:
     assert found["dags"]["clicks"]["is_paused_upon_creation"] is False
 
 
+@pytest.mark.rest
 def test_a_deadline_is_airflows(found: dict[str, Any], tmp_path: Path) -> None:
     """`deadline` becomes an alert of Airflow's, from when a run is queued on; without, there is
     none.
@@ -173,6 +174,7 @@ def test_the_plugin_loader_leaves_the_library_alone(found: dict[str, Any]) -> No
     assert found["bare"] == []
 
 
+@pytest.mark.rest
 def test_a_task_parses_only_its_own_file(tmp_path: Path) -> None:
     """A task's process reads its own pipeline, whatever is wrong with the others."""
     write(tmp_path, "clicks")

@@ -253,6 +253,7 @@ SLOW = ("maps", "keys", "columns", "ids", "transforms")
 """They take as long as `flow` does, each in another part of the reading."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.proof if n in SLOW else ()) for n in BULKY]
 )

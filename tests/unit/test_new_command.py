@@ -79,6 +79,7 @@ def test_nobody_to_ask(bench: Workbench, orders: Path, capsys) -> None:
     assert not list(bench.pipelines.iterdir())
 
 
+@pytest.mark.rest
 def test_advice_for_samples_elsewhere(bench: Workbench, tmp_path: Path, capsys) -> None:
     """Samples outside of the data folders, or right in one, are refused with a command that does
     what is needed, as it stands."""
@@ -168,6 +169,7 @@ def test_a_sink_that_another_pipeline_has(bench: Workbench, orders: Path, capsys
     assert [path.name for path in bench.pipelines.iterdir()] == ["events.yaml"]
 
 
+@pytest.mark.rest
 def test_very_many_columns(bench: Workbench, capsys) -> None:
     """A thousand columns are declared without comments; more than a file may hold is refused."""
     path = bench.data / "in" / "a.csv"
@@ -262,6 +264,7 @@ def test_guesses_are_the_answers_on_a_terminal(bench: Workbench, orders: Path) -
     assert "[in/orders-*.csv]" in screen and "[orders-%Y-%m-%d.csv]" in screen
 
 
+@pytest.mark.rest
 def test_other_answers_on_a_terminal(bench: Workbench) -> None:
     """Answers take the guesses' place; a wrong one is told and asked again; a no writes nothing."""
     path = bench.data / "in" / "orders-2024-01-05.csv"

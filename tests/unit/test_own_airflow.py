@@ -62,17 +62,20 @@ def test_broken_files_show_in_a_file_of_their_own(found: dict[str, Any]) -> None
     assert "typo.yaml:2: surce:" in found["errors"]["broken.py"]
 
 
+@pytest.mark.rest
 def test_operators_by_hand(found: dict[str, Any]) -> None:
     """The four operators make a DAG of one's own."""
     tasks = found["dags"]["clicks_and_more"]["tasks"]
     assert [task["__var"]["task_id"] for task in tasks] == ["plan", "stage", "commit", "finalize"]
 
 
+@pytest.mark.rest
 def test_a_task_makes_only_its_own_dag(own: Path) -> None:
     """A file whose DAGs are not wanted makes none, and refuses nothing."""
     assert set(found_in(own, "views")["dags"]) == {"views", "theirs", "clicks_and_more"}
 
 
+@pytest.mark.rest
 def test_a_clash_with_the_collecting_dag_is_told(tmp_path: Path) -> None:
     """A DAG that collects may not take a pipeline's name."""
     (tmp_path / "dags" / "pipelines").mkdir(parents=True)

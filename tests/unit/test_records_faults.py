@@ -181,6 +181,7 @@ def times_as_long(form: JsonLines | Csv, good: bytes, bad: tuple, *, every: int)
     return min(seconds(spoilt, bads) for _ in range(3)) / clean
 
 
+@pytest.mark.sample(6)
 @KINDS
 def test_bad_input_is_read_in_bulk(form: JsonLines | Csv, good: bytes, bad: tuple) -> None:
     """Where every line is bad, the time is a small multiple of the good lines' and not a thousand.
@@ -192,6 +193,7 @@ def test_bad_input_is_read_in_bulk(form: JsonLines | Csv, good: bytes, bad: tupl
     assert ratio < 60, f"bad lines took {ratio:.0f} times as long as good ones"
 
 
+@pytest.mark.sample(6)
 @KINDS
 def test_one_bad_line_in_ten(form: JsonLines | Csv, good: bytes, bad: tuple) -> None:
     """Where one line in ten is bad, the time is thrice that of good lines, and in a block alone.

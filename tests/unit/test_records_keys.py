@@ -204,6 +204,7 @@ def test_good_records_are_read_together(unknown: str, monkeypatch: pytest.Monkey
     }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("unknown", ["ignore", "keep", "quarantine"])
 def test_a_record_of_keys_without_end_takes_little_memory(unknown: str) -> None:
     """Half a million of them are never objects of Python at the same time."""
