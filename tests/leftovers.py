@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, lambda *_: None)
     elif VARIABLE not in os.environ:  # Else this pytest is a test of another.
         folder = Path(tempfile.mkdtemp(prefix="semel-tests-"))
-        folder.chmod(0o755)  # Postgres enters it as another user.
+        folder.chmod(0o1777)  # As the one above it: Postgres, for one, is another user.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest's own stay.
         os.environ["TMPDIR"] = os.environ[VARIABLE] = str(folder)
         tempfile.tempdir = None

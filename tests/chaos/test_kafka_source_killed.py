@@ -38,7 +38,6 @@ def keyed(bench: Workbench, kafka: Kafka) -> Topic:
     return made
 
 
-@pytest.mark.rest
 def test_compacted_between_two_attempts(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
     """The output is one attempt's, whole: here the second one's, which found fewer records."""
     topic = keyed(bench, kafka)

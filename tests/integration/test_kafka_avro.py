@@ -186,7 +186,6 @@ def test_ids_that_nobody_knows_do_not_drown_the_registry(
 
 
 # Attacks KS8.
-@pytest.mark.rest
 def test_a_registry_that_lost_a_schema(avro: AvroTopic, ledger: Ledger) -> None:
     """An audit proves nothing of the values and names the schema, a replay is refused; when it is
     there again, both go on. Another schema under its id is seen."""
