@@ -1,6 +1,19 @@
 """Fixtures of the acceptance tests."""
 
+from pathlib import Path
+
+import pytest
+
 from fix_own_airflow import own_airflow  # noqa: F401
 from fix_runs import begun  # noqa: F401
-from fix_stack import _running_stack, stack  # noqa: F401
+from fix_stack import Stack, _running_stack, stack  # noqa: F401
 from fix_wheel import installed  # noqa: F401
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """The stack ends with the last test here: idle it would take a fifth of a core from others."""
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        Stack.end()

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -81,6 +82,8 @@ Answer = tuple[int, dict, str]
 class Stack(Workbench):
     """A stack in folders of its own, used by the command line and Airflow's REST API."""
 
+    running: ClassVar["Stack | None"] = None
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.state = folder / "state"
@@ -100,6 +103,7 @@ class Stack(Workbench):
         }
         self.ups: list[Answer] = []
         self.airflow: Airflow
+        Stack.running = self
 
     def declare_all(self) -> None:
         """Write the pipelines of all tests, one that is wrong, and the documents' own DAG."""
@@ -148,6 +152,16 @@ class Stack(Workbench):
         self.airflow.pause(COLLECT_DAG_ID)
         for run in self.airflow.runs(COLLECT_DAG_ID):
             self.airflow.fail_run(COLLECT_DAG_ID, run)
+
+    @classmethod
+    def end(cls) -> None:
+        """Stop what runs, and remove its folder; nothing where nothing runs."""
+        if cls.running is not None:
+            with pytest.MonkeyPatch.context() as patch:
+                _enter(patch, cls.running)
+                semel_stack.down(echo=print)
+            shutil.rmtree(cls.running.folder)
+            cls.running = None
 
     def let_go(self, transform: str) -> None:
         """One of HELD waits no more."""
@@ -234,9 +248,8 @@ def _running_stack() -> Iterator[Stack]:
             patch.undo()
             yield made
         finally:
-            _enter(patch, made)
-            semel_stack.down(echo=print)
-            shutil.rmtree(folder)
+            patch.undo()
+            made.end()
 
 
 @pytest.fixture

@@ -127,11 +127,9 @@ def told_of_late_run(own: OwnAirflow, airflow: Airflow) -> None:
     own.stop("triggerer")
 
 
-@pytest.mark.rest
-def test_local_executor(own_airflow: OwnAirflow) -> None:
-    """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
-    and its lineage arrive where Airflow's own do; failures and late runs at whom `notify` names.
-    """
+@pytest.fixture(scope="module")
+def airflow(own_airflow: OwnAirflow) -> Airflow:
+    """A client, once Airflow knows the connections and the DAGs. The first file has landed."""
     own = own_airflow
     declare(own, "shop", "path: in/*.jsonl", "notify: [hook, post]\ndeadline: 1 hour\n")
     declare(own, "late", "path: none/*.jsonl, on_empty: wait", "notify: [hook]\ndeadline: 3 s\n")
@@ -140,11 +138,20 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
     airflow = own.client()
     tell(airflow, own)
     own.start("dag-processor", "dag-processor")
+    wait_for(lambda: own.alive() or airflow.dags() >= DAGS, "the DAGs")
+    assert airflow.import_errors() == {}
+    return airflow
+
+
+@pytest.mark.rest
+def test_local_executor(own_airflow: OwnAirflow, airflow: Airflow) -> None:
+    """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
+    and its lineage arrive where Airflow's own do; failures and late runs at whom `notify` names.
+    """
+    own = own_airflow
     own.start(
         "scheduler", "scheduler", "--skip-serve-logs", AIRFLOW__CORE__EXECUTOR="LocalExecutor"
     )
-    wait_for(lambda: own.alive() or airflow.dags() >= DAGS, "the DAGs")
-    assert airflow.import_errors() == {}
     airflow.run("shop")
     assert output(own) == list(range(1100))
     heard(own)
@@ -154,13 +161,13 @@ def test_local_executor(own_airflow: OwnAirflow) -> None:
 
 
 @pytest.mark.proof
-def test_celery_executor(own_airflow: OwnAirflow) -> None:
+def test_celery_executor(own_airflow: OwnAirflow, airflow: Airflow) -> None:
     """The DAG by hand of the documents, in a Celery worker with Postgres as its broker: exact.
 
-    It goes on where LocalExecutor ended: the other DAG's records are not read again.
+    It goes on where LocalExecutor ended, if that was run: what the other DAG has read is not read
+    again.
     """
     own = own_airflow
-    airflow = own.client()
     own.bench.write("in/b.jsonl", [*events(1000, 2000)])
     own.start(
         "worker", "celery", "worker", "--skip-serve-logs", "--without-mingle", "--without-gossip",
