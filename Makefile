@@ -55,7 +55,7 @@ soak: venv ## Take random steps for SEMEL_SOAK_SECONDS=600, with processes kille
 
 .PHONY: screenshots
 screenshots: venv ## Take the guide's pictures anew, from a live stack
-	@SEMEL_GUIDE_SHOTS=1 $(PYTEST) -m rest tests/acceptance/test_c_day.py tests/acceptance/test_c_replay.py \
+	@SEMEL_GUIDE_SHOTS=1 $(PYTEST) -m "rest or proof" tests/acceptance/test_c_day.py tests/acceptance/test_c_replay.py \
 		-k 'whole_day or wrong_transform'
 
 .PHONY: chaos

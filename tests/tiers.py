@@ -142,8 +142,8 @@ def pairs(cases: Iterable[pytest.Item]) -> list[pytest.Item]:
     return taken
 
 
-def _values(item: pytest.Item) -> set[tuple[str, int]]:
-    return set(item.callspec.indices.items())
+def _values(item: pytest.Item) -> set[tuple[str, str]]:
+    return {(name, str(value)) for name, value in item.callspec.params.items()}
 
 
 def guards_cases() -> set[str]:

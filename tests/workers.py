@@ -21,6 +21,7 @@ SERVERS = {
     "own_airflow": "stack",
     "spark": "spark",
     "cluster": "spark",
+    "pages_server": "pages",
     "broker": "broker",
     "registry": "broker",
 }

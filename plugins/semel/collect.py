@@ -14,6 +14,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from semel import faults, limits, settings
@@ -192,8 +193,9 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
     """Remove folders of attempts that the ledger proves dead. Others', and unknown ones, stay."""
     removed = freed = 0
     staging = archive.staging(kept)
-    for folder in sorted(staging.glob("b*/f*")):
-        match = _ATTEMPT.fullmatch(str(folder.relative_to(staging)))
+    # Not Path.glob: it fails where a finalize removes a batch's folder meanwhile.
+    for name in sorted(glob("b*/f*", root_dir=staging)):
+        folder, match = staging / name, _ATTEMPT.fullmatch(name)
         if match is None:
             continue
         batch_id, fence = int(match[1]), int(match[2])

@@ -143,7 +143,7 @@ def airflow(own_airflow: OwnAirflow) -> Airflow:
     return airflow
 
 
-@pytest.mark.rest
+@pytest.mark.proof
 def test_local_executor(own_airflow: OwnAirflow, airflow: Airflow) -> None:
     """A DAG file of two lines, connections and a Variable: a triggered run is exact. Its metrics
     and its lineage arrive where Airflow's own do; failures and late runs at whom `notify` names.

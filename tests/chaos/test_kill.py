@@ -273,7 +273,7 @@ class Scenes:
 
 
 # Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
-@pytest.mark.sample(46)
+@pytest.mark.sample(36)
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
     scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion

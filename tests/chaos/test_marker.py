@@ -68,6 +68,7 @@ def marker_path(spec: Spec, batch_id: int = 1) -> Path:
 
 
 # Attacks L6.
+@pytest.mark.rest
 def test_a_batch_of_many_files_has_a_small_marker(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

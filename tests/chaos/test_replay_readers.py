@@ -92,6 +92,7 @@ def test_a_reader_at_each_point(scene: Scene, monkeypatch: pytest.MonkeyPatch) -
 
 
 # Attacks RP5, RP7, R1.
+@pytest.mark.rest
 def test_readers_under_fire(bench: Workbench, ledger: Ledger) -> None:
     """Who reads all the while sees of each batch the old output or the new one, whole; a file is
     missing only to who reads longer than keep_replaced.

@@ -37,6 +37,28 @@ from semel.stage import stage
 from steps import committed, finalized, staged
 
 
+# Attacks G6.
+def test_a_folder_that_goes_while_collect_looks(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalize removes a batch's folder between two looks of collect: both end well."""
+    scene = Scene(bench, ledger)
+    staging = archive.staging(archive.of(scene.spec))
+    going = staging / "b00000099"
+    going.mkdir(parents=True)
+    scandir = os.scandir
+
+    def removed_first(path: str = ".") -> object:
+        if os.fspath(path).rstrip("/").endswith(going.name):
+            with suppress(FileNotFoundError):
+                going.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed_first)
+    collect(ledger, scene.spec, quiet)
+    assert not going.exists()
+
+
 # Attacks S10, F5, F6, F8.
 def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
@@ -64,7 +86,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         monkeypatch.setattr(fix_engine, step, reported(getattr(fix_engine, step)))
 
     def sealing(_: object, text: str, values: dict) -> None:
-        if text.startswith("INSERT INTO semel.manifest_file"):
+        if "INSERT INTO semel.manifest_file" in text:
             seen.append("sealed")
             staged_paths = [file["staged_path"] for file in json.loads(values["files"])]
             assert len(staged_paths) == 5 and all(map(disk.keeps, staged_paths))

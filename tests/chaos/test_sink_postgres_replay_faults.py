@@ -63,6 +63,7 @@ def slowly(action: Callable[[], object]) -> Callable[[Won], Iterator[pa.RecordBa
 
 
 # Attacks PG9.
+@pytest.mark.rest
 @pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit"])
 def test_a_finalizer_is_killed(warehouse: Warehouse, point: str) -> None:
     """SIGKILL before the transaction, or between its last row and its COMMIT: old rows stay."""

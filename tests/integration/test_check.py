@@ -390,6 +390,7 @@ def test_the_command(machine: Machine, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["check", "nobody"]) == 2
 
 
+@pytest.mark.rest
 def test_the_command_starts_spark(machine: Machine) -> None:
     """As it stands, in a process of its own, on a Spark that it starts: `--spark local[2]`."""
     done = subprocess.run(

@@ -106,6 +106,7 @@ def another_password_there(r: Reader) -> None:
 THERE = "topics from executors"
 
 
+@pytest.mark.rest
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("harm", "name", "words"), [
     (wrong_password, "source", "refuses the login"),

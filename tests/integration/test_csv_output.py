@@ -175,6 +175,7 @@ def test_every_type_passes_through_a_transform(
 
 
 # Attacks S22.
+@pytest.mark.rest
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_years_that_nobody_reads(
@@ -188,6 +189,7 @@ def test_years_that_nobody_reads(
 
 
 # Attacks S22.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "form", "why"),
     [

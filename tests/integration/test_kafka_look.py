@@ -33,6 +33,7 @@ def said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return call
 
 
+@pytest.mark.rest
 def test_find_and_letters(topic: Topic, ledger: Ledger, said) -> None:
     """A record and a dead letter are told by partition and offset."""
     topic.append(0, 5)

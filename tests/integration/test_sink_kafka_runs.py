@@ -169,6 +169,7 @@ def keyed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
 
 
 # Attacks KP10.
+@pytest.mark.rest
 def test_what_compaction_took_is_no_fault(
     bench: Workbench, ledger: Ledger, outlet: Outlet, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def test_the_demos_flights_by_day(
     assert len(list(spec.sink_path().glob("*.parquet"))) == 2
 
 
+@pytest.mark.rest
 def test_sql_and_python_in_a_row(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:

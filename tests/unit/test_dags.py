@@ -133,6 +133,7 @@ def test_the_form_asks_for_an_interval_where_airflow_does_not(found: dict[str, A
         assert "this one has none" in param["description"]
 
 
+@pytest.mark.rest
 def test_the_form_asks_for_a_replay(found: dict[str, Any]) -> None:
     """Each pipeline's, off by default, so that a run of the schedule is what it was; whether it can
     do without `batches`, the form says.

@@ -56,6 +56,7 @@ def test_each_folder_has_its_dags(found: dict[str, Any]) -> None:
     assert set(found["dags"]) == by_semel | {"theirs", "clicks_and_more"}
 
 
+@pytest.mark.rest
 def test_broken_files_show_in_a_file_of_their_own(found: dict[str, Any]) -> None:
     """What is wrong takes no other pipeline down, and is an import error of the file for it."""
     assert list(found["errors"]) == ["broken.py"]

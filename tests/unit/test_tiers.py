@@ -18,13 +18,13 @@ class Case:
 
     nodeid: str
     marks: dict[str, tuple] = field(default_factory=dict)
-    indices: dict[str, int] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
     obj: object = None
     fixturenames: tuple[str, ...] = ()
 
     @property
     def callspec(self) -> SimpleNamespace:
-        return SimpleNamespace(indices=self.indices)
+        return SimpleNamespace(params=self.params)
 
     def get_closest_marker(self, name: str) -> SimpleNamespace | None:
         return SimpleNamespace(args=self.marks[name]) if name in self.marks else None
@@ -92,6 +92,6 @@ def test_pairs_of_values_are_all_there() -> None:
         for n, values in enumerate(product(*map(range, axes.values())))
     ]
     drawn = tiers.sample(items, random.Random(1))
-    shown = {pair for item in drawn for pair in combinations(sorted(item.indices.items()), 2)}
-    assert shown == {p for item in items for p in combinations(sorted(item.indices.items()), 2)}
+    shown = {pair for item in drawn for pair in combinations(sorted(item.params.items()), 2)}
+    assert shown == {p for item in items for p in combinations(sorted(item.params.items()), 2)}
     assert 36 <= len(drawn) <= 45
