@@ -11,10 +11,10 @@ import pytest
 EACH_SECONDS = 15
 
 WEIGHTS = {
-    "tests/unit": 1, "tests/tidy": 1, "tests/model": 1, "tests/integration": 10,
-    "tests/chaos": 15, "tests/controls": 100, "tests/acceptance": 100,
+    "tests/unit": 0.07, "tests/model": 0.15, "tests/tidy": 0.6, "tests/integration": 0.6,
+    "tests/chaos": 1.0, "tests/controls": 4.5, "tests/acceptance": 10.0,
 }  # fmt: skip
-"""What a test costs in tenths of a CPU second, on the average of its folder."""
+"""What a test costs in CPU seconds, on the average of its folder, with its servers."""
 
 CORES = 2
 
@@ -33,8 +33,8 @@ class Progress:
     """Counts the tests that have ended, by weight."""
 
     def __init__(self) -> None:
-        self.total = self.ended = self.done = self.all = self.red = 0
-        self.expected = 0.0
+        self.total = self.ended = self.red = 0
+        self.done = self.all = self.expected = 0.0
         self.began = self.said = time.monotonic()
         self.live = sys.stdout.isatty()
         self.at_work: list[str] = []
@@ -49,7 +49,7 @@ class Progress:
     def _all(self, ids: list[str]) -> None:
         if ids and not self.total:
             self.total, self.all = len(ids), sum(map(weight, ids))
-            self.began, self.expected = time.monotonic(), self.all / 10 / CORES
+            self.began, self.expected = time.monotonic(), self.all / CORES
             told = f"{self.total:,} tests, about {_span(self.expected)} on {CORES} cores"
             print(told, flush=True)
 
@@ -72,7 +72,9 @@ class Progress:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """No dots: the line says it. What failed is told whole in the end, as always."""
-        return (report.outcome, "", "") if report.when == "call" or not report.passed else None
+        if report.when != "call":
+            return None
+        return report.outcome, "", "" if report.passed else report.outcome.upper()
 
     def pytest_sessionfinish(self) -> None:
         if self.live:
@@ -94,7 +96,7 @@ class Progress:
         print(text, end=end, flush=True)
 
 
-def weight(nodeid: str) -> int:
+def weight(nodeid: str) -> float:
     """What a test costs, by its folder."""
     return WEIGHTS["/".join(nodeid.split("/")[:2])]
 

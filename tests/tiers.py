@@ -1,14 +1,14 @@
 """Which tests a command runs: all that there are, or a sample that a seed draws.
 
-| `--tier` | command | what it runs |
-|---|---|---|
-| quick | `make test` | each test; of the matrices in SAMPLED a sample; not what is marked `rest` |
-| rest | `make rest`, `.ci/run` | what quick left out with the same SEMEL_SEED, and with all their
-examples and steps the tests that draw some |
-| proof | `make proof` | each case, also what is marked `proof`; more examples of Hypothesis |
-| none | `pytest`, `make test T=...` | each case but those marked `proof` |
+- `--tier quick` is `make test`: each test, of the matrices in SAMPLED a sample, and nothing that is
+  marked `rest` or `proof`.
+- `--tier rest` is `make rest`, and CI runs both: what quick left out with the same SEMEL_SEED, and
+  with all their examples and steps the tests that draw some.
+- `--tier proof` is `make proof`: each case, and more examples of Hypothesis.
+- Without a tier, as by `pytest` and `make test T=...`: each case but those marked `proof`; and what
+  is given by its name, whatever it is marked with.
 
-A sample has CASES cases of a function, drawn by SEMEL_SEED, and each case that a guard's row in the
+A sample is one case of a function, drawn by SEMEL_SEED, and each case that a guard's row in the
 documents names, so that the absence of a guard is found whatever the seed. `@pytest.mark.sample(n)`
 asks for another number, `@pytest.mark.pairs` for as many as show each pair of two parameters'
 values. Steps that are random, and made for a time, have the marker `soak` and run in no tier.
@@ -33,7 +33,6 @@ SEED = int(os.environ.setdefault("SEMEL_SEED", str(secrets.randbelow(10**9))))
 
 TIERS = ("quick", "rest", "proof")
 VARIABLE = "PYTEST_SEMEL_TIER"
-CASES = 2
 SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 """Where a case costs a database, a server or a process. Of the others each runs."""
 
@@ -125,7 +124,7 @@ def sample(cases: list[pytest.Item], draw: random.Random) -> list[pytest.Item]:
     if cases[0].get_closest_marker("pairs"):
         return pairs(cases)
     marker = cases[0].get_closest_marker("sample")
-    return cases[: marker.args[0] if marker else CASES]
+    return cases[: marker.args[0] if marker else 1]
 
 
 def pairs(cases: Iterable[pytest.Item]) -> list[pytest.Item]:

@@ -10,7 +10,6 @@ from semel.collect import collect
 from semel.ledger import Ledger
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("point", ["stage.after_store", "finalize.after_mark"])
 @pytest.mark.parametrize("cleaned", ["compare", "collect"])
 def test_killed(

@@ -79,7 +79,6 @@ def intervals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
 
 
 # Attacks C2, C4, C6, C12.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("made", "points"),
     [

@@ -318,7 +318,6 @@ def test_the_cluster_lost_what_was_claimed(
 
 
 # Attacks KS1.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("tail", ["aborted", "open"])
 def test_the_end_of_a_claim_has_no_record(topic: Topic, ledger: Ledger, tail: str) -> None:
     """A claim that ends with aborted records, or just before an open transaction, is read within

@@ -89,7 +89,6 @@ SHORT = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "point", [pytest.param(p, marks=() if p in SHORT else pytest.mark.proof) for p in POINTS]
 )

@@ -55,7 +55,6 @@ DECLARED = {
 
 
 # Attacks D2, D4, D6.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DECLARED)
 def test_ten_batches_survive_their_ledger(bench: Workbench, ledger: Ledger, name: str) -> None:
     """Ten batches with deaths and lost attempts among them; then the ledger is gone.

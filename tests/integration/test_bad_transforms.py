@@ -93,7 +93,6 @@ def rows_of(sink: Path) -> list[dict]:
     return found
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -161,7 +160,6 @@ def test_a_transform_module_that_cannot_be_imported(
     assert settled(spec).ids == ids(0, 10)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", ["without_id", "renamed"])
 def test_a_transform_may_drop_or_rename_the_id(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, function: str

@@ -107,7 +107,6 @@ THERE = "topics from executors"
 
 
 @pytest.mark.rest
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("harm", "name", "words"), [
     (wrong_password, "source", "refuses the login"),
     (unknown_topic, "source", "no-such-topic"),

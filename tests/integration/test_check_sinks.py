@@ -163,7 +163,6 @@ def lacking(place: str, operation: str) -> Callable[[TopicOutput], Callable[[str
 
 
 # Attacks KP5.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("harm", "words"), [
     (broker_away, "does not answer"),
     (wrong_password, "refuses the login"),

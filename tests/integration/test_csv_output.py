@@ -176,7 +176,6 @@ def test_every_type_passes_through_a_transform(
 
 # Attacks S22.
 @pytest.mark.rest
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_years_that_nobody_reads(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
@@ -189,7 +188,6 @@ def test_years_that_nobody_reads(
 
 
 # Attacks S22.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "form", "why"),
     [

@@ -66,7 +66,6 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     assert (of.bucket_start, of.bucket_end) == (bucket, bucket + 1)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("declared", [None, False])
 def test_transforms_keep_ids_by_default(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, declared: bool | None

@@ -109,7 +109,6 @@ def test_compare(
     assert compared(ledger, spec, 2, 2).equal
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("by", ["id", "position"])
 def test_adopt(
     topic: Topic, ledger: Ledger, by: str, monkeypatch: pytest.MonkeyPatch

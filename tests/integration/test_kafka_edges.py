@@ -51,7 +51,6 @@ def transact(topic: Topic, start: int, stop: int, when: datetime, *, commit: boo
 
 
 # Attacks KS5.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 2, 0)], ids=str)
 def test_history_that_was_sent_in_transactions(
     topic: Topic, ledger: Ledger, order: Sequence[int]

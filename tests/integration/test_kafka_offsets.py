@@ -45,7 +45,6 @@ def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
 
 
 # Attacks KS1.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("split_size", [1, 3, 7])
 def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger, split_size: int) -> None:
     """Wherever aborted records and marks of transactions lie, each split gives the records at its

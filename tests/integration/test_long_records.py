@@ -34,7 +34,6 @@ def proved(bench: Workbench, ledger: Ledger, form: str, source: dict, text: str)
     assert sum(len(part.h1) for part in ids_of(batch, batch.claims)) == 2
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", SINKS)
 @pytest.mark.parametrize("size", [2 << 20, limits.RECORD_BYTES_MAX])
 def test_a_long_record(bench: Workbench, ledger: Ledger, form: str, size: int) -> None:

@@ -113,7 +113,6 @@ def test_rows_travel_in_batches(sizes: list[int]) -> None:
 
 
 # Attacks S14.
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("times", [0, 2])
 def test_the_driver_needs_each_report_once(
     bench: Workbench,

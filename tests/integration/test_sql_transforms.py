@@ -132,7 +132,6 @@ def test_sql_and_python_in_a_row(
     ],
 )
 # fmt: on
-@pytest.mark.sample(1)
 def test_sql_that_spark_refuses_stops_the_batch(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, text: str, said: str
 ) -> None:

@@ -107,7 +107,6 @@ def test_maps_pass_through_a_transform(
     assert [place.what for place in places] == ["output"]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_what_is_kept_passes_through_a_transform(
     bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str

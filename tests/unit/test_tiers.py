@@ -51,7 +51,7 @@ def test_what_is_left_out_is_the_rest() -> None:
     items = [*cases("test_many", 20), *cases("test_one", 1), *cases("test_left", 2, rest=()), *long]
     quick, rest = taken("quick", items), taken("rest", items)
     names = [nodeid.partition("[")[0].partition("::")[2] for nodeid in quick]
-    assert names == ["test_many", "test_many", "test_one"]
+    assert names == ["test_many", "test_one"]
     assert sorted(quick + rest) == sorted(item.nodeid for item in items if item not in long)
     assert taken("proof", items) == [item.nodeid for item in items]
 
@@ -67,7 +67,7 @@ def test_the_seed_decides() -> None:
     items = cases("test_many", 20)
     assert tiers.in_quick(items, 7) == tiers.in_quick(items, 7)
     drawn = [tiers.in_quick(items, seed) for seed in range(100)]
-    assert {len(one) for one in drawn} == {tiers.CASES}
+    assert {len(one) for one in drawn} == {1}
     assert set().union(*drawn) == {item.nodeid for item in items}
 
 
