@@ -53,6 +53,31 @@ def test_a_time_that_identifies_loses_no_digits(bench: Workbench, ledger: Ledger
     assert found.reasons == {"type_mismatch": 2} and len(found.rows) == 1
 
 
+NO_DECIMALS = (
+    "1e-41", "1e-61", "1e-77", "1e-999999999", "7e36", "3402823669209384634633746074317682115",
+    "1e-99999999999999999999", "1e400",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_decimals_that_pyarrow_reads_wrongly(bench: Workbench, ledger: Ledger, form: str) -> None:
+    """A number with more digits than its column is a dead letter, whatever exponent it is written
+    with. pyarrow's own reader makes zeros of some, other numbers of others, or ends the process.
+    """
+    texts = [*NO_DECIMALS, "1e2", "1.50e-1", "0e-50", "0e30", "12345678901234.50"]
+    source = {"format": form, "path": f"in/*.{form}", "schema": {"id": "int", "n": "decimal(18,2)"}}
+    spec = bench.spec(source=source)
+    pattern = '{"id": %d, "n": %s}\n' if form == "jsonl" else "%d,%s\n"
+    text = "".join(pattern % one for one in enumerate(texts))
+    (bench.data / "in" / f"a.{form}").write_text(("id,n\n" if form == "csv" else "") + text)
+    run(ledger, spec, "r1")
+    found = settled(spec)
+    there = {row["id"]: str(row["n"]) for row in found.rows}
+    assert not there.keys() & set(range(len(NO_DECIMALS))), there
+    good = [there.get(len(NO_DECIMALS) + n) for n in (0, 1, 4)]
+    assert good == ["100.00", "0.15", "12345678901234.50"]
+
+
 SECRET = "jane@example.org"
 TOLD = [
     b'{"id": "%b", "n": "%b"}',

@@ -70,9 +70,10 @@ CASES: dict[str, tuple[str, pa.Array, list[str | None]]] = {
     "jsonb": ("jsonb", jsons(
         "{}", "[1", "1,2", "", " 1 ", "NaN", '"\\u0000"', '"\\\\u0000"', '"\\ud800"',
         '"\\ud83d\\ude00"', "1e131071", "1e131072", "-1e-16383", "1e-16384", '"1e999999"',
-        "9" * 131_073, "[" * 400 + "]" * 400, '{"a": 1, "a": 2}', "[1,", "2]", "'a'", "nul"),
+        "9" * 131_073, "1e9" + "9" * 30, "-1e-9" + "9" * 30, "[" * 400 + "]" * 400, '{"a": 1, "a": 2}', "[1,", "2]", "'a'", "nul"),
         [None, "json", "json", "json", None, "json", "json", None, "json", None, None, "json",
-         None, "json", None, "json", None, None, "json", "json", "json", "json"]),
+         None, "json", None, "json", "json", "json", None, None, "json", "json", "json",
+         "json"]),
     "json": ("json", jsons("{}", "[1", '"\\u0000"', "1e999999", "x", '{"a": "[[["}'),
              [None, "json", None, None, "json", None]),
     "list": ("jsonb", pa.array([["a"], ["b", "c\0"], [], None, ["\0"]]),
