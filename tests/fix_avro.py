@@ -74,6 +74,12 @@ class AvroTopic(Topic):
         self.write(map(typed, events(start, stop)))
 
 
+def connection(url: str, password: str) -> str:
+    """The Airflow connection of a registry."""
+    fields = {"conn_type": "http", "host": url, "login": "semel", "password": password}
+    return json.dumps(fields)
+
+
 def typed(event: dict[str, Any]) -> dict[str, Any]:
     """An event as a producer has it."""
     return event | {"at": datetime.fromisoformat(event["at"])}

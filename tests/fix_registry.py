@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_kafka import FETCHED, skipping
+from fix_kafka import FETCHED, JAVA, skipping
 from fix_postgres import free_port
 from semel.stack import kafka, maven
 
@@ -32,7 +32,8 @@ def registry() -> Iterator[str]:
         program = maven.fetched(POM, FETCHED, "the Schema Registry")
     [jar] = program.glob("*-runner.jar")
     folder, port = Path(tempfile.mkdtemp(prefix="semel-registry-")), free_port()
-    command = [kafka.java(), "-Xmx512m", f"-Djava.io.tmpdir={folder}", "-jar", str(jar)]
+    options = [*JAVA.split(), "-Xmx512m", f"-Djava.io.tmpdir={folder}"]
+    command = [kafka.java(), *options, "-jar", str(jar)]
     address = {"QUARKUS_HTTP_HOST": "127.0.0.1", "QUARKUS_HTTP_PORT": str(port)}
     with open(folder / "log", "wb") as log:
         started = subprocess.Popen(

@@ -9,23 +9,18 @@ from fix_engine import LocalEngine
 from fix_kafka import Record
 from fix_postgres import lose
 from fix_replay import allow, replayed, rows
-from fix_topics import Topic
+from fix_topics import Topic, run
 from semel import requarantine
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.errors import AGAIN, SourceError
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.sources.kafka import KafkaSource
 from semel.spec.pipeline import Spec
 from semel.steps.job import Split
 
 WIDER = {"schema": {"id": "string", "n": "double", "at": "timestamp"}}
 BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def land(topic: Topic, ledger: Ledger, **changes: object) -> Spec:

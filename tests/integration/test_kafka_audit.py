@@ -1,4 +1,5 @@
-"""The audit of topics: it proves what is there, tells each lie, and says what it cannot prove."""
+"""Values of topics, and their audit: it proves each, tells each lie, and says what it cannot prove.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,16 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, settled
 from fix_kafka import COMPACTED, Record
 from fix_pipelines import events
-from fix_topics import Topic
+from fix_topics import Topic, messages_of, run
 from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
@@ -36,10 +35,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "position": {"sink": {"position_columns": True}},
     "counts": {},
 }
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def broken(verdict: Verdict) -> dict[str, str]:
@@ -123,58 +118,88 @@ def test_a_lie_in_each_place(topic: Topic, ledger: Ledger) -> None:
     assert broken(audit(spec)) == {}
 
 
-def test_bytes_of_one_value_are_not_of_the_next(topic: Topic, ledger: Ledger) -> None:
-    """Values that are text only together are none, and a break within JSON is no end."""
-    topic.put([b'{"id":"\xc3', b'\xa9"}', '{"id":"é",\r\n"n":1}\n'.encode(), b"{}\r", b'{"id":1}'])
-    spec = topic.spec()
-    run(ledger, spec, "r1")
+AT = "2026-01-01T00:00:00Z"
+
+VALUES: dict[str, tuple[dict[str, Any], list[bytes], list[Any], dict[bytes, str]]] = {
+    # What the source declares, good values, their first columns, bad values and why they are bad.
+    # A line break between the tokens of JSON is no fault.
+    "json": (
+        {},
+        [
+            json.dumps({"id": "a", "n": 1, "at": AT}, indent=1).encode(),
+            '{"id":"é",\r\n"n":1}\n'.encode(), b"{}\r",
+        ],
+        ["a", "é", None],
+        {
+            b"": "malformed", b"  ": "malformed", b"{": "malformed", b'{"id": "a\nb"}': "malformed",
+            b'{"id": 1}': "type_mismatch", b'{"id":"a"}\n{"id":"b"}': "malformed",
+            b"\xff": "encoding", b'{"id":"nul\x00"}': "encoding",
+            b'{"id":"\xc3': "encoding", b'\xa9"}': "encoding",  # Text only together.
+        },
+    ),
+    # With a line break, or with nothing in it, a value is no record of CSV.
+    "csv": (
+        {"value": "csv"},
+        [f'"a,""b",1,{AT}'.encode(), b"c,,", b",,"],
+        ['a,"b', "c", None],
+        {
+            b"": "malformed", b" \t": "malformed", b"a,1,\n": "malformed", b"a\r,1,": "malformed",
+            b'"a\nb",1,': "malformed", b"a,x,": "type_mismatch", b"a,1": "field_count",
+        },
+    ),
+    "bytes": (
+        {"value": "bytes", "schema": {"v": "binary", "at": "timestamp"}, "timestamp": "at"},
+        [b"", b"\0\xff", b"a\nb\r\n", b"\\x00", b"\xc3", b"\xa9"],
+        [b"", b"\0\xff", b"a\nb\r\n", b"\\x00", b"\xc3", b"\xa9"],
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_value_is_one_record(topic: Topic, ledger: Ledger, kind: str) -> None:
+    """A good value is a row. A bad one is set aside with its reason, its offset and its bytes.
+    Tombstones are passed over, wherever they lie. The audit proves it, and sees another value."""
+    source, good, columns, bad = VALUES[kind]
+    topic.put(Record(value=one) for one in [good[0], None, *good[1:], *bad, None, None])
+    spec = topic.spec(source=source)
+    counts = run(ledger, spec, "r1").finalized.counts
+    assert counts.records_read == len(good) + len(bad)
+    topic.put([Record(value=None)])
+    assert run(ledger, spec, "r2").finalized.counts.records_read == 0
     found = settled(spec)
-    assert [(offset, reason) for _, offset, reason, _ in found.letters] == [
-        (0, "encoding"), (1, "encoding"), (4, "type_mismatch"),
-    ]  # fmt: skip
-    assert [row["id"] for row in found.rows] == ["é", None]
-
-
-def test_csv_values(topic: Topic, ledger: Ledger) -> None:
-    """A value is one record: with a break, or with nothing in it, it is none."""
-    good = [b'"a,""b",1,2026-01-01T00:00:00Z', b"c,,", b",,"]
-    bad = [b"", b" \t", b"a,1,\n", b"a\r,1,", b'"a\nb",1,', b"a,x,", b"a,1"]
-    topic.put([*good, *bad])
-    spec = topic.spec(source={"value": "csv"})
-    run(ledger, spec, "r1")
-    found = settled(spec)
-    assert [row["id"] for row in found.rows] == ['a,"b', "c", None]
-    assert [raw for *_, raw in found.letters] == bad
-
-
-def test_values_of_bytes(topic: Topic, ledger: Ledger) -> None:
-    """Any bytes are a value, and are compared as they are."""
-    values = [b"", b"\0\xff", b"a\nb\r\n", b"\\x00", b"\xc3", b"\xa9"]
-    topic.put([Record(value=value) for value in values])
-    columns = {"v": "binary", "at": "timestamp"}
-    spec = topic.spec(source={"value": "bytes", "schema": columns, "timestamp": "at"})
-    run(ledger, spec, "r1")
-    assert [row["v"] for row in settled(spec).rows] == values
-    changed(spec, "data", lambda rows: column(rows, "v", pa.array([*values[:-1], b"\xaa"])))
+    assert [next(iter(row.values())) for row in found.rows] == columns
+    assert [(offset, reason, raw) for _, offset, reason, raw in found.letters] == [
+        (offset, reason, raw) for offset, (raw, reason) in enumerate(bad.items(), len(good) + 1)
+    ]
+    name, other = next(iter(found.rows[0])), b"\xaa" if kind == "bytes" else "z"
+    changed(spec, "data", lambda rows: column(rows, name, pa.array([*columns[:-1], other])))
     assert broken(audit(spec)).keys() == {"output"}
 
 
 def test_columns_beside_the_value(topic: Topic, ledger: Ledger) -> None:
-    """Key, timestamp and header belong to the record, and so do tombstones that are kept."""
+    """Key, timestamp and headers belong to the record, and so do tombstones that are kept. Of
+    several headers of a name the last counts. Text that is none is set aside. The audit sees
+    another value in each of these columns."""
     topic.put(
         [
             Record(value=b'{"id":"a"}', key=b"k1", timestamp_ms=1001, headers=[("h", b"\0\\")]),
             Record(value=None, key=b"k2", timestamp_ms=2000, headers=[("h", b"1"), ("h", None)]),
             Record(value=b'{"id":"b"}', key=b"\xff"),
             Record(value=None, key=b"nul\0"),
-            Record(value=b'{"id":"c"}', headers=[("h", b"1"), ("h", b"2")]),
+            Record(value=b'{"id":"c"}', timestamp_ms=4000, headers=[("h", b"1"), ("h", b"2")]),
         ]
     )
     spec = topic.spec(source=BESIDE)
     run(ledger, spec, "r1")
     found = settled(spec)
-    assert [row["k"] for row in found.rows] == ["k1", "k2", None]
-    assert [raw for *_, raw in found.letters] == [b'{"id":"b"}', b""]
+    rows = [(r["id"], r["k"], r["at"].timestamp(), r["h"], len(r["all"])) for r in found.rows]
+    assert rows == [
+        ("a", "k1", 1.001, b"\0\\", 1), (None, "k2", 2.0, None, 2), ("c", None, 4.0, b"2", 2)
+    ]  # fmt: skip
+    assert [(offset, reason, raw) for _, offset, reason, raw in found.letters] == [
+        (2, "encoding", b'{"id":"b"}'), (3, "encoding", b""),
+    ]  # fmt: skip
     for name, values in {
         "k": ["k1", "k1", None], "at": [None, None, None], "h": [b"\0", None, b"2"]
     }.items():  # fmt: skip
@@ -256,12 +281,11 @@ def test_transactions_and_compaction(topic: Topic, ledger: Ledger) -> None:
     topic.name = topic.kafka.topic(config=COMPACTED)
     spec = topic.spec()
     for start in (0, 10):
-        for event in events(start, start + 10):
-            topic.put([Record(value=json.dumps(event).encode(), key=event["id"].encode())])
+        topic.put(r for n in range(start, start + 10) for r in messages_of(n, n + 1, key=b"%d" % n))
         topic.kafka.begin(topic.name, [Record(value=b"{}", key=b"a")] * 3).abort_transaction()
         run(ledger, spec, f"r{start}")
     assert audit(spec).gone == 0 and settled(spec).ids == ids(0, 20)
-    topic.put([Record(value=b'{"id":"new"}', key=b"e000003")])
+    topic.put([Record(value=b'{"id":"new"}', key=b"3")])
     topic.kafka.compacted(topic.name)
     verdict = audit(spec)
     assert broken(verdict) == {} and verdict.gone == 1
