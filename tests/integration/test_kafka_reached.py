@@ -141,10 +141,10 @@ REFUSED = {
     "no key": Refused(Listener.SCRAM_TLS, {"ssl.key.pem": WRONG}, (SETTING, "ssl.key.pem")),
     # Closed in the handshake: a load balancer whose brokers are away does the same.
     "TLS before a port without": Refused(
-        Listener.TLS, {"bootstrap.servers": "PLAIN"}, AWAY, UnavailableError
+        Listener.TLS, {"bootstrap.servers": "PORT"}, AWAY, UnavailableError
     ),
     "a port with TLS": Refused(
-        Listener.PLAIN, {"bootstrap.servers": "TLS"}, AWAY, UnavailableError
+        Listener.PLAIN, {"bootstrap.servers": "TLS_PORT"}, AWAY, UnavailableError
     ),
     "a wrong port": Refused(
         Listener.SCRAM_TLS, {"bootstrap.servers": "127.0.0.1:1"}, ("127.0.0.1:1", *AWAY),
@@ -196,7 +196,7 @@ def test_a_cluster_that_cannot_be_reached(
     standing = {
         "STRANGER": str(stranger.certificate), "SIGNED": str(signed.certificate),
         "KEY": str(signed.key), "CLOSING": closing,
-        "PLAIN": kafka.broker.bootstrap, "TLS": kafka.broker.address(Listener.TLS),
+        "PORT": kafka.broker.bootstrap, "TLS_PORT": kafka.broker.address(Listener.TLS),
     }  # fmt: skip
     by_login = row.listener.protocol.startswith("SASL")
     plain = login(kafka, "somebody", listener=row.listener) if by_login else None
@@ -253,7 +253,7 @@ def test_a_whole_run(
     caplog: pytest.LogCaptureFixture, listener: Listener,
 ) -> None:  # fmt: skip
     """By a password, within TLS or without, by TLS, by a certificate and a key that the connection
-    itself holds. What is logged, stored, shipped and written has nothing secret of it."""
+    itself holds; the audit too, without a right to a group. What is logged, stored, shipped and written has nothing secret of it."""
     settings, secret = kafka.client(listener), "no such thing"
     if listener.protocol.startswith("SASL"):
         settings = login(kafka, "runs", "READ", topic=topic.name, listener=listener)
@@ -265,7 +265,7 @@ def test_a_whole_run(
     engine, said = LocalEngine(), []
     with caplog.at_level(logging.DEBUG):
         done = run_batch(ledger, spec, "r1", engine, log=said.append)
-    assert in_output(spec) == ids(0, 100)
+        assert settled(spec).ids == ids(0, 100)
     (job,) = engine.jobs
     assert secret.encode() not in cloudpickle.dumps(job)
     for shown in (repr(job), repr(done), repr(said), caplog.text, everything(ledger)):
