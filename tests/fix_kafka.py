@@ -102,7 +102,9 @@ class Kafka:
     def __init__(self, broker: Broker, authority: Authority) -> None:
         self.broker, self.authority = broker, authority
         self.admin = AdminClient(self.client() | _QUIET)
-        self._open: list[Producer] = []  # A producer that nobody holds is closed.
+        self._open: list[Transaction] = []  # A producer that nobody holds is closed.
+        self._idle: list[Producer] = []
+        self._plain: Producer | None = None
 
     def client(self, listener: Listener = Listener.PLAIN, **more: str) -> dict[str, str]:
         """A client's settings for one of the listeners: `more` with `_` for each `.`."""
@@ -139,11 +141,18 @@ class Kafka:
         """Let a topic have `total` partitions."""
         _done(self.admin.create_partitions([NewPartitions(topic, total)]))
         self._led(topic, total)
+        self._forget()
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until the broker knows nothing of it."""
         _done(self.admin.delete_topics([topic]))
         _until(lambda: topic not in self.admin.list_topics(timeout=SECONDS_MAX).topics)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Producers know partitions as they were."""
+        self._plain = None
+        self._idle.clear()
 
     def recreate(self, topic: str, *, partitions: int = 1) -> None:
         """Delete a topic, and make another one of its name."""
@@ -152,20 +161,23 @@ class Kafka:
 
     def produce(self, topic: str, records: Iterable[Record], **settings: str) -> None:
         """Write records, and wait until each is acknowledged. `settings` as in `client`."""
-        _send(Producer(self._producing(settings)), topic, records)
+        if settings:
+            _send(Producer(self._producing(settings)), topic, records)
+            return
+        self._plain = self._plain or Producer(self._producing({}))
+        _send(self._plain, topic, records)
 
-    def begin(self, topic: str, records: Iterable[Record], **settings: str) -> Producer:
-        """Write records in a transaction that stays open, and wait until each is acknowledged.
-
-        Returns its producer, which commits, aborts, or is left as it is.
-        """
-        settings = {"transactional_id": f"x-{secrets.token_hex(6)}"} | settings
-        producer = Producer(self._producing(settings))
-        producer.init_transactions(SECONDS_MAX)
-        producer.begin_transaction()
-        _send(producer, topic, records)
-        self._open.append(producer)
-        return producer
+    def begin(self, topic: str, records: Iterable[Record]) -> "Transaction":
+        """Write records in a transaction that stays open, and wait until each is acknowledged."""
+        if not self._idle:
+            made = self._producing({"transactional_id": f"x-{secrets.token_hex(6)}"})
+            self._idle.append(Producer(made))
+            self._idle[0].init_transactions(SECONDS_MAX)
+        opened = Transaction(self._idle.pop(), self._idle)
+        self._open.append(opened)
+        opened.producer.begin_transaction()
+        _send(opened.producer, topic, records)
+        return opened
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete what lies before an offset, by partition; not even SIGKILL brings it back then."""
@@ -270,6 +282,23 @@ class Kafka:
             return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
         _until(led)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """An open transaction, which commits, aborts, or is left as it is."""
+
+    producer: Producer
+    idle: list[Producer]
+    """Where its producer waits for the next one: to make another takes longer than to use it."""
+
+    def commit_transaction(self) -> None:
+        self.producer.commit_transaction()
+        self.idle.append(self.producer)
+
+    def abort_transaction(self) -> None:
+        self.producer.abort_transaction()
+        self.idle.append(self.producer)
 
 
 _STARTING = (

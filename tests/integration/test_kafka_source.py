@@ -458,13 +458,13 @@ def group(topic: Topic, name: str) -> int:
 
 def transact(topic: Topic, start: int, stop: int, when: datetime, *, commit: bool = True) -> None:
     """Send some events in a transaction of its own. The mark behind them bears the time of now."""
-    [(_, end)] = topic.kafka.ends(topic.name).values()
-    made = messages_of(start, stop, timestamp_ms=stamp(when))
-    producer = topic.kafka.begin(topic.name, made)
-    producer.commit_transaction() if commit else producer.abort_transaction()
-    # It is written some time after the producer has been told.
-    behind = end + stop - start + 1
-    assert wait_until(lambda: topic.kafka.ends(topic.name)[0][1] == behind, 30)
+    made = topic.kafka.begin(topic.name, messages_of(start, stop, timestamp_ms=stamp(when)))
+    made.commit_transaction() if commit else made.abort_transaction()
+
+
+def ends_at(topic: Topic, offset: int) -> bool:
+    """Waits for the last mark, which is written some time after the producer has been told."""
+    return wait_until(lambda: topic.kafka.ends(topic.name)[0][1] == offset, 30)
 
 
 # Attacks KS5.
@@ -475,6 +475,7 @@ def test_history_that_was_sent_in_transactions(topic: Topic, ledger: Ledger) -> 
     for day in range(4):
         transact(topic, 10 * day, 10 * day + 10, DAYS[day])
         transact(topic, 900, 905, DAYS[day], commit=False)
+    assert ends_at(topic, 4 * (11 + 6))
     for name, order in (("forth", (0, 1, 2, 3)), ("back", (3, 1, 2, 0))):
         spec = topic.spec(name=name, source=BY_INTERVAL)
         there: set[str] = set()
@@ -519,6 +520,7 @@ def test_transactions_in_any_order(
         else:
             topic.append(made, made + 2, timestamp_ms=stamp(when))
         made += 2
+    assert ends_at(topic, sum(2 if how == "plain" else 3 for _, how in sent))
     spec = topic.spec(name=f"e{next(_numbers)}", source=BY_INTERVAL)
     for day in order:
         of_day(ledger, spec, day)
@@ -559,6 +561,7 @@ def test_a_search_goes_on_where_an_earlier_interval_ended(
     """A backfill in order reads each day once to find where it ends, however much was before."""
     for day in range(5):
         transact(topic, 100 * day, 100 * day + 100, DAYS[day])
+    assert ends_at(topic, 505)
     began: list[int] = []
 
     class Searched(edges._Log):
@@ -580,11 +583,15 @@ def test_partitions_end_where_each_has_its_edge(
 ) -> None:
     """Many partitions are searched at once, and each has its own edges; an empty one has none."""
     topic = Topic(bench, kafka, partitions=5)
-    for at in range(4):
-        for day in range(3):
+    for day in range(3):
+        made = []
+        for at in range(4):
             start = 100 * at + 10 * day
-            made = messages_of(start, start + 10 - at, timestamp_ms=stamp(DAYS[day]), partition=at)
-            kafka.begin(topic.name, made).commit_transaction()
+            beside = {"timestamp_ms": stamp(DAYS[day]), "partition": at}
+            made += messages_of(start, start + 10 - at, **beside)
+        kafka.begin(topic.name, made).commit_transaction()
+    ends = {at: (0, 3 * (11 - at)) for at in range(4)} | {4: (0, 0)}
+    assert wait_until(lambda: kafka.ends(topic.name) == ends, 30)
     spec = topic.spec(source=BY_INTERVAL)
     for day in range(3):
         of_day(ledger, spec, day)
