@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
@@ -170,25 +170,6 @@ def test_the_broker_stays_away_while_a_task_reads(
     assert sorted(statuses(ledger)) == ["lost", "won"]
 
 
-@contextmanager
-def frozen_while(topic: Topic, while_read, seconds: int) -> Iterator[None]:
-    timers: list[threading.Timer] = []
-
-    def freeze() -> None:
-        pid = topic.kafka.broker.pid
-        os.kill(pid, signal.SIGSTOP)
-        timers.append(threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)))
-        timers[0].start()
-
-    while_read(freeze)
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.join()
-    assert timers
-
-
 # Attacks KS1.
 @pytest.mark.rest
 @pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.proof)])
@@ -196,9 +177,17 @@ def test_the_broker_is_frozen_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read, seconds: int
 ) -> None:
     """A broker that hangs for a while is waited for."""
-    spec = topic.spec()
-    with frozen_while(topic, while_read, seconds):
-        run(ledger, spec, "r1")
+    spec, thaws = topic.spec(), []
+
+    def freeze() -> None:
+        pid = topic.kafka.broker.pid
+        os.kill(pid, signal.SIGSTOP)
+        thaws.append(threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)))
+        thaws[0].start()
+
+    while_read(freeze)
+    run(ledger, spec, "r1")
+    thaws[0].join()
     assert in_output(spec) == ids(0, 2000)
 
 

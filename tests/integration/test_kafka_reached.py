@@ -92,9 +92,7 @@ class Refused(NamedTuple):
 
 LOGIN = ("refuses the login", "correct user, password and sasl.mechanism")
 TLS = ("certificate", "correct security.protocol and the certificates")
-NO_FILE = "/nowhere/of/mine.pem"
 AWAY = ("does not answer", "correct its address or security.protocol")
-SETTING = "librdkafka does not take"
 
 REFUSED = {
     "a wrong password": Refused(Listener.SCRAM_TLS, {"sasl.password": WRONG}, LOGIN),
@@ -114,31 +112,6 @@ REFUSED = {
     "a stranger's certificate": Refused(
         Listener.MTLS, {"ssl.certificate.location": "SIGNED", "ssl.key.location": "KEY"}, TLS
     ),
-    "no such authority": Refused(
-        Listener.MTLS, {"ssl.ca.location": NO_FILE}, ("ssl.ca.location failed",)
-    ),
-    "no such key": Refused(
-        Listener.MTLS, {"ssl.key.location": NO_FILE}, ("ssl.key.location failed",)
-    ),
-    "no such certificate": Refused(
-        Listener.MTLS, {"ssl.certificate.location": NO_FILE}, ("ssl.certificate.location failed",)
-    ),
-    "an unknown setting": Refused(
-        Listener.SCRAM_TLS, {"sasl.colour": WRONG},
-        (SETTING, 'No such configuration property: "sasl.colour"'),
-    ),
-    "a wrong value": Refused(
-        Listener.SCRAM_TLS, {"security.protocol": WRONG},
-        (SETTING, 'configuration property "security.protocol"'),
-    ),
-    "an unknown mechanism": Refused(
-        Listener.SCRAM_TLS, {"sasl.mechanism": "SCRAM-MD5"},
-        (SETTING, "Unsupported SASL mechanism: SCRAM-MD5"),
-    ),
-    "Java's setting": Refused(
-        Listener.SCRAM_TLS, {"sasl.jaas.config": f"password={WRONG}"}, (SETTING, "JAAS")
-    ),
-    "no key": Refused(Listener.SCRAM_TLS, {"ssl.key.pem": WRONG}, (SETTING, "ssl.key.pem")),
     # Closed in the handshake: a load balancer whose brokers are away does the same.
     "TLS before a port without": Refused(
         Listener.TLS, {"bootstrap.servers": "PORT"}, AWAY, UnavailableError
@@ -160,7 +133,11 @@ REFUSED = {
 }  # fmt: skip
 """Words in capitals stand for an address or a file of the test."""
 
-SLOW = {"an unknown host", "a load balancer"}
+SLOW = {
+    **{why: pytest.mark.rest for why, row in REFUSED.items() if row.kind is UnavailableError},
+    "an unknown host": pytest.mark.proof, "a load balancer": pytest.mark.proof,
+}  # fmt: skip
+"""A cluster that may come is waited for."""
 
 
 @pytest.fixture
@@ -184,9 +161,7 @@ def closing() -> Iterator[str]:
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize(
-    "why", [pytest.param(w, marks=pytest.mark.proof if w in SLOW else ()) for w in REFUSED]
-)
+@pytest.mark.parametrize("why", [pytest.param(w, marks=SLOW.get(w, ())) for w in REFUSED])
 def test_a_cluster_that_cannot_be_reached(
     kafka: Kafka, connect: Connect, stranger: Authority, closing: str, why: str
 ) -> None:
