@@ -5,7 +5,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,9 +136,6 @@ class Outlet:
     def ids(self) -> list[str]:
         """Those of all committed messages, sorted."""
         return sorted(row["id"] for row in self.read())
-
-    def other_digest(self, won: Won) -> Won:
-        return replace(won, digest=won.digest[::-1])
 
 
 @pytest.fixture
