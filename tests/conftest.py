@@ -1,6 +1,6 @@
 """Fixtures for every folder of tests, and how they are run: what each of the plugins is for."""
 
-from fix_avro import avro  # noqa: F401
+from fix_avro import avro, registry  # noqa: F401
 from fix_certificates import authority, stranger  # noqa: F401
 from fix_engine import engine  # noqa: F401
 from fix_kafka import broker, kafka, kafka_jars  # noqa: F401
@@ -17,7 +17,6 @@ from fix_postgres import (  # noqa: F401
     template,
 )
 from fix_receivers import mail, statsd, web  # noqa: F401
-from fix_registry import registry  # noqa: F401
 from fix_sink_kafka import outlet  # noqa: F401
 from fix_sink_postgres import warehouse  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401

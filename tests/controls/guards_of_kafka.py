@@ -6,8 +6,6 @@ from guard import Guard
 _FAULTS = "tests/chaos/test_kafka_source_faults.py"
 _MOVING = "tests/unit/test_kafka_moving.py"
 _LOSSES = "tests/chaos/test_kafka_losses.py"
-_EDGES = "tests/integration/test_kafka_edges.py"
-_OFFSETS = "tests/integration/test_kafka_offsets.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
 
 OF_KAFKA = (
@@ -63,7 +61,7 @@ OF_KAFKA = (
         name="what is left may begin without a record",
         rules="KS3",
         remove=without.the_first_record_is_the_first_offset,
-        tests=(f"{_OFFSETS}::test_an_interval_reaches_back_to_a_gap",),
+        tests=(f"{_SOURCE}::test_an_interval_reaches_back_to_a_gap",),
     ),
     Guard(
         name="what is missing is looked at under the lock",
@@ -96,13 +94,13 @@ OF_KAFKA = (
         name="the mark of a transaction has no time",
         rules="KS5",
         remove=without.marks_of_transactions_have_a_time,
-        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions",),
+        tests=(f"{_SOURCE}::test_history_that_was_sent_in_transactions",),
     ),
     Guard(
         name="a search begins behind earlier intervals alone",
         rules="KS5",
         remove=without.later_intervals_tell_where_to_begin,
-        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions",),
+        tests=(f"{_SOURCE}::test_history_that_was_sent_in_transactions",),
     ),
     Guard(
         name="only a registry's own word is a verdict",
