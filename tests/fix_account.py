@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -20,6 +21,7 @@ from semel.cli import main
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.run import Ran, run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -50,6 +52,13 @@ class Account:
 
 def quiet(_: str) -> None:
     """Takes what a verb says."""
+
+
+def run(
+    ledger: Ledger, spec: Spec, key: str, interval: Any = None, *, engine: Any = None
+) -> Ran:
+    """All verbs, one after the other, by the local engine unless another one is given."""
+    return run_batch(ledger, spec, key, engine or LocalEngine(), interval, log=quiet)
 
 
 def committed(ledger: Ledger, spec: Spec, key: str) -> int:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, lines, quiet, refusals, settled
-from fix_engine import LocalEngine
+from fix_account import ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position
 from semel.abandon import abandon
@@ -16,8 +15,6 @@ from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.losses import accept_loss
 from semel.plan import plan
-from semel.run import run_batch
-from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -58,7 +55,7 @@ def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -
 
     def go(day: int, request: str) -> object:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
-        return run_batch(ledger, spec, request, LocalEngine(), interval, log=quiet)
+        return run(ledger, spec, request, interval)
 
     go(0, "r0")
     path.write_bytes(lines(0, 3))

@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -19,14 +19,9 @@ from semel.errors import CorruptionError, RetryableError, StateError, TerminalEr
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def sql(ledger: Ledger, text: str) -> list[tuple]:
@@ -325,11 +320,8 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert "commits 3 to 3 have no marker" in found["markers"].offenders[0].what
 
 
-def test_the_command(
-    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_the_command(bench: Workbench, ledger: Ledger, capsys) -> None:
     """What a run without the old ledger tells to type works as it stands, and says what it did."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
     bench.spec("visits")
     (bench.pipelines / "broken.yaml").write_text("name: broken\n")

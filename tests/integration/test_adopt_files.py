@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.ledger import Ledger
-from test_adopt import run, sql
+from test_adopt import sql
 
 
 # Attacks D4.

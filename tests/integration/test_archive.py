@@ -2,7 +2,7 @@
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.errors import SpecError, StateError, TerminalError
@@ -10,7 +10,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import dataset
 from semel.stage import stage
-from test_bad_records import run
 
 
 # Attacks P15.

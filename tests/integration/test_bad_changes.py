@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, refusals, settled
+from fix_account import advised, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.abandon import abandon
@@ -15,7 +15,6 @@ from semel.errors import SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
-from test_bad_records import run
 
 
 def replaced(path: Path) -> None:
@@ -82,7 +81,7 @@ def test_a_replaced_file_is_read_with_an_id(bench: Workbench, ledger: Ledger) ->
 # Attacks P16.
 @pytest.mark.parametrize("edit", ["head", "middle", "trimmed"])
 def test_an_edited_copy_waits_for_accept_by_position(
-    bench: Workbench, ledger: Ledger, edit: str, capsys
+    bench: Workbench, ledger: Ledger, edit: str
 ) -> None:
     """sed -i, or `tail log > new; mv new log`: refused, and the advice reads what is new, once."""
     spec = bench.spec(record_id=None)
@@ -172,18 +171,6 @@ def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: L
     bench.write("in/a.jsonl.1", events(10, 15), mode="ab")
     run(ledger, spec, "r2")
     assert settled(spec).ids == ids(0, 15)
-
-
-def test_rotation_by_rename_is_followed(bench: Workbench, ledger: Ledger) -> None:
-    """The renamed file goes on where it stood, and the new one begins: no word is needed."""
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    bench.write("in/a.jsonl", events(10, 12), mode="ab")
-    path.rename(path.with_name("a.jsonl.1"))
-    bench.write("in/a.jsonl", events(12, 20))
-    assert run(ledger, spec, "r2").plan.refusals == ()
-    assert settled(spec).ids == ids(0, 20)
 
 
 # Attacks P17.

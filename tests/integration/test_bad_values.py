@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fix_account import settled
+from fix_account import run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import summary
@@ -16,7 +16,6 @@ from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
-from test_bad_records import run
 
 
 def test_times_of_nine_digits_are_cut(bench: Workbench, ledger: Ledger) -> None:
@@ -112,7 +111,7 @@ def test_no_text_of_a_failed_transform_is_told(
     bench.write("in/a.jsonl", [{"id": SECRET}])
     spec = bench.spec(transforms=["casts:cast"], limits={"log_samples": False})
     with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as caught:
-        run_batch(ledger, spec, "r1", spark_engine, log=print)
+        run(ledger, spec, "r1", engine=spark_engine)
     assert SECRET not in str(caught.value) and caught.value.__cause__ is None
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from fix_account import run
 from fix_compare import batch, compared, databases, folders, forge
-from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import allow, as_float, replayed, two_batches
 from semel import replay
@@ -18,7 +18,6 @@ from semel.compare.answer import ABOUT
 from semel.errors import CorruptionError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 
@@ -98,7 +97,7 @@ def test_equal_of_intervals(bench: Workbench, ledger: Ledger) -> None:
     for day in (1, 4, 2, 3):
         bench.write(f"in/2026-01-0{day}.jsonl", events(day * 10, day * 10 + 15))
         span = (datetime(2026, 1, day, tzinfo=UTC), datetime(2026, 1, day + 1, tzinfo=UTC))
-        run_batch(ledger, spec, f"r{day}", LocalEngine(), span)
+        run(ledger, spec, f"r{day}", span)
     wanted = Range(start=datetime(2026, 1, 2, tzinfo=UTC), end=datetime(2026, 1, 4, tzinfo=UTC))
     found = compared(ledger, spec, wanted=wanted)
     assert found.equal and found.batches == (3, 4) and found.known == 10

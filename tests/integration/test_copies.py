@@ -6,14 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, refusals, settled
-from fix_engine import LocalEngine
+from fix_account import advised, ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position, rsynced
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.sources import Refusal
-from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -78,9 +75,7 @@ def test_a_small_copy_stays_refused_when_its_file_goes_on(
 
     def go(day: int = 0) -> dict[str, str]:
         when = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1)) if window else None
-        told[:] = run_batch(
-            ledger, spec, f"r{next(runs)}", LocalEngine(), when, log=quiet
-        ).plan.refusals
+        told[:] = run(ledger, spec, f"r{next(runs)}", when).plan.refusals
         return refusals(ledger)
 
     assert go() == {}

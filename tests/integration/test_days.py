@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
+from fix_account import run
 from fix_engine import LocalEngine
 from fix_history import add_history
 from fix_pipelines import Workbench, events
@@ -18,7 +18,6 @@ from semel.days import Days, Sight, State, days
 from semel.gaps import gaps_beside
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spec.pipeline import Spec
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
@@ -50,19 +49,19 @@ def land(bench: Workbench, number: int, count: int = 10) -> Path:
 
 
 @pytest.fixture
-def week(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> Spec:
+def week(bench: Workbench, ledger: Ledger) -> Spec:
     """A week with one day of each state."""
     spec = bench.spec(source=BY_DAY)
     for number in (1, 2, 3, 4):
         land(bench, number)
-    run_batch(ledger, spec, "airflow:events:first", engine, interval(1), log=quiet)
-    run_batch(ledger, spec, "r2", engine, interval(2), log=quiet)
+    run(ledger, spec, "airflow:events:first", interval(1))
+    run(ledger, spec, "r2", interval(2))
     plan(ledger, spec, "r3", interval(3))
     late = bench.data / "in" / "day-2026-11-02.jsonl"
     late.write_bytes(late.read_bytes() + json.dumps(events(900, 901)[0]).encode() + b"\n")
     (bench.data / "in" / "day-2026-11-05.jsonl").write_bytes(b'{"id": "half')
     bench.write("in/day-2026-11-06.jsonl", events(600, 610))
-    run_batch(ledger, spec, "r6", engine, interval(6), log=quiet)
+    run(ledger, spec, "r6", interval(6))
     bench.write("in/day-2026-11-06.jsonl", events(700, 710))
     return spec
 
@@ -98,7 +97,6 @@ def test_the_command_of_an_unclaimed_day_reads_it(
     week: Spec, bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
 ) -> None:
     """As it is printed; the day is complete after it, and so is one that more came of."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
     monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: _Opened(engine))
     assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
@@ -123,14 +121,12 @@ class _Opened:
         pass
 
 
-def test_a_batch_of_several_days_counts_in_none(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_batch_of_several_days_counts_in_none(bench: Workbench, ledger: Ledger) -> None:
     """It stands in each, and its records are not told once for each."""
     spec = bench.spec(source=BY_DAY)
     land(bench, 1)
     land(bench, 2)
-    run_batch(ledger, spec, "r1", engine, interval(1, 3), log=quiet)
+    run(ledger, spec, "r1", interval(1, 3))
     answer = asked(ledger, spec)
     cells = {cell.start.day: cell for cell in answer.days[-8:]}
     assert states(answer)[3] is State.COMPLETE  # A finalized batch is of it.
@@ -143,13 +139,11 @@ def test_a_batch_of_several_days_counts_in_none(
     assert not cell.batches[0].whole
 
 
-def test_a_day_that_another_interval_took_is_complete(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_day_that_another_interval_took_is_complete(bench: Workbench, ledger: Ledger) -> None:
     """What a lookback took has no batch of its own day, and is not called empty."""
     spec = bench.spec(source={**BY_DAY, "lookback": "2 days"})
     land(bench, 3)
-    run_batch(ledger, spec, "r4", engine, interval(4), log=quiet)
+    run(ledger, spec, "r4", interval(4))
     found = states(asked(ledger, spec))
     assert (found[3], found[2]) == (State.COMPLETE, State.NOTHING)
     land(bench, 2)
@@ -157,7 +151,7 @@ def test_a_day_that_another_interval_took_is_complete(
     assert states(asked(ledger, spec))[2] is State.IN_WORK
 
 
-def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger) -> None:
     """The cells are the schedule's; a silent batch is told, with what goes on with it."""
     spec = bench.spec(
         source={**BY_DAY, "interval_from": "h-%Y-%m-%dT%H.jsonl"}, schedule="0 * * * *"
@@ -176,9 +170,7 @@ def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger, engine: LocalEngi
     )
 
 
-def test_days_of_long_ago_are_shown_when_nothing_is_newer(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledger: Ledger) -> None:
     """Data of years ago is found without --from, before its first batch and after it."""
     spec = bench.spec(source=BY_DAY)
     bench.write("in/day-2013-01-05.jsonl", events(0, 5))
@@ -186,19 +178,16 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(
     assert answer.days[-1].start == datetime(2013, 1, 5, tzinfo=UTC)
     assert (answer.days[-1].state, answer.newest is not None) == (State.UNCLAIMED, True)
     times = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC)
-    run_batch(ledger, spec, "r", engine, times, log=quiet)
+    run(ledger, spec, "r", times)
     answer = asked(ledger, spec, look=False)
     assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
 
 
-def test_arrival_stands_on_the_day_of_its_commit(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
-) -> None:
+def test_arrival_stands_on_the_day_of_its_commit(bench: Workbench, ledger: Ledger, capsys) -> None:
     """It says that it has no intervals, and what is not finalized has no day."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r", engine, log=quiet)
+    run(ledger, spec, "r")
     bench.write("in/b.jsonl", events(20, 30))
     answer = asked(ledger, spec, now=datetime.now(UTC))
     assert answer.by_commit and answer.days[-1].state is State.DONE
@@ -222,9 +211,8 @@ def test_a_source_that_cannot_be_read_makes_no_day_complete(
     assert set(states(answer).values()) == {State.DONE, State.IN_WORK, State.NO_BATCH}
 
 
-def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> None:
+def test_a_week_in_words(week: Spec, ledger: Ledger, capsys) -> None:
     """Each line says interval, state, account and batches; `semel batches` has intervals too."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in said[1:8]] == [
@@ -244,15 +232,13 @@ def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> Non
 
 @pytest.mark.rest
 @pytest.mark.parametrize("select", ["interval", "arrival"])
-def test_ten_thousand_batches(
-    select: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_ten_thousand_batches(select: str, bench: Workbench, ledger: Ledger) -> None:
     """Each batch stands in its day, and in no other; what is more than may be is cut, and told."""
     batches = 10_001
     spec = bench.spec(source=BY_DAY) if select == "interval" else bench.spec()
     times = interval(1) if select == "interval" else None
     path = land(bench, 1)
-    done = run_batch(ledger, spec, "r", engine, times, log=quiet)
+    done = run(ledger, spec, "r", times)
     path.unlink()
     plan(ledger, spec, "idle", times)
     add_history(ledger, done.plan.batch, batches)

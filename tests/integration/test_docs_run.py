@@ -2,14 +2,13 @@
 
 import pytest
 
-from fix_account import committed, quiet
+from fix_account import committed, run
 from fix_docs import ROOT, commands, words_of
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 
 OF_THE_STACK = {"up", "down", "status", "demo", "check", "new"}
 """They start processes, or read a file of the user's own; other tests run them."""
@@ -45,7 +44,7 @@ def test_a_command_of_the_page(
     spec = bench.spec("flights")
     for number in range(15):
         bench.write("in/a.jsonl", events(number, number + 1), mode="ab")
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+        run(ledger, spec, f"r{number}")
     bench.write("in/b.jsonl", events(100, 110))
     committed(ledger, spec, "r15")
     bench.write("in/c.jsonl", events(110, 120))

@@ -5,21 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.sinks.traces import Traces, look
-from semel.spec.pipeline import Spec
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 # Attacks D1.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_guide import FOLDER, quoted
 from fix_pipelines import Workbench
@@ -18,7 +18,6 @@ from semel.cli import main
 from semel.errors import Doing, SemelError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spark.session import open_engine
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -59,7 +58,7 @@ class Shop:
     def runs(self) -> None:
         """The schedule's own run of the day."""
         key = "airflow:orders:scheduled__2026-03-03"
-        run_batch(self.ledger, self.spec, key, LocalEngine(), DAY, log=quiet)
+        run(self.ledger, self.spec, key, DAY)
 
     def planned(self) -> int:
         """The batch of another run of the day, which has planned and not more."""
@@ -230,22 +229,10 @@ def test_what_is_advised_helps(
     shop = Shop(bench, ledger, capsys)
     scene(shop)
     does(shop)
-    run_batch(ledger, shop.spec, KEY, LocalEngine(), DAY, log=quiet)
+    run(ledger, shop.spec, KEY, DAY)
     assert reader.dataset(shop.spec.sink_path()).count_rows() == rows
     if scene is not file_changed:  # What was read of the former file is nowhere any more.
         assert audit(shop.spec).ok
-
-
-def test_a_file_that_is_gone_for_good(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
-) -> None:
-    """Its batch is given up; a plan refuses it as gone, until the loss is accepted."""
-    shop = Shop(bench, ledger, capsys)
-    file_deleted(shop)
-    shop.command("abandon", "2")
-    assert ": gone: " in shop.plans()
-    shop.command("accept", "orders", "orders/orders_2026-03-02.csv", "--lost")
-    assert shop.plans().startswith("nothing to do: ")
 
 
 def test_each_quote_has_its_scene() -> None:

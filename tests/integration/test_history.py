@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import lines
+from fix_account import lines, run
 from fix_pipelines import Workbench, events
 from fix_rotation import position
 from semel.ledger import Ledger, query
 from semel.plan import plan
-from test_bad_records import run
 
 GROWING = {
     "batch", "claim", "attempt", "manifest_file", "id_run", "segment", "source_partition", "loss",

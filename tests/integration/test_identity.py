@@ -5,23 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
+from fix_account import run, settled
 from fix_pipelines import Workbench
 from semel.accept import accept_columns
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
 OLD = ("record_id", "scope", "shards")
 """The fields that identities had at first."""
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def visits(bench: Workbench, name: str, first: int, last: int) -> Path:
@@ -108,12 +102,12 @@ def test_an_id_column_that_a_transform_drops_keeps_its_type(
     (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('what')\n")
     numbers(bench, "a", 0, 100)
     spec = by_number(bench, transforms=["drop:run"])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     numbers(bench, "again", 0, 100)
     changed = by_number(bench, "string", transforms=["drop:run"])
     with pytest.raises(TerminalError, match="cannot change from integer to text"):
-        run_batch(ledger, changed, "r2", spark_engine, log=quiet)
-    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
+        run(ledger, changed, "r2", engine=spark_engine)
+    run(ledger, spec, "r2", engine=spark_engine)
     assert settled(spec).counts.rows_written == 100
 
 

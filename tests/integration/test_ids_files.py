@@ -6,15 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, settled
 from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind
 from semel.reader import dataset, markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.sinks.idsfile import read_ids
 from semel.spark.engine import SparkEngine
@@ -44,9 +42,9 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
     """Those of the survivors, once; readers of data and the audit are not disturbed."""
     spec = bench.spec(dedup={"keep_ids": True})
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     bench.write("in/b.jsonl", [*events(40, 60)])
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     assert kept(spec) == hashes(ids(0, 50))
     assert kept(spec, 1) == hashes(ids(50, 60))
     assert settled(spec).ids == ids(0, 60)
@@ -58,7 +56,7 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
     spec = bench.spec(dedup=dedup, record_time="at")
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(archive.of(spec) / file.path)
@@ -75,7 +73,7 @@ def test_transforms_keep_ids_by_default(
     dedup = {} if declared is None else {"keep_ids": declared}
     spec = bench.spec(transforms=["drop:run"], dedup=dedup)
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9)])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert kept(spec) == (hashes(ids(0, 50)) if declared is None else set())
     assert audit(spec).ok
 
@@ -93,7 +91,7 @@ def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None
     """The audit finds a file of ids that has fewer than the batch has survivors."""
     spec = bench.spec(dedup={"keep_ids": True, "shards": 1})
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     path = archive.of(spec) / file.path

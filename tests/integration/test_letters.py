@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fix_account import ids, settled
+from fix_account import run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import limits, summary
@@ -16,11 +16,9 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.letters import letters
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
-from test_bad_records import run
 
 BAD = [b'{"id":"x","n":"N/A"}', b'{"id":"y"', b'{"id":"z\xe9","n":1}', b'{"n":1}']
 SAID = {
@@ -49,28 +47,6 @@ def test_one_of_each_reason_is_told_as_the_batch_fails(bench: Workbench, ledger:
     assert {re.match(r"\w+", line)[0] for line in said[1:13:3]} == set(SAID)
     assert '    {"id":"z\\xe9","n":1}' in said
     assert all(len(line) <= 110 for line in said if str(path) not in line)
-
-
-@pytest.mark.parametrize("how", ["file", "declaration", "limit"])
-def test_the_advice_of_too_many_bad_records_works(
-    bench: Workbench, ledger: Ledger, how: str
-) -> None:
-    """Each way that the error names leads to a finalized batch, by the same request."""
-    kinds = {"schema": {"id": "string", "n": "boolean"}}
-    spec = bench.spec(limits={"quarantine_ratio_max": 0.1}, source=kinds)
-    bench.write("in/a.jsonl", events(0, 8))
-    with pytest.raises(LimitError, match="the batch is planned anew when .*, or\n`semel run"):
-        run(ledger, spec, "cli")
-    if how == "file":
-        bench.write("in/a.jsonl", [{"id": event["id"], "n": True} for event in events(0, 8)])
-    elif how == "declaration":
-        spec = bench.spec(limits={"quarantine_ratio_max": 0.1})
-    else:
-        spec = bench.spec(limits={"quarantine_ratio_max": 1.0}, source=kinds)
-        stage(ledger, spec, 1, LocalEngine(), print)
-    done = run(ledger, spec, "cli")
-    assert done.plan.batch.ordinal == (1 if how == "limit" else 2)
-    assert settled(spec).ids == ([] if how == "limit" else ids(0, 8))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -209,7 +185,7 @@ def test_samples_come_from_sparks_tasks(
     bench.write("in/a.jsonl", [*events(0, 50), BAD[0]])
     bench.write("in/b.jsonl", [*events(50, 99), *BAD])
     with pytest.raises(LimitError) as caught:
-        run_batch(ledger, spec, "r1", spark_engine, log=print)
+        run(ledger, spec, "r1", engine=spark_engine)
     places = re.findall(r"^(\w+) (\d).*/(.\.jsonl)' line (\d+) ", str(caught.value), re.MULTILINE)
     assert places == [
         ("type_mismatch", "2", "a.jsonl", "51"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fix_account import run
 from fix_pipelines import Workbench
 from semel import limits
 from semel.adoption.history import histories
@@ -13,7 +14,6 @@ from semel.find import find
 from semel.formats.table import SINKS
 from semel.ledger import Ledger
 from semel.reader import dataset, markers
-from test_bad_records import run
 
 SHORT = {"id": "short", "text": "x"}
 

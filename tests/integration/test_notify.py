@@ -29,7 +29,6 @@ def airflow(
     if "airflow" not in sys.modules:
         monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("SEMEL_HOME", str(bench.folder))
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
 
 
 def connect(patch: pytest.MonkeyPatch, name: str, kind: str, **fields: Any) -> None:

@@ -5,14 +5,12 @@ import re
 import time
 from datetime import UTC, datetime
 
-from fix_account import quiet
-from fix_engine import LocalEngine
+from fix_account import run
 from fix_history import add_history
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 
 PATHS = ("/semel/", "/semel/dags/events", "/semel/dags/events/batches/1", "/semel/semel.css")
 
@@ -22,7 +20,7 @@ HOSTILE = "in/<script>alert(1)</script>&\"'.jsonl".replace("/script", "\u2215scr
 
 
 def test_nobody_sees_anything_without_a_login(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """Each route asks Airflow; a viewer sees, without the DAGs that are not for them; nothing takes
     anything but GET.
@@ -31,7 +29,7 @@ def test_nobody_sees_anything_without_a_login(
         spec = bench.spec(name)
         assert pages.get(f"/semel/dags/{name}").status == 200  # It has planned nothing yet.
         bench.write("in/a.jsonl", events(0, 10))
-        run_batch(ledger, spec, "airflow:events:manual__1", engine, log=quiet)
+        run(ledger, spec, "airflow:events:manual__1")
     for path in PATHS:
         assert pages.get(path, None).status == 401, path
         assert pages.get(path, "forged").status == 403, path
@@ -56,14 +54,12 @@ def test_nobody_sees_anything_without_a_login(
         assert pages.get(path).status == 404
 
 
-def test_what_is_hostile_is_text(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_what_is_hostile_is_text(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Names of files, runs and reasons stand on a page as they are, and are never its markup."""
     spec = bench.spec()
     bench.write(HOSTILE, events(0, 10))
     key = "airflow:events:<img src=x onerror=alert(1)>/../../x?y#z"
-    run_batch(ledger, spec, key, engine, log=quiet)
+    run(ledger, spec, key)
     for path in ("/semel/", "/semel/dags/events", "/semel/dags/events/batches/1"):
         text = pages.get(path).text
         assert "<script" not in text and "<img" not in text, path
@@ -79,15 +75,13 @@ def test_what_is_hostile_is_text(
         assert answer.status in (400, 422) and "<script>" not in answer.text
 
 
-def test_days_and_what_to_do(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_days_and_what_to_do(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """The same states, counts and commands as `semel days`; numbers say what they count."""
     source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
     spec = bench.spec(source=source, schedule="@daily")
     for day in (1, 2):
         bench.write(f"in/day-2026-11-0{day}.jsonl", events(100 * day, 100 * day + 10))
-    run_batch(ledger, spec, "airflow:events:scheduled__1", engine, INTERVAL, log=quiet)
+    run(ledger, spec, "airflow:events:scheduled__1", INTERVAL)
     bench.write("in/nonsense.jsonl", [])
     text = pages.get("/semel/dags/events?from=2026-11-01&to=2026-11-03").text
     rows = re.findall(r'<tr id="d(\d+)">(.*?)</tr>', text, re.S)
@@ -103,13 +97,13 @@ def test_days_and_what_to_do(
 
 
 def test_without_its_folder_the_ledger_is_shown(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """A server that sees neither the declaration nor the source calls no day complete."""
     source = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
     spec = bench.spec(source=source)
     bench.write("in/day-2026-11-01.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r", engine, INTERVAL, log=quiet)
+    run(ledger, spec, "r", INTERVAL)
     path = "/semel/dags/events?from=2026-11-01&to=2026-11-01"
     assert ">✓<" in pages.get(path).text
     (bench.data / "in").rename(bench.data / "elsewhere")
@@ -120,13 +114,11 @@ def test_without_its_folder_the_ledger_is_shown(
     assert "does not see the file that declares" in text and ">●<" in text
 
 
-def test_pages_of_ten_thousand_batches(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_pages_of_ten_thousand_batches(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """The pages read what they show. Refused files and silent batches stand on top."""
     spec = bench.spec("big")
     path = bench.write("in/a.jsonl", events(0, 10))
-    done = run_batch(ledger, spec, "r", engine, log=quiet)
+    done = run(ledger, spec, "r")
     path.unlink()
     plan(ledger, spec, "idle")
     add_history(ledger, done.plan.batch, 10_000)

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
-from fix_account import committed, quiet
-from fix_engine import LocalEngine
+from fix_account import committed, run
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
@@ -17,7 +16,6 @@ from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 
 FIND = "/semel/dags/events/find"
 INTERVAL = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
@@ -29,12 +27,12 @@ def text_of(page: str) -> str:
 
 
 def test_an_id_is_found_with_its_batch_and_its_repeats(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """The same places as `semel find`; an id that is nowhere is said to be nowhere."""
     spec = bench.spec()
     bench.write("in/a.jsonl", [*events(0, 10), *events(3, 4)])
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1")
     page = pages.get(f"{FIND}?id=e000003")
     text = text_of(page.text)
     assert "In 2 places of 1 finalized batch" in text
@@ -50,13 +48,11 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_a_hostile_id_is_text(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_hostile_id_is_text(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Whatever is typed is looked for, or refused in words; nothing of it becomes markup."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1")
     for given in HOSTILE:
         typed = quote(given, safe="")
         for path in (f"{FIND}?id={typed}", f"{FIND}?id=1&id={typed}"):
@@ -77,16 +73,14 @@ def test_records_by_position_have_no_id(pages: Pages, bench: Workbench, ledger: 
     del ledger
 
 
-def test_the_catalog_is_counted(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_the_catalog_is_counted(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Ids, runs, filters, segments and when they may go; the ratio of repeats by day; how often a
     filter was asked for an id that its run does not have, also of runs that were merged.
     """
     spec = bench.spec(dedup={"horizon": "30 days"})
     for first in (0, 5):
         bench.write(f"in/{first}.jsonl", events(first, first + 10))
-        run_batch(ledger, spec, f"r{first}", engine, log=quiet)
+        run(ledger, spec, f"r{first}")
         if not first:
             asked = text_of(pages.get("/semel/dags/events/catalog").text)
             assert "false positives not measured yet" in asked
@@ -106,9 +100,7 @@ def test_the_catalog_is_counted(
     assert all("title=" in cell for cell in re.findall(r'<td class="n"[^>]*>', page))
 
 
-def test_how_far_each_verb_is_behind(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_how_far_each_verb_is_behind(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """A batch that is planned is behind in all verbs, one that is committed in finalize alone; the
     watermark stops before the oldest interval that is not done.
     """
@@ -119,7 +111,7 @@ def test_how_far_each_verb_is_behind(
     by_day = bench.spec(source=source | {"path": "days/*.jsonl"}, schedule="@daily")
     for day in (1, 2):
         bench.write(f"days/day-2026-11-0{day}.jsonl", events(100 * day, 100 * day + 10))
-    run_batch(ledger, by_day, "r2", engine, INTERVAL, log=quiet)
+    run(ledger, by_day, "r2", INTERVAL)
     second = INTERVAL[1], datetime(2026, 11, 3, tzinfo=UTC)
     plan(ledger, by_day, "r3", second)
     with ledger.engine.begin() as connection:
@@ -134,12 +126,12 @@ def test_how_far_each_verb_is_behind(
 
 
 def test_a_batch_shows_what_it_set_aside_and_added(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """The same samples as `semel letters`, for who may read the logs; times; id runs."""
     spec = bench.spec()
     bench.write("in/a.jsonl", [*events(0, 10), b'{"id": "<img src=x>", "n": "N/A"}'])
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1")
     page = pages.get("/semel/dags/events/batches/1").text
     text = text_of(page)
     assert "1 record was set aside" in text and 'n: expected a whole number, found "N/A"' in text
@@ -150,17 +142,15 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     assert "is no finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
 
 
-def test_a_run_leads_to_its_batch(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_run_leads_to_its_batch(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """The links of a task and the tab of a run find the newest batch of the run; a run that planned
     none says so; nobody comes so to a batch of a DAG that is hidden.
     """
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    run = "manual__2026-11-01T00:00:00+00:00/x"
-    run_batch(ledger, spec, f"airflow:events:{run}", engine, log=quiet)
-    key = SimpleNamespace(dag_id="events", run_id=run)
+    run_id = "manual__2026-11-01T00:00:00+00:00/x"
+    run(ledger, spec, f"airflow:events:{run_id}")
+    key = SimpleNamespace(dag_id="events", run_id=run_id)
     found = {link.name: link.get_link(None, ti_key=key) for link in links.OF_A_RUN}
     parts = {"Batch": "", "Output": "#output", "Dead letters": "#letters"}
     assert list(found) == [*parts, "Operations"] and found["Operations"] == "/semel/"

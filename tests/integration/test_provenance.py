@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import __version__, code
@@ -20,7 +20,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
@@ -80,11 +79,11 @@ def test_a_marker_names_its_code(
     spec = both(bench)
     for number, stop in enumerate((5, 10), start=1):
         bench.write(f"in/{number}.jsonl", events(stop - 5, stop))
-        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{number}", engine=spark_engine)
         (bench.folder / ".git" / "HEAD").write_text("b" * 40 + "\n")
     second = written(bench, 1, 3)
     bench.write("in/3.jsonl", events(10, 15))
-    run_batch(ledger, spec, "r3", spark_engine, log=quiet)
+    run(ledger, spec, "r3", engine=spark_engine)
     found = [marked(spec, number) for number in (1, 2, 3)]
     assert [m["code"]["git_commit"] for m in found] == ["a" * 40, "b" * 40, "b" * 40]
     assert {m["code"]["semel"] for m in found} == {__version__}
@@ -122,7 +121,7 @@ def test_which_batches_a_code_made(
         written(bench, 1, times)
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
-        run_batch(ledger, spec, f"r{day}", spark_engine, interval, log=quiet)
+        run(ledger, spec, f"r{day}", interval, engine=spark_engine)
     old = archive.marker(archive.of(spec), 5)
     marker = json.loads(old.read_text())
     del marker["code"]
@@ -190,7 +189,7 @@ def test_an_edit_while_stage_runs_counts_for_the_next(
     spec = both(bench)
     bench.write("in/a.jsonl", events(0, 5))
     edited = EditedEngine(spark_engine, lambda: written(bench, 7, 7))
-    run_batch(ledger, spec, "r1", edited, log=quiet)
+    run(ledger, spec, "r1", engine=edited)
     assert sorted(row["n"] for row in settled(spec).rows) == [2, 4, 6, 8, 10]
     assert marked(spec, 1)["code"]["files"] == {n: sha256(text) for n, text in texts.items()}
 
@@ -208,7 +207,7 @@ def test_an_edit_that_keeps_size_and_time_runs(
         os.utime(path, (1_700_000_000, 1_700_000_000))
         spec = spec or both(bench)
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 1))
-        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{number}", engine=spark_engine)
     assert sorted(row["n"] for row in settled(spec).rows) == [11, 22]
 
 
@@ -223,9 +222,9 @@ def test_a_damaged_copy_is_loud(
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"SELECT")
     with pytest.raises(CorruptionError, match="does not hold the text"):
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     kept.unlink()
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert kept.read_bytes() == texts["times.sql"]
     assert settled(spec).counts.survivors == 5
 
@@ -277,16 +276,11 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
 
 @pytest.mark.rest
 def test_show_says_which_code_made_a_batch(
-    bench: Workbench,
-    ledger: Ledger,
-    spark_engine: SparkEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """First what it was planned with, then what its winner ran, then what its marker says; with
     the place of each text. Where a marker is gone, what was planned.
     """
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
 
     def shown() -> tuple[str, dict[str, Any]]:
         assert main(["show", "1"]) == 0

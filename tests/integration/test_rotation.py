@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, lines, quiet, settled
+from fix_account import ids, lines, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import Rotated, append, copy_and_cut, output, pack, position
@@ -20,7 +20,6 @@ from semel.plan import plan
 from semel.sources.files import gather
 from semel.sources.files.evidence import is_part
 from semel.stage import stage
-from test_bad_records import run
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

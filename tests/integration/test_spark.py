@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from fix_account import run
 from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
 from semel import limits
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.reader import dataset
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from test_run import output
 
@@ -31,11 +31,11 @@ def test_spark_gives_what_the_steps_give(
     for part in range(3):
         records = [*events(part * 1000, part * 1000 + 1100), b"[]"]
         bench.write(f"in/{part}.jsonl", records)
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    counts = run(ledger, spec, "r1", engine=spark_engine).finalized.counts
     assert (counts.records_read, counts.survivors, counts.quarantined) == (3303, 3100, 3)
     assert sorted(row["n"] for row in output(spec)) == list(range(3100))
     bench.write("in/9.jsonl", events(3000, 3200))
-    again = run_batch(ledger, spec, "r2", spark_engine).finalized.counts
+    again = run(ledger, spec, "r2", engine=spark_engine).finalized.counts
     assert (again.survivors, again.duplicates_catalog) == (100, 100)
 
 
@@ -51,7 +51,7 @@ def test_transforms_run_on_the_survivors(
     )
     spec = bench.spec(transforms=["even_transform:even"])
     bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    counts = run(ledger, spec, "r1", engine=spark_engine).finalized.counts
     assert (counts.survivors, counts.rows_written, counts.duplicates_batch) == (100, 50, 5)
     rows = output(spec)
     assert sorted(row["n"] for row in rows) == list(range(0, 100, 2))
@@ -64,7 +64,7 @@ def test_by_position_needs_no_catalog(
     """Without record_id every record is its own: repeats stay, and the catalog stays empty."""
     spec = bench.spec(record_id=None)
     bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    counts = run(ledger, spec, "r1", engine=spark_engine).finalized.counts
     assert (counts.survivors, counts.rows_written) == (105, 105)
     assert len(output(spec)) == 105
     with ledger.engine.connect() as connection:
@@ -81,7 +81,7 @@ def test_a_transform_that_raises_is_named(
     spec = bench.spec(transforms=["bad_transform:bad"])
     bench.write("in/a.jsonl", events(0, 10))
     with pytest.raises(TerminalError, match="bad_transform:bad"):
-        run_batch(ledger, spec, "r1", spark_engine)
+        run(ledger, spec, "r1", engine=spark_engine)
     assert output(spec) == []
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled
 from fix_connect import _server, over_connect  # noqa: F401
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.spark.session import open_engine
 from semel.spark.transforms import load_transforms
 from semel.spec import pipeline
@@ -28,7 +27,7 @@ def leaves_a_view(frame):
 
 def _run(remote: str, dsn: str, path: Path) -> None:
     with open_engine(remote, quiet) as engine, Ledger(dsn) as ledger:
-        run_batch(ledger, pipeline.load(path), "r1", engine, log=quiet)
+        run(ledger, pipeline.load(path), "r1", engine=engine)
 
 
 def test_a_query_keeps_what_it_was_made_of(

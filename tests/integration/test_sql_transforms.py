@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, run, settled
 from fix_pipelines import Workbench
 from semel.abandon import abandon
 from semel.errors import SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.reader import dataset
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spark.transforms import load_transforms
 
@@ -48,9 +46,9 @@ def test_partial_counts_by_day(
     written(bench, by_day=BY_DAY)
     spec = bench.spec(transforms=["by_day.sql"])
     bench.write("in/a.jsonl", [*on_days(0, 100), *on_days(0, 20), b"{bad"])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     bench.write("in/b.jsonl", on_days(90, 250))
-    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
+    run(ledger, spec, "r2", engine=spark_engine)
     found = settled(spec)
     assert len(found.rows) == 6
     days, total = Counter(), 0
@@ -83,7 +81,7 @@ def test_the_demos_flights_by_day(
                 for n in range(batch * 15, batch * 15 + 20)
             ],
         )  # fmt: skip
-        run_batch(ledger, spec, f"r{batch}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{batch}", engine=spark_engine)
     rows = settled(spec).rows
     assert sorted((row["day"], row["carrier"], row["flights"]) for row in rows) == [
         (date(2013, 1, 1), "UA", 8), (date(2013, 1, 1), "UA", 10),
@@ -111,7 +109,7 @@ def test_sql_and_python_in_a_row(
     )
     spec = bench.spec(transforms=["more.sql", "own_view:own", "more.sql", "last.sql"])
     bench.write("in/a.jsonl", on_days(0, 100))
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert sorted((row["id"], row["n"]) for row in settled(spec).rows) == [
         ("e000000", 30), ("e000001", 40)
     ]  # fmt: skip
@@ -143,13 +141,13 @@ def test_sql_that_spark_refuses_stops_the_batch(
     spec = bench.spec(transforms=["good.sql", "bad.sql"])
     bench.write("in/a.jsonl", on_days(0, 10))
     with pytest.raises(TerminalError, match=said) as raised:
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     assert "good.sql" not in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
     assert settled(spec).ids == []
     abandon(ledger, 1, "its transform is wrong")
     mended = bench.spec()
-    run_batch(ledger, mended, "r1", LocalEngine(), log=quiet)
+    run(ledger, mended, "r1")
     assert settled(mended).ids == ids(0, 10)
 
 
@@ -166,14 +164,14 @@ def test_sql_that_changed_after_it_was_declared(
         bench.write("in/a.jsonl", on_days(0, 10))
         written(bench, daily="SELECT id FROM records\nUNION ALL SELECT id FROM others")
         with pytest.raises(TerminalError, match=r"daily\.sql:2:26: there is no table others"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
         with pytest.raises(SpecError, match="there is no table others"):
             bench.spec(transforms=["daily.sql"])
         (bench.transforms / "daily.sql").unlink()
         with pytest.raises(TerminalError, match=r"daily\.sql cannot be read: No such file"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
         written(bench, daily="SELECT id FROM records")
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     finally:
         session.sql("DROP TABLE others")
     assert settled(spec).ids == ids(0, 10)
@@ -191,7 +189,7 @@ def test_a_table_of_that_name_is_not_read(
         written(bench, daily="SELECT id FROM records")
         spec = bench.spec(transforms=["daily.sql"])
         bench.write("in/a.jsonl", on_days(0, 10))
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     finally:
         session.sql("DROP TABLE records")
         session.catalog.dropGlobalTempView("records")

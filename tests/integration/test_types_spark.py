@@ -7,24 +7,21 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet, settled
+from fix_account import run, settled
 from fix_pipelines import Workbench
 from semel.errors import TerminalError
 from semel.find import find
 from semel.ledger import Ledger
 from semel.reader import dataset, markers
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
 TRANSFORM = "def same(frame):\n    return frame.select(*frame.columns)\n"
 
 
-def through_spark(
-    bench: Workbench, ledger: Ledger, engine: SparkEngine, spec: Spec
-) -> list[dict]:
+def through_spark(ledger: Ledger, engine: SparkEngine, spec: Spec) -> list[dict]:
     """The output's rows as its files hold them, in the order of their ids; the audit agrees."""
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1", engine=engine)
     settled(spec)
     rows = []
     for marker in markers(spec.sink_path()):
@@ -56,7 +53,7 @@ def test_json_and_binary_pass_through_a_transform(
     ]
     bench.write("in/a.jsonl", [line.encode() for line in lines])
     schema = {"id": "string", "p": "json", "b": "binary", "l": "array<binary>"}
-    rows = through_spark(bench, ledger, spark_engine, spec_of(bench, form, schema))
+    rows = through_spark(ledger, spark_engine, spec_of(bench, form, schema))
     assert [row["p"] for row in rows] == [None if t == "null" else t for t in texts]
     raw = [b"A", b"\0\1\2\3", b"\xff\xef", b"", None]
     expected = raw if form == "parquet" else codes
@@ -87,7 +84,7 @@ def test_maps_pass_through_a_transform(
         bench.write("in/a.jsonl", [f'{{"id":"{n}",{values}}}'.encode()], mode="ab")
     schema = {"id": "string"} | {name: f"map<string, {kind}>" for name, kind in kinds.items()}
     spec = spec_of(bench, form, schema)
-    rows = through_spark(bench, ledger, spark_engine, spec)
+    rows = through_spark(ledger, spark_engine, spec)
     values = [{name: row[name] and dict(row[name]) for name in maps} for row in rows]
     moment = datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
     if form == "jsonl":
@@ -124,7 +121,7 @@ def test_what_is_kept_passes_through_a_transform(
     sink = {"format": form, "path": f"out/{form}"}
     source = {"schema": {"id": "string"}, "unknown": "keep"}
     spec = bench.spec(form, source=source, sink=sink, transforms=["apart:apart"])
-    rows = through_spark(bench, ledger, spark_engine, spec)
+    rows = through_spark(ledger, spark_engine, spec)
     assert [row["_semel_rest"] for row in rows] == ['{"zone":"b","n":[1]}', None]
     assert [row["zone"] for row in rows] == ["b", None]
 
@@ -143,4 +140,4 @@ def test_a_map_with_other_keys_is_no_json(
     bench.write("in/a.jsonl", [b'{"id":"0"}'])
     spec = bench.spec(sink={"format": "jsonl"}, transforms=["counted:counted"])
     with pytest.raises(TerminalError, match="column 'm' holds maps whose keys are int32"):
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)

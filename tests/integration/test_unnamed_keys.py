@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fix_account import settled
+from fix_account import run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import summary
@@ -15,7 +15,6 @@ from semel.plan import plan
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import Staged, stage
-from test_bad_records import run
 
 SCHEMA = {"id": "string", "n": "bigint", "s": "struct<x: bigint>"}
 LINES = [

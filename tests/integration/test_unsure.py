@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from fix_account import advised, ids, refusals, settled
+from fix_account import advised, ids, refusals, run, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position, rsynced
 from semel.accept import accept_file
@@ -16,7 +16,6 @@ from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.spec.pipeline import Spec
 from test_bad_disks import ordinary_user, shared  # noqa: F401
-from test_bad_records import run
 
 IDENTITIES = ("position", "id")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, settled
+from fix_account import advised, ids, lines, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position, rsynced
@@ -18,9 +18,7 @@ from semel.accept import accept_columns, accept_file
 from semel.errors import LimitError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.stage import stage
-from test_bad_records import run
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,7 +41,7 @@ def test_a_header_is_no_evidence(bench: Workbench, ledger: Ledger, gone: str) ->
 
     def go(day: int) -> list:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1)) if window else None
-        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, log=quiet)
+        done = run(ledger, spec, f"r{day}", interval)
         return list(done.plan.refusals)
 
     assert go(0) == []
@@ -95,7 +93,7 @@ def test_mtime_intervals_and_rotation(bench: Workbench, ledger: Ledger) -> None:
 
     def go(day: int) -> list:
         interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
-        done = run_batch(ledger, spec, f"r{day}", LocalEngine(), interval, log=quiet)
+        done = run(ledger, spec, f"r{day}", interval)
         return list(done.plan.refusals)
 
     for day in range(3):
