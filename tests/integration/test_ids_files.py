@@ -4,7 +4,6 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from fix_account import ids, settled
 from fix_pipelines import Workbench, events
@@ -64,18 +63,17 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     assert (of.bucket_start, of.bucket_end) == (bucket, bucket + 1)
 
 
-@pytest.mark.parametrize("declared", [None, False])
 def test_transforms_keep_ids_by_default(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, declared: bool | None
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
     """A transform may drop the id: then no output has it, and each shard's file is listed once."""
     (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('n')\n")
-    dedup = {} if declared is None else {"keep_ids": declared}
-    spec = bench.spec(transforms=["drop:run"], dedup=dedup)
+    spec = bench.spec(transforms=["drop:run"])
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9)])
     run(ledger, spec, "r1", engine=spark_engine)
-    assert kept(spec) == (hashes(ids(0, 50)) if declared is None else set())
+    assert kept(spec) == hashes(ids(0, 50))
     assert audit(spec).ok
+    assert not bench.spec(transforms=["drop:run"], dedup={"keep_ids": False}).keeps_ids
 
 
 def test_only_what_has_ids_keeps_them(bench: Workbench) -> None:

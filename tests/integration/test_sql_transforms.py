@@ -1,28 +1,16 @@
 """SQL transforms on real Spark: alone, in a row with Python, and when Spark refuses them."""
 
 import threading
-from collections import Counter
-from datetime import date
-from pathlib import Path
 
 import pytest
-import yaml
 
 from fix_account import ids, run, settled
 from fix_pipelines import Workbench
 from semel.abandon import abandon
 from semel.errors import SpecError, TerminalError
 from semel.ledger import Ledger
-from semel.reader import dataset
 from semel.spark.engine import SparkEngine
 from semel.spark.transforms import load_transforms
-
-BY_DAY = """-- Partial counts: several batches have rows of one day.
-SELECT date_trunc('DAY', at) AS day, count(*) AS events, sum(n) AS n
-FROM records
-GROUP BY date_trunc('DAY', at);
-"""
-
 
 def on_days(start: int, stop: int) -> list[dict]:
     """Records of three days, one after the other."""
@@ -36,60 +24,6 @@ def written(bench: Workbench, **files: str) -> None:
     """Write SQL files, by their names without ending."""
     for name, text in files.items():
         (bench.transforms / f"{name}.sql").write_text(text)
-
-
-@pytest.mark.rest
-def test_partial_counts_by_day(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """Each batch adds its own counts; summed, they are those of all records, repeats left out."""
-    written(bench, by_day=BY_DAY)
-    spec = bench.spec(transforms=["by_day.sql"])
-    bench.write("in/a.jsonl", [*on_days(0, 100), *on_days(0, 20), b"{bad"])
-    run(ledger, spec, "r1", engine=spark_engine)
-    bench.write("in/b.jsonl", on_days(90, 250))
-    run(ledger, spec, "r2", engine=spark_engine)
-    found = settled(spec)
-    assert len(found.rows) == 6
-    days, total = Counter(), 0
-    for row in dataset(spec.sink_path()).to_table().to_pylist():
-        days[f"{row['day']:%Y-%m-%d}"] += row["events"]
-        total += row["n"]
-    assert days == {"2026-01-01": 84, "2026-01-02": 83, "2026-01-03": 83}
-    assert total == sum(range(250))
-    assert found.counts.survivors == 250
-
-
-def test_the_demos_flights_by_day(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """spark_jobs/flights_by_day.sql runs over the demo's columns; its counts sum up to all."""
-    root = Path(__file__).parents[2]
-    written(bench, flights_by_day=(root / "spark_jobs" / "flights_by_day.sql").read_text())
-    demo = yaml.safe_load((root / "dags" / "pipelines" / "flights.yaml").read_text())
-    spec = bench.spec(
-        source={"schema": demo["source"]["schema"]},
-        record_id=demo["record_id"],
-        transforms=["flights_by_day.sql"],
-    )
-    for batch in range(2):
-        bench.write(
-            f"in/{batch}.jsonl",
-            [
-                {"year": 2013, "month": 1, "day": 1 + n % 2, "carrier": "UA", "flight": n,
-                 "origin": "JFK", "dep_time": None if n % 5 == 0 else 517, "dep_delay": n % 3}
-                for n in range(batch * 15, batch * 15 + 20)
-            ],
-        )  # fmt: skip
-        run(ledger, spec, f"r{batch}", engine=spark_engine)
-    rows = settled(spec).rows
-    assert sorted((row["day"], row["carrier"], row["flights"]) for row in rows) == [
-        (date(2013, 1, 1), "UA", 8), (date(2013, 1, 1), "UA", 10),
-        (date(2013, 1, 2), "UA", 7), (date(2013, 1, 2), "UA", 10),
-    ]  # fmt: skip
-    assert sum(row["departed"] for row in rows) == 35 - 7
-    assert sum(row["dep_delay_minutes"] for row in rows) == sum(n % 3 for n in range(35))
-    assert len(list(spec.sink_path().glob("*.parquet"))) == 2
 
 
 @pytest.mark.rest

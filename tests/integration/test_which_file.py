@@ -346,7 +346,9 @@ def test_a_folder_that_is_away_makes_no_file_gone(bench: Workbench, ledger: Ledg
         file.write(lines(5, 6)[:-9])
     run(ledger, spec, "r1")
     away = path.parent.rename(bench.data / "away")
-    assert [r.reason for r in run(ledger, spec, "r2").plan.refusals] == ["missing"]
+    done = run(ledger, spec, "r2").plan
+    assert done.batch is None and [r.reason for r in done.refusals] == ["missing"]
+    assert refusals(ledger) == {"in": "missing"}
     away.rename(path.parent)
     with path.open("ab") as file:
         file.write(lines(5, 6)[-9:])
