@@ -2,7 +2,6 @@
 
 import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from semel.abandon import abandon
 from semel.accept import accept_file
 from semel.errors import SourceError
 from semel.ledger import Ledger
-from semel.losses import accept_loss
 from semel.plan import plan
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,27 +61,6 @@ def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -
     with pytest.raises(SourceError, match=r"2026-01-01\.jsonl.*changed.*semel accept events "):
         go(0, "r0")
     assert refusals(ledger) == {"2026-01-01.jsonl": "changed"}
-
-
-# Attacks P18, A5.
-def test_what_was_seen_and_is_gone_waits_for_accept(bench: Workbench, ledger: Ledger) -> None:
-    """Records that a plan saw, and that went with their file, are a gap until they are a loss."""
-    from semel.gaps import gaps
-
-    spec = position(bench, "in/*.jsonl", limits={"bytes_per_batch_max": len(lines(0, 4))})
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    path.unlink()
-    done = run(ledger, spec, "r2")
-    assert [(Path(r.name).name, r.reason) for r in done.plan.refusals] == [("a.jsonl", "gone")]
-    assert f"semel accept events {path} --lost" in done.plan.refusals[0].detail
-    assert gaps(ledger, spec).idle
-    (lost,) = accept_loss(ledger, spec, str(path))
-    assert (lost.start, lost.end) == (len(lines(0, 4)), len(lines(0, 10)))
-    assert run(ledger, spec, "r3").plan.refusals == ()
-    answer = gaps(ledger, spec)
-    assert not answer.idle
-    assert [(gap.start, gap.end) for gap in answer.losses] == [(lost.start, lost.end)]
 
 
 def test_what_was_released_is_taken_also_after_a_plan_that_failed(

@@ -12,13 +12,13 @@ from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
+from fix_shell import Shell
 from semel import faults
 from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.audit import audit
-from semel.cli import main
 from semel.commit import commit
-from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
+from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
@@ -280,12 +280,6 @@ def test_another_identity_is_refused(bench: Workbench, ledger: Ledger) -> None:
         adopt(ledger, bench.spec(record_id=["n"]), log=quiet)
 
 
-def test_nothing_to_adopt(bench: Workbench, ledger: Ledger) -> None:
-    """An empty sink is told from a lost ledger's."""
-    with pytest.raises(StateError, match="nothing to adopt; run events"):
-        adopt(ledger, bench.spec(), log=quiet)
-
-
 # Attacks D4.
 def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     """One of them writes; the other one finds it, or is told to look again."""
@@ -323,7 +317,7 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert "commits 3 to 3 have no marker" in found["markers"].offenders[0].what
 
 
-def test_the_command(bench: Workbench, ledger: Ledger, capsys) -> None:
+def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """What a run without the old ledger tells to type works as it stands, and says what it did."""
     spec = bench.spec()
     bench.spec("visits")
@@ -334,18 +328,15 @@ def test_the_command(bench: Workbench, ledger: Ledger, capsys) -> None:
     lose(ledger)
     with pytest.raises(TerminalError) as refused:
         run(ledger, spec, "r2")
-    command = refused.value.next.split()
-    assert command == ["semel", "adopt", "events"]
-    assert main(command[1:]) == 0
-    said = capsys.readouterr().out
+    command = refused.value.next
+    assert command == "semel adopt events"
+    said = shell.runs(command)
     assert "adopted events: 1 batch, 1 source partition (1 found), 10 ids in 4 id runs" in said
     assert "left over: 1 staging folder ('b00000007/f0001')" in said
-    assert main([*command[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["adopted"]["found"] is True
-    assert main(command[1:]) == 0
-    assert "nothing to do: this ledger has events with the 1 batch" in capsys.readouterr().out
-    assert main(["adopt", "visits"]) == 1
-    assert "there is nothing to adopt" in capsys.readouterr().err
+    assert shell.answers(command)["adopted"]["found"] is True
+    assert "nothing to do: this ledger has events with the 1 batch" in shell.runs(command)
+    shell.runs("semel adopt visits", code=1)
+    assert "there is nothing to adopt; run visits" in shell.err
 
 
 # Attacks D4.

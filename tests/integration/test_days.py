@@ -1,7 +1,6 @@
 """days: how far each interval is, on what the verbs really wrote; and what it costs to ask."""
 
 import json
-import shlex
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from fix_account import run
-from fix_engine import LocalEngine
 from fix_history import add_history
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel import limits
-from semel.cli import main
 from semel.days import Days, Sight, State, days
 from semel.gaps import gaps_beside
 from semel.ledger import Ledger
@@ -94,31 +92,17 @@ def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledge
 
 
 def test_the_command_of_an_unclaimed_day_reads_it(
-    week: Spec, bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+    week: Spec, ledger: Ledger, shell: Shell
 ) -> None:
     """As it is printed; the day is complete after it, and so is one that more came of."""
-    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
-    monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: _Opened(engine))
-    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
-    said = capsys.readouterr().out
+    said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07")
     commands = [line.removeprefix("next: ") for line in said.splitlines() if "next: " in line]
     assert len(commands) == 2, said
     for command in commands:
-        assert main(shlex.split(command)[1:]) == 0
+        shell.runs(command)
     answer = asked(ledger, week)
     assert [states(answer)[n] for n in (2, 4)] == [State.COMPLETE] * 2
     assert answer.days[-7].counts.survivors == 11
-
-
-class _Opened:
-    def __init__(self, engine: LocalEngine) -> None:
-        self.engine = engine
-
-    def __enter__(self) -> LocalEngine:
-        return self.engine
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_a_batch_of_several_days_counts_in_none(bench: Workbench, ledger: Ledger) -> None:
@@ -183,7 +167,9 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledg
     assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
 
 
-def test_arrival_stands_on_the_day_of_its_commit(bench: Workbench, ledger: Ledger, capsys) -> None:
+def test_arrival_stands_on_the_day_of_its_commit(
+    bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
     """It says that it has no intervals, and what is not finalized has no day."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
@@ -193,11 +179,9 @@ def test_arrival_stands_on_the_day_of_its_commit(bench: Workbench, ledger: Ledge
     assert answer.by_commit and answer.days[-1].state is State.DONE
     assert answer.days[-1].counts.survivors == 10
     assert (answer.undated.unclaimed, answer.days[-1].seen) == (1, None)
-    assert main(["days", "events"]) == 0
-    said = capsys.readouterr().out
+    said = shell.runs("semel days events")
     assert "select: arrival" in said and "not finalized: files 1 unclaimed" in said
-    assert main(["days", "events", "--json"]) == 0
-    cell = json.loads(capsys.readouterr().out)["answer"]["days"][-1]
+    cell = shell.answers("semel days events")["answer"]["days"][-1]
     assert (cell["state"], cell["batches"][0]["counts"]["survivors"]) == ("done", 10)
 
 
@@ -211,10 +195,10 @@ def test_a_source_that_cannot_be_read_makes_no_day_complete(
     assert set(states(answer).values()) == {State.DONE, State.IN_WORK, State.NO_BATCH}
 
 
-def test_a_week_in_words(week: Spec, ledger: Ledger, capsys) -> None:
+@pytest.mark.usefixtures("week")
+def test_a_week_in_words(shell: Shell) -> None:
     """Each line says interval, state, account and batches; `semel batches` has intervals too."""
-    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07").splitlines()
     assert [" ".join(line.split()) for line in said[1:8]] == [
         "2026-11-01 complete 10 10 0 1",
         "2026-11-02 partly 10 10 0 2 1 unclaimed",
@@ -224,10 +208,9 @@ def test_a_week_in_words(week: Spec, ledger: Ledger, capsys) -> None:
         "2026-11-06 refused 10 10 0 4 1 refused",
         "2026-11-07 nothing there",
     ]
-    assert main(["batches", "events"]) == 0
-    assert "2026-11-06" in capsys.readouterr().out
-    assert main(["days", "events", "--from", "1900-01-01"]) == 1
-    assert "ask for fewer days with --from and --to" in capsys.readouterr().err
+    assert "2026-11-06" in shell.runs("semel batches events")
+    shell.runs("semel days events --from 1900-01-01", code=1)
+    assert "ask for fewer days with --from and --to" in shell.err
 
 
 @pytest.mark.rest

@@ -11,13 +11,11 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import limits, summary
 from semel.airflow.told import WIDTH, lines_of
-from semel.cli import main
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
 from semel.run import run_batch
-from semel.spark import session
 from semel.stage import stage
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
@@ -179,14 +177,3 @@ def test_an_empty_run_may_wait(
     monkeypatch.setattr(time, "monotonic", lambda: next(hours, 60.0))
     with pytest.raises(SourceError, match="waited for source.wait_at_most, 30 seconds"):
         run(ledger, spec, "r2")
-
-
-def test_an_interval_is_asked_for_before_any_work(
-    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    """`semel run` without one starts no Spark, and says how it is given."""
-    bench.spec(source=DAYS)
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
-    monkeypatch.setattr(session, "open_engine", lambda *_: pytest.fail("it started Spark"))
-    assert main(["run", "events"]) == 1
-    assert "or give --interval START END" in capsys.readouterr().err

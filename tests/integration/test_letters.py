@@ -1,7 +1,6 @@
 """What is told of records that were set aside: samples in errors and summaries, `semel letters`."""
 
 import gzip
-import json
 import re
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from fix_account import run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel import limits, summary
-from semel.cli import main
 from semel.errors import LimitError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -107,20 +106,14 @@ def test_lines_are_counted_only_where_they_can_be(
     assert all(one.offset is not None for one in letters(spec, count=10).letters)
 
 
-def test_letters_on_the_command_line(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_letters_on_the_command_line(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Text and JSON; an unknown reason is a wrong command line; its next command works."""
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
 
-    def said(*words: str, code: int = 0) -> str:
-        assert main(["letters", "events", *words]) == code
-        return capsys.readouterr().out
-
-    assert said() == "events has no dead letters\n"
+    assert shell.runs("semel letters events") == "events has no dead letters\n"
     path = bench.write("in/a.jsonl", [b"\x1b[31m", b'{"id":"' + b"x" * 300, *BAD])
     run(ledger, spec, "r1")
-    out = said("--count", "2").splitlines()
+    out = shell.runs("semel letters events --count 2").splitlines()
     assert out[0] == f"batch 1, {str(path)!r} line 1 (byte 0): malformed"
     assert out[1:3] == [
         "    expected a JSON object {...}, found \\x1b[31m", "    \\x1b[31m",
@@ -128,16 +121,13 @@ def test_letters_on_the_command_line(
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
     assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
     assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
-    words = out[8].removeprefix("next: semel letters events ").split()
-    assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
-    wrong = json.loads(said("--reason", "x", "--json", code=2))
+    assert len(shell.answers(out[8].removeprefix("next: "))["answer"]["letters"]) == 6
+    wrong = shell.answers("semel letters events --reason x", code=2)
     assert "the reasons are malformed, " in wrong["message"]
-    assert "no dead letters (late)" in said("--reason", "late")
+    assert "no dead letters (late)" in shell.runs("semel letters events --reason late")
 
 
-def test_no_text_of_letters_is_told(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_text_of_letters_is_told(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """With log_samples: false the places and reasons are told, and where the texts are kept."""
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
     bench.write("in/a.jsonl", [b'{"id":"jane@example.org","n":"x"}'])
@@ -145,15 +135,12 @@ def test_no_text_of_letters_is_told(
     told = summary.stage(stage(ledger, spec, batch, LocalEngine(), print))
     assert "type_mismatch 1: " in told and "line 1 (byte 0)" in told and "jane" not in told
     run(ledger, spec, "r1")
-    for words in (["letters", "events"], ["letters", "events", "--json"], ["find", "events", "x"]):
-        assert main(words) == 0
-        out = capsys.readouterr().out
+    for words in ("letters events", "letters events --json", "find events x"):
+        out = shell.runs(f"semel {words}")
         assert "type_mismatch" in out and "jane" not in out and "expected" not in out
 
 
-def test_summaries_name_what_is_kept(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """stage and finalize name the files of dead letters and decisions where a batch has some; the
     command that finalize prints shows them. A batch without any says nothing of them.
     """
@@ -168,8 +155,8 @@ def test_summaries_name_what_is_kept(
         assert f"{kind}: {pattern}\n" in finalized
     again = summary.finalize(finalize(ledger, spec, 1))
     assert again.splitlines()[1:] == finalized.splitlines()[1:]
-    words = re.search(r"^what was set aside, and why: semel (.*)$", finalized, re.MULTILINE)[1]
-    assert main(words.split()) == 0 and "line 5" in capsys.readouterr().out
+    line = re.search(r"^what was set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
+    assert "line 5" in shell.runs(line)
     bench.write("in/b.jsonl", events(3, 5))
     clean = run(ledger, spec, "r2")
     assert "keeps" not in summary.stage(clean.staged)

@@ -9,8 +9,8 @@ import pytest
 
 from fix_account import run
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel.audit import audit
-from semel.cli import main
 from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -96,7 +96,7 @@ def test_gaps(bench: Workbench, ledger: Ledger) -> None:
     assert [r.reason for r in found.refusals] == ["symlink"] and found.idle
 
 
-def test_gaps_say_what_takes_a_late_file(bench: Workbench, ledger: Ledger, capsys) -> None:
+def test_gaps_say_what_takes_a_late_file(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """A file of a day whose run is over is told with the commands that take it; one of today,
     which the schedule takes, is not. The printed interval takes all of it.
     """
@@ -106,13 +106,11 @@ def test_gaps_say_what_takes_a_late_file(bench: Workbench, ledger: Ledger, capsy
     bench.write("in/2026-01-01.jsonl", events(0, 10))
     run(ledger, spec, "r1", interval=(first, first + timedelta(days=1)))
     today = bench.write(f"in/{datetime.now(UTC):%F}.jsonl", events(90, 95))
-    assert main(["gaps", "events"]) == 1
-    assert "next:" not in capsys.readouterr().out
+    assert "next:" not in shell.runs("semel gaps events", code=1)
 
     bench.write("in/2026-01-01.jsonl", events(10, 20), mode="ab")
     bench.write("in/2026-01-03.jsonl", events(20, 30))
-    assert main(["gaps", "events"]) == 1
-    said = capsys.readouterr().out.splitlines()
+    said = shell.runs("semel gaps events", code=1).splitlines()
     assert said[-4].startswith("past days have records that came after their run")
     assert said[-3] == (
         "next: airflow backfill create --dag-id events --from-date 2026-01-01T00:00:00+00:00 "
@@ -124,19 +122,8 @@ def test_gaps_say_what_takes_a_late_file(bench: Workbench, ledger: Ledger, capsy
     assert [gap.name for gap in gaps(ledger, spec).gaps] == [str(today)]
 
 
-def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
-    """A planned batch that nobody works on is told."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    plan(ledger, spec, "r1")
-    with ledger.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE semel.batch SET seen_at = now() - interval '61 minutes'")
-    found = gaps(ledger, spec)
-    assert found.gaps[0].silent and found.idle
-
-
 def test_find_says_how_many_files_hold_what_is_not_finalized(
-    bench: Workbench, ledger: Ledger, monkeypatch, capsys
+    bench: Workbench, ledger: Ledger, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those of gaps: a file with a new life counts, and one of which a part is lost does
     not. Without its ledger it says so, and what is finalized is found all the same.
@@ -144,8 +131,7 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
     spec = bench.spec()
 
     def said(identity: str) -> str:
-        assert main(["find", "events", identity]) == 0
-        return capsys.readouterr().out
+        return shell.runs(f"semel find events {identity}")
 
     bench.write("in/a.jsonl", events(0, 10))
     bench.write("in/hole.jsonl", [b"\0" * 4096 + json.dumps(events(10, 11)[0]).encode()])
@@ -163,29 +149,26 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
     assert "not in any of 1 finalized batches; what else the source holds" in said("nope")
 
 
-def test_commands(bench: Workbench, ledger: Ledger, capsys) -> None:
+def test_commands(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Each command answers in words and as one JSON object, with its exit code."""
     spec = bench.spec()
     path = bench.write("in/a.jsonl", [*events(0, 10), *events(0, 1)])
     batch = run(ledger, spec, "r[1]").plan.batch.batch_id
     said = {}
     for words in (
-        ["batches"], ["batches", "events"], ["show", str(batch)], ["gaps", "events"],
-        ["find", "events", "e000000"], ["find", "events", "nope"], ["audit", "events"],
+        "batches", "batches events", f"show {batch}", "gaps events", "find events e000000",
+        "find events nope", "audit events",
     ):  # fmt: skip
-        assert main(words) == 0
-        said[" ".join(words)] = capsys.readouterr().out
-        assert main([*words, "--json"]) == 0
-        assert isinstance(json.loads(capsys.readouterr().out), dict)
+        said[words] = shell.runs(f"semel {words}")
+        assert isinstance(shell.answers(f"semel {words}"), dict)
     assert "r[1]" in said["batches"] and "finalized" in said["batches events"]
     assert repr(str(path)) in said[f"show {batch}"]
     assert "duplicate_in_batch: batch" in said["find events e000000"]
     assert "not in any of 1 finalized batches" in said["find events nope"]
     assert "passed" in said["audit events"]
     bench.write("in/b.jsonl", events(0, 1))
-    assert main(["gaps", "events"]) == 1
+    shell.runs("semel gaps events", code=1)
     next(spec.sink_path().glob("*.parquet")).unlink()
-    assert main(["audit", "events"]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert main(["show", "999"]) == 1
-    assert main(["audit", "nope"]) == 2
+    assert "FAILED" in shell.runs("semel audit events", code=1)
+    shell.runs("semel show 999", code=1)
+    shell.runs("semel audit nope", code=2)

@@ -183,6 +183,18 @@ REFUSED = {
         "source": {"schema": {"id": "string", "m": "map<string, int>"}},
         "sink": {"partition_by": ["m"]},
     },
+    r"record_id.*'p' is json": {
+        "source": {"schema": {"id": "string", "p": "json"}}, "record_id": ["p"]
+    },
+    r"record_id.*'b' is binary": {
+        "source": {"schema": {"id": "string", "b": "binary"}}, "record_id": ["b"]
+    },
+    r"source\.schema\.p: .*string": {
+        "source": {"format": "csv", "schema": {"id": "string", "p": "json"}}
+    },
+    r"source\.schema\.p: .*json is a column's whole type": {
+        "source": {"schema": {"id": "string", "p": "array<json>"}}
+    },
     r"record_id.*'_semel_rest' is not a column": {
         "source": {"unknown": "keep"}, "record_id": ["_semel_rest"]
     },
