@@ -1,5 +1,5 @@
-"""The catalog against a set model, against damage, and against two doing the same at once; the cache
-of its filters.
+"""The catalog against a set model, against damage, and against two doing the same at once; the
+cache of its filters.
 """
 
 import sys

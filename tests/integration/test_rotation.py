@@ -28,7 +28,7 @@ from semel.stage import stage
 def test_logrotate_for_ever(
     bench: Workbench, ledger: Ledger, how: str, suffix: str, count: int
 ) -> None:
-    """Two old files are kept, the oldest is deleted, again and again: nobody's word is ever needed."""
+    """Two old files are kept, the oldest is deleted, again and again: nobody is ever asked."""
     spec = position(bench)
     log = Rotated(bench.data / "in", keep=2, how=how, suffix=suffix)
     for turn in range(5):
