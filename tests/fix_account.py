@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.csv
 import pyarrow.dataset as ds
 
 from fix_engine import LocalEngine
-from fix_pipelines import events
+from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.batch import Counts
 from semel.cli import main
@@ -59,6 +60,16 @@ def run(
 ) -> Ran:
     """All verbs, one after the other, by the local engine unless another one is given."""
     return run_batch(ledger, spec, key, engine or LocalEngine(), interval, log=quiet)
+
+
+def first_batch(
+    bench: Workbench, ledger: Ledger, records: Iterable[dict | bytes], **changes: object
+) -> Spec:
+    """A pipeline that has finalized its first batch: all of in/a.jsonl."""
+    spec = bench.spec(**changes)
+    bench.write("in/a.jsonl", records)
+    run(ledger, spec, "r1")
+    return spec
 
 
 def committed(ledger: Ledger, spec: Spec, key: str) -> int:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import ids, lines, refusals, run, settled
+from fix_account import first_batch, ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position
 from semel.abandon import abandon
@@ -24,9 +24,8 @@ def test_accept_takes_the_path_as_it_is_written(
     """Absolute, below the data folder, below the working folder, or as `gaps` printed it."""
     from semel.gaps import gaps
 
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5))
+    path = bench.data / "in" / "a.jsonl"
     path.write_bytes(lines(10, 20))
     (refusal,) = gaps(ledger, spec).refusals
     monkeypatch.chdir(path.parent.parent.parent)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fix_account import ids, quiet, run, settled
+from fix_account import first_batch, ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -158,9 +158,7 @@ def test_a_disk_that_is_full_is_told(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written then, and the same call goes on once there is room."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 20))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 20))
     lose(ledger)
 
     def full(*_: object) -> None:
@@ -208,9 +206,7 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
 # Attacks D3.
 def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger) -> None:
     """It has the pipeline without its newest batches: it says so, and a new one takes them over."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
     assert adopt(ledger, spec, log=quiet).found
     lose(ledger)
     with ledger.engine.begin() as connection:
@@ -287,9 +283,7 @@ def test_another_identity_is_refused(bench: Workbench, ledger: Ledger) -> None:
 # Attacks D4.
 def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     """One of them writes; the other one finds it, or is told to look again."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
     lose(ledger)
     with (
         faults.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
@@ -385,9 +379,8 @@ def test_source_files_are_found_again(
 
 def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger: Ledger) -> None:
     """Of two partitions that one file may be, the newer one goes on; the older one is closed."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     path.write_bytes(b"".join(json.dumps(e).encode() + b"\n" for e in events(100, 130)))
     run(ledger, spec, "r2")
     accept_file(ledger, spec, "a.jsonl", same=False)

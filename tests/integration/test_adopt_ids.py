@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import first_batch, ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel import limits
@@ -136,9 +136,8 @@ def _late(scope: str) -> str:
 @pytest.mark.parametrize("broken", ["changed", "cut", "lying"])
 def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken: str) -> None:
     """Output that was changed and ranges that were cut give no ids, nor do too few of them."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 50))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 50))
+    path = bench.data / "in" / "a.jsonl"
     (marker,) = markers(spec.sink_path())
     output = marker.path_of(marker.files[0])
     if broken == "changed":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import faults, replay
@@ -26,10 +27,6 @@ DAY = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
 
 def killed() -> None:
     raise faults.FaultError
-
-
-def quiet(*_: object) -> None:
-    pass
 
 
 class Told:
@@ -104,7 +101,7 @@ def committed(ledger: Ledger, spec: Spec) -> int:
     """The batch of the run r1."""
     batch = plan(ledger, spec, f"airflow:{spec.name}:r1", DAY).batch
     stage(ledger, spec, batch.batch_id, LocalEngine(), quiet)
-    commit(ledger, spec, batch.batch_id, quiet, quiet)
+    commit(ledger, spec, batch.batch_id, lambda: None, quiet)
     return batch.batch_id
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, refusals, run, settled
+from fix_account import advised, first_batch, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.abandon import abandon
@@ -50,9 +50,8 @@ def test_a_file_that_changed_waits_for_accept(bench: Workbench, ledger: Ledger, 
 
     Others are read meanwhile. Of the new generation, ids that were read before are repeats.
     """
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     assert settled(spec).ids == ids(0, 10)
     path.with_name("kept").write_bytes(path.read_bytes())  # The audit needs what was read.
     change(path)
@@ -69,9 +68,8 @@ def test_a_file_that_changed_waits_for_accept(bench: Workbench, ledger: Ledger, 
 
 def test_a_replaced_file_is_read_with_an_id(bench: Workbench, ledger: Ledger) -> None:
     """Another file under the name of one that is gone is a new one: what it repeats is dropped."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     replaced(path)
     assert run(ledger, spec, "r2").plan.refusals == ()
@@ -84,9 +82,8 @@ def test_an_edited_copy_waits_for_accept_by_position(
     bench: Workbench, ledger: Ledger, edit: str
 ) -> None:
     """sed -i, or `tail log > new; mv new log`: refused, and the advice reads what is new, once."""
-    spec = bench.spec(record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     data = {
         "head": lines(0, 14).replace(b'"n": 0', b'"n": 7'),
@@ -105,9 +102,8 @@ def test_an_edited_copy_waits_for_accept_by_position(
 
 def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Ledger) -> None:
     """Rotated and edited: the rotated file is refused; the new one under its name is read."""
-    spec = bench.spec(source={"path": "in/*.jsonl*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*.jsonl*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     rotated = path.rename(path.with_name("a.jsonl.1"))
     edited(rotated)
@@ -122,9 +118,8 @@ def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Le
 # Attacks A4.
 def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> None:
     """`--same` on a file that does not begin with what was read would lose or double: refused."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     rewritten(path)
     run(ledger, spec, "r2")
     with pytest.raises(SourceError, match="cannot go on where .* accept it as a new generation"):
@@ -138,9 +133,8 @@ def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: L
 
     Otherwise the file's own next bytes would be taken for a new file's, and read twice.
     """
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     copy = path.with_name("b.jsonl")
     copy.write_bytes(lines(0, 12))
     with pytest.raises(SourceError, match="accept it as a new generation instead"):
@@ -158,9 +152,8 @@ def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: L
 # Attacks P17.
 def test_a_copy_of_a_file_that_was_cut_waits_for_accept(bench: Workbench, ledger: Ledger) -> None:
     """A few bytes, and a name that no rotation gives: both are refused. The advice is exact."""
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     bench.write("in/a.jsonl", events(10, 12), mode="ab")
     path.with_name("saved").write_bytes(path.read_bytes())
     path.write_bytes(lines(12, 14))

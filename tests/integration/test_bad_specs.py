@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import ids, lines, quiet, refusals, run, settled
+from fix_account import first_batch, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_specs import as_first_stored, first_digest
@@ -62,9 +62,7 @@ def test_an_unknown_key_stops_its_pipeline_alone(bench: Workbench, ledger: Ledge
 # Attacks P12.
 def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Ledger) -> None:
     """It would write all records there again: refused until it gets its name back."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5))
     renamed = bench.spec("visits", sink={"path": "out/events"})
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*keep the old name"):
         run(ledger, renamed, "r1")
@@ -82,9 +80,7 @@ def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Le
 )
 def test_identity_cannot_change(bench: Workbench, ledger: Ledger, change: dict) -> None:
     """The catalog's ids would mean something else: refused until it is put back."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5))
     bench.write("in/a.jsonl", events(3, 8), mode="ab")
     with pytest.raises(TerminalError, match="pipeline events: .*cannot change.*Put it back"):
         run(ledger, bench.spec(**change), "r2")
@@ -119,9 +115,7 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
 # Attacks S17.
 def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     """An output with other columns than before is refused until `accept --columns`."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5))
     wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
     with pytest.raises(TerminalError, match="batch 2.*semel accept events --columns"):

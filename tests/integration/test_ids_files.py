@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fix_account import ids, settled
+from fix_account import first_batch, ids, settled
 from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.catalog.ids import hash_ids
@@ -53,9 +53,7 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
 def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     """In scope bucket a file says in which buckets its ids lie."""
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
-    spec = bench.spec(dedup=dedup, record_time="at")
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5), dedup=dedup, record_time="at")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(archive.of(spec) / file.path)
@@ -87,9 +85,7 @@ def test_only_what_has_ids_keeps_them(bench: Workbench) -> None:
 
 def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None:
     """The audit finds a file of ids that has fewer than the batch has survivors."""
-    spec = bench.spec(dedup={"keep_ids": True, "shards": 1})
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5), dedup={"keep_ids": True, "shards": 1})
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     path = archive.of(spec) / file.path

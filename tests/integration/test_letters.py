@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fix_account import run
+from fix_account import first_batch, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
@@ -88,9 +88,8 @@ def test_lines_are_counted_only_where_they_can_be(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Far into a file, in one that was edited, or is gone: the byte alone is told."""
-    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
-    path = bench.write("in/a.jsonl", [*events(0, 3), *BAD])
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, [*events(0, 3), *BAD], limits={"quarantine_ratio_max": 1.0})
+    path = bench.data / "in" / "a.jsonl"
 
     def lines() -> list[int | None]:
         return [one.line for one in letters(spec, count=10).letters]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import run
+from fix_account import first_batch, run
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
 from semel.audit import audit
@@ -36,9 +36,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_audit_passes_on_what_semel_wrote(case: str, bench: Workbench, ledger: Ledger) -> None:
     """Two batches with repeats and bad input pass in every form; a row removed fails them."""
-    spec = bench.spec(**CASES[case])
-    bench.write("in/a.jsonl", [*events(0, 300), *ODD, *events(0, 10)])
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, [*events(0, 300), *ODD, *events(0, 10)], **CASES[case])
     bench.write("in/a.jsonl", [*events(250, 400), *ODD], mode="ab")
     bench.write("in/b.jsonl", [*events(390, 420), *ODD])
     run(ledger, spec, "r2")
