@@ -115,7 +115,7 @@ def test_a_spec_that_changes_after_the_plan_is_refused(bench: Workbench, ledger:
 # Attacks S17.
 def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     """An output with other columns than before is refused until `accept --columns`."""
-    spec = first_batch(bench, ledger, events(0, 5))
+    first_batch(bench, ledger, events(0, 5))
     wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
     with pytest.raises(TerminalError, match="batch 2.*semel accept events --columns"):

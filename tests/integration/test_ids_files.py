@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fix_account import first_batch, ids, settled
+from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.catalog.ids import hash_ids

@@ -262,32 +262,24 @@ def test_a_late_run(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert day["log"].endswith("/dags/events/runs/by%20hand%2F1")
 
 
-@pytest.mark.parametrize(("deadline", "notify", "why"), [
-    ("2 hours", [], "deadline: has no meaning without notify"),
-    ("0 s", ["ops"], "deadline: must be longer than nothing"),
-    ("soon", ["ops"], "deadline: "),
-])  # fmt: skip
-def test_a_wrong_deadline(deadline: str, notify: list[str], why: str, bench: Workbench) -> None:
-    """It is refused with file, line and key."""
-    with pytest.raises(SpecError, match=rf"yaml:\d+: {why}"):
-        bench.spec(notify=notify, deadline=deadline)
-
-
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ("hook", r"yaml:\d+: notify: "),
-        (["a b"], r"yaml:\d+: notify\[0\]: "),
-        ([""], r"notify\[0\]: "),
-        (["../x"], r"notify\[0\]: "),
-        (["ops", "ops"], "notify: names 'ops' twice"),
-        ([{"smtp": "x"}], r"notify\[0\]: "),
+        ({"notify": "hook"}, "notify: "),
+        ({"notify": ["a b"]}, r"notify\[0\]: "),
+        ({"notify": [""]}, r"notify\[0\]: "),
+        ({"notify": ["../x"]}, r"notify\[0\]: "),
+        ({"notify": ["ops", "ops"]}, "notify: names 'ops' twice"),
+        ({"notify": [{"smtp": "x"}]}, r"notify\[0\]: "),
+        ({"notify": [], "deadline": "2 hours"}, "deadline: has no meaning without notify"),
+        ({"notify": ["ops"], "deadline": "0 s"}, "deadline: must be longer than nothing"),
+        ({"notify": ["ops"], "deadline": "soon"}, "deadline: "),
     ],
 )
-def test_a_wrong_declaration(declared: object, why: str, bench: Workbench) -> None:
+def test_a_wrong_declaration(declared: dict[str, Any], why: str, bench: Workbench) -> None:
     """It is refused with file, line and key."""
-    with pytest.raises(SpecError, match=why):
-        bench.spec(notify=declared)
+    with pytest.raises(SpecError, match=rf"yaml:\d+: {why}"):
+        bench.spec(**declared)
 
 
 def test_a_batch_stays_the_one_that_was_planned(bench: Workbench, ledger: Ledger) -> None:

@@ -162,7 +162,7 @@ def test_an_id_is_found_with_its_batch_and_its_repeats(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """The same places as `semel find`; an id that is nowhere is said to be nowhere."""
-    spec = first_batch(bench, ledger, [*events(0, 10), *events(3, 4)])
+    first_batch(bench, ledger, [*events(0, 10), *events(3, 4)])
     page = pages.get(f"{FIND}?id=e000003")
     text = text_of(page.text)
     assert "In 2 places of 1 finalized batch" in text
@@ -180,7 +180,7 @@ HOSTILE_IDS = (
 
 def test_a_hostile_id_is_text(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Whatever is typed is looked for, or refused in words; nothing of it becomes markup."""
-    spec = first_batch(bench, ledger, events(0, 10))
+    first_batch(bench, ledger, events(0, 10))
     for given in HOSTILE_IDS:
         typed = quote(given, safe="")
         for path in (f"{FIND}?id={typed}", f"{FIND}?id=1&id={typed}"):
@@ -257,7 +257,7 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """The same samples as `semel letters`, for who may read the logs; times; id runs."""
-    spec = first_batch(bench, ledger, [*events(0, 10), b'{"id": "<img src=x>", "n": "N/A"}'])
+    first_batch(bench, ledger, [*events(0, 10), b'{"id": "<img src=x>", "n": "N/A"}'])
     page = pages.get("/semel/dags/events/batches/1").text
     text = text_of(page)
     assert "1 record was set aside" in text and 'n: expected a whole number, found "N/A"' in text
