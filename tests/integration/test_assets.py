@@ -3,7 +3,6 @@
 What Airflow knows already is a list here; tests/acceptance/test_b_airflow.py asks a real one.
 """
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,10 +72,8 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+def told(airflow: None, monkeypatch: pytest.MonkeyPatch) -> Told:
     """An Airflow that has stored nothing yet."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     from semel.airflow import assets
 
     made = Told()

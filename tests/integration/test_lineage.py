@@ -20,14 +20,6 @@ KEY = "airflow:events:r1"
 COLUMNS = [("id", "string"), ("n", "bigint"), ("at", "timestamp")]
 
 
-@pytest.fixture
-def tasks(
-    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Tasks:
-    """Tasks of this project."""
-    return Tasks.of(bench, ledger, tmp_path, monkeypatch)
-
-
 def fields(dataset: Any) -> list[tuple[str, str]]:
     return [(field.name, field.type) for field in dataset.facets["schema"].fields]
 

@@ -4,9 +4,7 @@ What Airflow does to a run (retry, clear, no more tasks) is played;
 tests/acceptance/test_b_matrix.py has Airflow do it.
 """
 
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +28,8 @@ from semel.plan import find_batch, plan
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
+
+pytestmark = pytest.mark.usefixtures("airflow")
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 ONE = timedelta(days=1)
@@ -183,13 +183,6 @@ def settle(run: Run, state: str) -> None:
     if run.day is None:
         run.day = DAY  # Triggered again, with an interval.
     run.go()
-
-
-@pytest.fixture(autouse=True)
-def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow may be imported without writing to the user's home."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
 
 
 SAME = ("scheduled", "manual")

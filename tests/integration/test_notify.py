@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +20,10 @@ LOG = "http://127.0.0.1:8080/dags/events/runs/r1/tasks/finalize?try_number=1"
 
 
 @pytest.fixture(autouse=True)
-def airflow(
-    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def project(
+    airflow: None, bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow may be imported, and its tasks find this project."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    """Airflow's tasks find this project."""
     monkeypatch.setenv("SEMEL_HOME", str(bench.folder))
 
 
