@@ -1,4 +1,4 @@
-"""Keys that the schema does not name, and maps, through all verbs; the audit reads them alike."""
+"""Keys that the schema does not name, through all verbs; the audit reads them alike."""
 
 import json
 
@@ -124,36 +124,6 @@ def test_the_audit_judges_by_what_was_declared(
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))
     assert not audit(spec).ok
-
-
-MAPS = {
-    b'{"a":1,"b":null}': None,
-    b"{}": None,
-    b"null": None,
-    b'{"a":1,"a":1}': "duplicate_key",
-    b'{"a":1,"\\u0061":2}': "duplicate_key",
-    b'{"a":"1"}': "type_mismatch",
-    b'{"a":NaN}': "type_mismatch",
-    b"[1]": "type_mismatch",
-}
-
-
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_a_map_is_an_object_whose_keys_are_data(
-    bench: Workbench, ledger: Ledger, form: str
-) -> None:
-    """Its keys are no unnamed ones. A bad value, or a key that repeats, costs the record."""
-    sink = {"format": form, "path": f"out/{form}"}
-    source = {"schema": {"id": "string", "m": "map<string, bigint>"}, "unknown": "quarantine"}
-    spec = bench.spec(form, source=source, sink=sink)
-    lines = [b'{"id":"%d","m":%b}' % item for item in enumerate(MAPS)]
-    bench.write("in/a.jsonl", [*lines, b'{"id":"x","m":{},"m":{}}', b'{"id":"0","m":{"z":1}}'])
-    run(ledger, spec, "r1")
-    found = settled(spec)
-    assert found.ids == ["0", "1", "2"]
-    assert [why for *_, why, _ in found.letters] == [*filter(None, MAPS.values()), "duplicate_key"]
-    if form == "parquet":
-        assert [row["m"] for row in found.rows] == [[("a", 1), ("b", None)], [], None]
 
 
 REFUSED = {
