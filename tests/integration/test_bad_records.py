@@ -298,7 +298,7 @@ def test_damaged_gzip_is_refused_alone(bench: Workbench, ledger: Ledger) -> None
     """A stream that is damaged, or has no end and is older than closed_after: refused, by name."""
     spec = bench.spec(source={"path": "in/*", "closed_after": "10 minutes"})
     bench.write("in/good.jsonl", events(0, 5))
-    whole = [gzip.compress(lines(1000 * n, 1000 * n + 900)) for n in range(3)]
+    whole = [gzip.compress(lines(1000 * n + 5, 1000 * n + 905)) for n in range(3)]
     middle = len(whole[1]) // 2
     damaged = [
         whole[0][:-20],
