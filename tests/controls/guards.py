@@ -140,7 +140,7 @@ _ALL = (
         rules="P17",
         remove=without.refusals_are_forgotten,
         tests=(
-            f"{INTEGRATION}/test_copies.py"
+            f"{INTEGRATION}/test_which_file.py"
             "::test_a_small_copy_stays_refused_when_its_file_goes_on[gzip --keep]",
         ),
     ),
@@ -149,9 +149,9 @@ _ALL = (
         rules="P9 P17",
         remove=without.what_cannot_be_told_is_new,
         tests=(
-            f"{INTEGRATION}/test_unsure.py"
+            f"{INTEGRATION}/test_which_file.py"
             "::test_what_has_the_path_of_an_unreadable_file_waits[position]",
-            f"{INTEGRATION}/test_unsure.py::test_a_copy_of_an_unreadable_file_waits[position]",
+            f"{INTEGRATION}/test_which_file.py::test_a_copy_of_an_unreadable_file_waits[position]",
         ),
     ),
     Guard(

@@ -155,6 +155,18 @@ def test_the_core_needs_neither_airflow_nor_spark() -> None:
     assert not complaints, told(complaints)
 
 
+def test_openlineage_is_imported_where_it_asks() -> None:
+    """Without the provider all is as before: no other module imports what needs it at its top."""
+    complaints = [
+        f"{tree.shown(path)}: import it in the function that needs it"
+        for path in PACKAGE
+        if tree.module_of(path) != "semel.airflow.lineage"
+        if "lineage" in names_of(path)
+        or any("openlineage" in name for _, name in imports(path, lazy=False))
+    ]
+    assert not complaints, told(complaints)
+
+
 def test_the_stack_s_workers_have_what_its_tasks_import() -> None:
     """No task of the local stack imports a module of semel's that its worker has not imported."""
     paths = {tree.module_of(path): path for path in PACKAGE}
