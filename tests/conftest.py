@@ -5,7 +5,6 @@ from fix_certificates import authority, stranger  # noqa: F401
 from fix_engine import engine  # noqa: F401
 from fix_kafka import broker, kafka, kafka_jars  # noqa: F401
 from fix_topics import topic  # noqa: F401
-from fix_new import new, refused  # noqa: F401
 from fix_pages import pages, pages_server  # noqa: F401
 from fix_pipelines import bench  # noqa: F401
 from fix_postgres import (  # noqa: F401

@@ -40,6 +40,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def group_of(item: pytest.Item) -> str | None:
     if marker := item.get_closest_marker("server"):
         return marker.args[0]
+    if item.nodeid.startswith("tests/tidy/"):
+        return "tidy"  # They parse the whole project, once in a process.
     return next((group for name, group in SERVERS.items() if name in item.fixturenames), None)
 
 
