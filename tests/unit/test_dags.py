@@ -16,6 +16,10 @@ from semel.spec import pipeline
 from semel.spec.pipeline import Spec
 
 
+pytestmark = pytest.mark.server("dags")
+"""Airflow parses the files once for all tests, which takes seconds."""
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Four pipelines that are right, and four files that are not."""

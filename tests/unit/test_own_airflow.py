@@ -12,6 +12,9 @@ from fix_dags import documented, parsed_files, write
 from semel import settings
 from semel.errors import TerminalError
 
+pytestmark = pytest.mark.server("own dags")
+"""Airflow parses the files once for all tests, which takes seconds."""
+
 TWO_LINES = documented("import dags")
 
 BESIDE = """
