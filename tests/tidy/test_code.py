@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: docstrings, errors, imports."""
+"""The house rules that a machine can check: errors, SQL, imports, names."""
 
 import ast
 import builtins
@@ -12,7 +12,6 @@ from pathlib import Path
 import tree
 
 LINE_CHARS_MAX = 100
-DAG_LINES_MAX = 12
 
 CODE = tree.python_files("plugins", "spark_jobs", "dags", "sql", "benchmarks")
 PACKAGE = tree.python_files("plugins/semel")
@@ -33,16 +32,6 @@ _SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE
 def told(complaints: list[str]) -> str:
     """All of them, so that one run shows all there is to fix."""
     return f"{len(complaints)} to fix:\n" + "\n".join(complaints)
-
-
-def test_modules_say_what_they_are_for() -> None:
-    """Each begins with a docstring."""
-    complaints = [
-        f"{tree.shown(path)}: begin with a docstring that says what it is for"
-        for path in [*CODE, *tree.python_files("tests")]
-        if tree.parsed(path).body and not ast.get_docstring(tree.parsed(path))
-    ]
-    assert not complaints, told(complaints)
 
 
 def test_no_error_is_swallowed() -> None:
@@ -193,8 +182,6 @@ def test_dags_hold_no_logic() -> None:
     """A file in dags/ names what it takes from the package, and nothing else."""
     logic = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.Try
     for path in tree.python_files("dags"):
-        size = len(path.read_text(encoding="utf-8").splitlines())
-        assert size <= DAG_LINES_MAX, f"{tree.shown(path)}: over {DAG_LINES_MAX} lines; move it"
         found = [node for node in ast.walk(tree.parsed(path)) if isinstance(node, logic)]
         assert not found, f"{tree.shown(path)}: move its logic to semel/airflow"
 

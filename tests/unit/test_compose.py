@@ -131,8 +131,3 @@ def test_airflow_knows_the_commands(name):
     program, *words = SERVICES[name]["command"]
     assert program == "airflow"
     assert callable(get_parser().parse_args(words).func)
-
-
-def test_it_says_that_ci_does_not_run_it():
-    """Nobody takes a file that was only read for one that was run."""
-    assert "CI does not run this file" in TEXT
