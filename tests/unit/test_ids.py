@@ -1,5 +1,6 @@
-"""Hashing of ids: a pinned encoding, whatever the types' details, and even shards; and which changes
-of a column's type leave the hashes of its values as they are.
+"""Hashing of ids: a pinned encoding, whatever the types' details, and even shards.
+
+Also, which changes of a column's type leave the hashes of its values as they are.
 """
 
 import decimal
