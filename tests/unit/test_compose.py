@@ -55,8 +55,8 @@ def test_no_password_has_a_default():
 
 @pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
 def test_the_variables_are_those_of_the_stack(name):
-    """Each service of semel finds ledger, Spark and the DAGs by the variables of `semel up`, and has
-    the connections that the project's pipelines name for their sinks.
+    """Each service of semel finds ledger, Spark and the DAGs by the variables of `semel up`. It has
+    the connection that the project's pipelines name for their sinks.
     """
     environment = SERVICES[name]["environment"]
     assert environment[LEDGER_VARIABLE].endswith("@postgres:5432/semel")

@@ -1,5 +1,5 @@
-"""The demo: what `write_week` says is in the files, counted again without its code; what is compared
-with it; and how the runs are followed.
+"""The demo: what `write_week` says is in the files, counted again without its code; what it is
+compared with; and how the runs are followed.
 """
 
 import csv
