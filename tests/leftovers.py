@@ -1,7 +1,8 @@
 """Nothing is left behind, also after Ctrl-C: processes that tests started end with the run.
 
 Servers of tests (Postgres, Kafka, Airflow) leave their parents, so they are found by a variable of
-their environment. Their folders lie in one that is removed last.
+their environment. Their folders lie in one that is removed last. So does Airflow's home, which it
+makes as soon as it is imported: the user's own is neither read nor written.
 """
 
 import os
@@ -30,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = os.environ[VARIABLE] = str(folder)
         tempfile.tempdir = None
         config.add_cleanup(lambda: end(folder))
+    worker = getattr(config, "workerinput", {}).get("workerid", "main")
+    os.environ["AIRFLOW_HOME"] = os.path.join(os.environ[VARIABLE], f"airflow-{worker}")
 
 
 def end(folder: Path) -> None:
