@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from fix_pipelines import Workbench
 from fix_postgres import database
 from fix_sinks import Place, won_of
-from semel.sinks import Won
+from semel.sinks import Presence, Won
 from semel.sinks.postgres import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 
@@ -99,6 +99,45 @@ class Warehouse:
         """What finalize does: look, and publish what is missing."""
         absent = [f for f, p in zip(won.files, sink.look(won), strict=True) if p == "absent"]
         sink.publish(won, absent)
+
+
+LANDINGS = ("append", "upsert", "replay")
+
+
+class Landing:
+    """A batch that has committed and is to land: in either mode, or as a replay, whose old rows are
+    there until it has landed.
+    """
+
+    def __init__(self, warehouse: Warehouse, kind: str, count: int) -> None:
+        self.warehouse, self.kind = warehouse, kind
+        self.declared = UPSERT if kind == "upsert" else {}
+        self.sink = warehouse.sink(**self.declared)
+        if kind == "replay":
+            warehouse.finalize(warehouse.won(flights(range(300), "old")), self.sink)
+        make = warehouse.replay if kind == "replay" else warehouse.won
+        self.won = make(flights(range(count), "new"), batch_id=2)
+        self.before = self.there()
+        self.after = [("new", count, count)]
+
+    def there(self) -> list[tuple]:
+        """Rows and different ids by their city."""
+        if self.warehouse.run("SELECT to_regclass('flights')") == [(None,)]:
+            return []
+        counts = "SELECT city, count(*), count(DISTINCT id) FROM flights GROUP BY 1"
+        return self.warehouse.run(counts)
+
+    def publish(self, sink: PostgresSink | None = None) -> None:
+        (sink or self.sink).publish(self.won, self.won.files)
+
+    def ends(self) -> None:
+        """Run again it lands, once, and whole."""
+        for _ in range(2):
+            self.warehouse.finalize(self.won, self.sink)
+        assert self.there() == self.after
+        assert self.sink.look(self.won) == [Presence.RIGHT]
+        noted = self.warehouse.run("SELECT count(*) FROM semel_batch WHERE table_name = 'flights'")
+        assert noted == [(2 if self.kind == "replay" else 1,)]
 
 
 class Table(Place):
