@@ -14,7 +14,7 @@ from semel.audit import audit
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.reader import dataset
-from semel.run import run_batch
+from semel.run import Ran, run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -26,8 +26,8 @@ REPEATED = b'{"id": "e000003", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
 """The same, of an id that `events` has."""
 
 
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+def run(ledger: Ledger, spec: Spec, key: str) -> Ran:
+    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def replayed(ledger: Ledger, spec: Spec, root: int, key: str) -> replay.Replayed:

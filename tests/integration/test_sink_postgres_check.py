@@ -3,12 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from fix_sink_postgres import Warehouse
+from fix_sink_postgres import OWN, UPSERT, Warehouse
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("n", pa.decimal128(10, 2))])
-OWN = "_semel_batch bigint, _semel_seq bigint"
 
 
 def refusal(warehouse: Warehouse, schema: pa.Schema | None = SCHEMA, **declared: object) -> str:
@@ -23,11 +22,11 @@ def refusal(warehouse: Warehouse, schema: pa.Schema | None = SCHEMA, **declared:
 # Attacks PG4.
 def test_a_table_that_is_not_there(warehouse: Warehouse) -> None:
     """The message holds the CREATE TABLE that fits; run as it stands, the table fits."""
-    said = refusal(warehouse, mode="upsert", key=("id",), json_columns=("city",))
+    said = refusal(warehouse, **UPSERT, json_columns=("city",))
     create = said.partition("or CREATE TABLE ")[2]
     assert "sink.create is false" in said and "jsonb" in create
     warehouse.run("CREATE TABLE " + create)
-    declared = {"mode": "upsert", "key": ("id",), "create": False}
+    declared = {**UPSERT, "create": False}
     assert warehouse.sink(**declared).examine(SCHEMA).notes == ()
     warehouse.sink("other").examine(SCHEMA)
     assert warehouse.run("SELECT to_regclass('other')") == [(None,)]  # check makes nothing.
@@ -88,12 +87,12 @@ def test_a_key_without_its_index(warehouse: Warehouse, rule: str) -> None:
     """upsert needs a unique index over exactly its key: refused, or made where create is true."""
     warehouse.run(f"CREATE TABLE flights (id bigint, city text, n numeric, {OWN}, {rule})")
     warehouse.run("CREATE UNIQUE INDEX ON flights (id) WHERE city = 'x'")
-    said = refusal(warehouse, mode="upsert", key=("id",))
+    said = refusal(warehouse, **UPSERT)
     assert 'no unique index over [\'id\']; CREATE UNIQUE INDEX ON "public"."flights" ("id")' in said
-    sink = warehouse.sink(mode="upsert", key=("id",))
+    sink = warehouse.sink(**UPSERT)
     table = pa.table({"id": [1], "city": ["x"], "n": pa.array([1], pa.decimal128(10, 2))})
     warehouse.finalize(warehouse.won(table), sink)
-    warehouse.sink(mode="upsert", key=("id",), create=False).examine(SCHEMA)
+    warehouse.sink(**UPSERT, create=False).examine(SCHEMA)
 
 
 def test_a_deferrable_key(warehouse: Warehouse) -> None:
@@ -101,7 +100,7 @@ def test_a_deferrable_key(warehouse: Warehouse) -> None:
     columns = f"id bigint UNIQUE DEFERRABLE, city text, n numeric, {OWN}"
     warehouse.run(f"CREATE TABLE flights ({columns})")
     warehouse.run("CREATE UNIQUE INDEX ON flights (id)")
-    said = refusal(warehouse, mode="upsert", key=("id",), create=True)
+    said = refusal(warehouse, **UPSERT, create=True)
     assert "is deferrable" in said
 
 
@@ -155,7 +154,7 @@ def test_rights(warehouse: Warehouse) -> None:
     warehouse.run(f"CREATE TABLE flights (id bigint PRIMARY KEY, city text, n numeric, {OWN})")
     role = warehouse.role()
     as_role = {"dsn": role.dsn}
-    upsert = {"mode": "upsert", "key": ("id",), **as_role}
+    upsert = {**UPSERT, **as_role}
     steps = [
         ("GRANT CREATE ON SCHEMA \"public\"", "GRANT CREATE ON SCHEMA public TO {}", as_role),
         ('GRANT INSERT ON "public"."flights"', "GRANT INSERT ON flights TO {}", as_role),

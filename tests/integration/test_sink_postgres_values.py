@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from fix_sink_postgres import Warehouse
+from fix_sink_postgres import OWN, UPSERT, Warehouse, never
 from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.manifest import Kind
@@ -26,7 +26,6 @@ from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.refused import refused
 
 D = Decimal
-OWN = "_semel_batch bigint, _semel_seq bigint"
 
 
 def told(sink: PostgresSink, table: pa.Table) -> dict[int, str]:
@@ -232,19 +231,15 @@ def test_a_committed_batch_that_is_refused(warehouse: Warehouse) -> None:
     found = warehouse.run("SELECT count(*), count(DISTINCT id) FROM flights WHERE _semel_batch = 1")
     assert found == [(2_000 - len(refused_rows),) * 2]
     # Again, after a lost reply: nobody is asked to keep anything, and nothing lands twice.
-    assert sink.publish_accepting(won, _never) == len(refused_rows)
+    assert sink.publish_accepting(won, never) == len(refused_rows)
     noted = warehouse.run("SELECT rows, refused FROM semel_batch WHERE batch_id = 1")
     assert noted == [(2_000 - len(refused_rows), len(refused_rows))]
-
-
-def _never(_: pa.Table) -> None:
-    raise AssertionError("it has landed")
 
 
 # Attacks PG7.
 def test_rows_that_cannot_be_kept_let_nothing_land(warehouse: Warehouse) -> None:
     """The archive's disk is full: no row is in the table, and the next call is as the first."""
-    sink = warehouse.sink(mode="upsert", key=("id",))
+    sink = warehouse.sink(**UPSERT)
     won = warehouse.won(pa.table({"id": [1, 2, 3]}))
     warehouse.finalize(warehouse.won(pa.table({"id": [9]}), batch_id=9), sink)
     warehouse.run("ALTER TABLE flights ADD CHECK (id <> 2)")
@@ -296,7 +291,7 @@ def test_a_table_that_refuses_nearly_all(
     warehouse.run(f"CREATE TABLE flights (id bigint CHECK (id < 0), {OWN})")
     sink, won = warehouse.sink(), warehouse.won(pa.table({"id": list(range(50))}))
     with pytest.raises(LimitError, match="more than 5 of its rows .*Change the table"):
-        sink.publish_accepting(won, _never)
+        sink.publish_accepting(won, never)
     assert sink.look(won) == [Presence.ABSENT]
 
 
