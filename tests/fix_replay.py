@@ -1,5 +1,6 @@
 """Two finalized batches, and replays and admissions of them."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ REPEATED = b'{"id": "e000003", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
 """The same, of an id that `events` has."""
 
 
-def run(ledger: Ledger, spec: Spec, key: str) -> Ran:
-    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
+def run(
+    ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime] | None = None
+) -> Ran:
+    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
 
 
 def replayed(ledger: Ledger, spec: Spec, root: int, key: str) -> replay.Replayed:
@@ -110,6 +113,20 @@ def hours_pass(ledger: Ledger) -> None:
 def falls_silent(ledger: Ledger) -> None:
     """Whoever is at work has shown no life for long."""
     sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+
+
+BY_DAY = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+DAY, ONE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(days=1)
+
+
+def three_days(bench: Workbench, ledger: Ledger) -> Spec:
+    """Three days from DAY on, each with a batch of ten records, as runs of the schedule ask."""
+    spec = bench.spec(source=BY_DAY, schedule="@daily")
+    for n in range(3):
+        bench.write(f"in/2026-01-0{n + 1}.jsonl", events(10 * n, 10 * n + 10))
+        interval = DAY + n * ONE, DAY + (n + 1) * ONE
+        run(ledger, spec, f"airflow:events:scheduled__{n}", interval)
+    return spec
 
 
 def sql(ledger: Ledger, text: str) -> None:

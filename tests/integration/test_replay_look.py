@@ -10,7 +10,7 @@ import pytest
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import BAD, admitted, replayed, run, two_batches, wider
+from fix_replay import BAD, BY_DAY, admitted, replayed, run, two_batches, wider
 from semel import replay
 from semel.cli import main
 from semel.find import find
@@ -81,8 +81,7 @@ def test_show_and_made_by_tell_the_code_of_each(
     engine = Passing()
     query = bench.transforms / "times.sql"
     query.write_text("SELECT id, n * 2 AS n FROM records")
-    source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
-    spec = bench.spec(transforms=["times.sql"], source=source)
+    spec = bench.spec(transforms=["times.sql"], source=BY_DAY)
     for day in (1, 2, 3):
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = datetime(2026, 11, day, tzinfo=UTC), datetime(2026, 11, day + 1, tzinfo=UTC)
