@@ -172,25 +172,6 @@ def test_rows_that_the_table_refuses_after_the_commit(
     proven(spec)
 
 
-# Attacks D1, D10.
-def test_a_lost_ledger_is_adopted_from_the_archive(
-    bench: Workbench, ledger: Ledger, table: Warehouse
-) -> None:
-    """Without adopt a new ledger writes nothing there; with it no record lands twice."""
-    spec = declared(bench)
-    bench.write("in/a.jsonl", events(0, 20))
-    run(ledger, spec, "r1")
-    lose(ledger)
-    with pytest.raises(TerminalError, match="holds .*Adopt what is there") as refused:
-        run(ledger, spec, "r1")
-    assert refused.value.next == "semel adopt events"
-    assert adopt(ledger, spec, log=quiet).batches == 1
-    bench.write("in/b.jsonl", events(10, 30))
-    run(ledger, spec, "r2")
-    assert there(table) == ids(0, 30)
-    proven(spec)
-
-
 # Attacks D10.
 def test_rows_without_a_marker_are_settled_before_adopt(
     bench: Workbench, ledger: Ledger, table: Warehouse
