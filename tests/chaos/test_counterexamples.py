@@ -16,8 +16,8 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_proxy import Proxy
 from fix_scene import Scene, attempts, sql, staged_folders
+from fix_wire import Wire
 from look import statements
 from schedule import Played, every_order
 from semel import collect as collect_module
@@ -167,7 +167,7 @@ def test_twins_that_read_other_bytes(scene: Scene) -> None:
 
 # Attacks C11, G6.
 def test_a_commit_on_its_way_keeps_its_files(
-    scene: Scene, proxy: Proxy, ledger_behind: Ledger
+    scene: Scene, wire: Wire, ledger_behind: Ledger
 ) -> None:
     """While a COMMIT is on its way everybody reads `staged`; its files are no garbage, and the
     caller that got no reply finds its batch committed.
@@ -180,11 +180,11 @@ def test_a_commit_on_its_way_keeps_its_files(
         seen.extend(attempts(scene.ledger, batch_id))
         removed = collect_module._remove_staged(scene.ledger, 1, scene.spec.sink_path())
         assert removed == (0, 0) and staged_folders(scene.spec) == folders
-        proxy.cut("reply")
+        wire.cut("reply")
 
     with faults.armed("commit.before_win", meanwhile), pytest.raises(OutcomeUnknownError):
         commit(ledger_behind, scene.spec, batch_id, lambda: None, quiet)
-    assert (seen, proxy.cuts) == (["staged"], 1)
+    assert (seen, wire.cuts) == (["staged"], 1)
     collecting(scene.ledger, scene.spec)
     assert committed(scene, batch_id).found
     finalized(scene, batch_id)

@@ -13,8 +13,8 @@ from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_postgres import EMPTY, restart, server
-from fix_proxy import Proxy
 from fix_scene import Scene, sql
+from fix_wire import Wire
 from semel import faults, settings
 from semel.catalog import merge
 from semel.collect import collect
@@ -105,12 +105,12 @@ def test_connections_end_at_a_point(scene: Scene, point: str) -> None:
 @pytest.mark.parametrize("what", ["reply", "request"])
 @pytest.mark.parametrize("point", IN_TRANSACTION)
 def test_a_commit_is_cut(
-    scene: Scene, proxy: Proxy, ledger_behind: Ledger, point: str, what: str
+    scene: Scene, wire: Wire, ledger_behind: Ledger, point: str, what: str
 ) -> None:
     """It landed and nobody was told, or it never arrived: OutcomeUnknownError, then it is exact."""
-    with faults.armed(point, lambda: proxy.cut(what)), pytest.raises(OutcomeUnknownError):
+    with faults.armed(point, lambda: wire.cut(what)), pytest.raises(OutcomeUnknownError):
         run_and_collect(ledger_behind, scene)
-    assert proxy.cuts == 1
+    assert wire.cuts == 1
     run_and_collect(ledger_behind, scene)
     scene.finish("r1", "r2")
 

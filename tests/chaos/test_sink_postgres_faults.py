@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 
 from fix_postgres import restart, server
-from fix_proxy import Proxy
 from fix_sink_postgres import Warehouse
+from fix_wire import Wire
 from semel import faults, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
 from semel.sinks import Presence, Won
@@ -95,27 +95,24 @@ def _publish_slowly(target: PostgresTarget, won: Won) -> None:
 
 
 @pytest.fixture
-def proxy(warehouse: Warehouse) -> Iterator[Proxy]:
-    url = sa.make_url(warehouse.dsn)
-    made = Proxy(url.host, url.port)
-    yield made
-    made.close()
+def wire(warehouse: Warehouse) -> Iterator[Wire]:
+    with Wire(warehouse.dsn) as made:
+        yield made
 
 
 # Attacks PG1, PG2.
 @pytest.mark.parametrize("declared", MODES)
 @pytest.mark.parametrize(("what", "there"), [("reply", "right"), ("request", "absent")])
 def test_a_commit_is_cut(
-    warehouse: Warehouse, proxy: Proxy, declared: dict, what: str, there: str
+    warehouse: Warehouse, wire: Wire, declared: dict, what: str, there: str
 ) -> None:
     """It is said to be unknown; look knows; the next finalize makes it exact."""
-    url = sa.make_url(warehouse.dsn).set(port=proxy.port)
-    behind = warehouse.sink(dsn=url.render_as_string(hide_password=False), **declared)
+    behind = warehouse.sink(dsn=wire.dsn, **declared)
     sink, won = warehouse.sink(**declared), warehouse.won(flights(10))
-    with faults.armed("sink.before_commit", lambda: proxy.cut(what)):
+    with faults.armed("sink.before_commit", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError, match="reply to a commit was lost.*run this again"):
             behind.publish(won, won.files)
-    assert proxy.cuts == 1
+    assert wire.cuts == 1
     time.sleep(0.2)
     assert sink.look(won) == [there]
     finalized_exactly(warehouse, won, sink)
@@ -124,15 +121,14 @@ def test_a_commit_is_cut(
 # Attacks PG7.
 @pytest.mark.parametrize("what", ["reply", "request"])
 def test_the_commit_of_accepted_rows_is_cut(
-    warehouse: Warehouse, proxy: Proxy, what: str
+    warehouse: Warehouse, wire: Wire, what: str
 ) -> None:
     """The refused rows were kept before; again, the same ones are kept or it had landed."""
     warehouse.finalize(warehouse.won(flights(1), batch_id=9), warehouse.sink())
     warehouse.run("ALTER TABLE flights ADD CHECK (id <> 2) NOT VALID")
-    url = sa.make_url(warehouse.dsn).set(port=proxy.port)
-    behind = warehouse.sink(dsn=url.render_as_string(hide_password=False))
+    behind = warehouse.sink(dsn=wire.dsn)
     won, kept = warehouse.won(flights(5)), []
-    with faults.armed("sink.before_accepted", lambda: proxy.cut(what)):
+    with faults.armed("sink.before_accepted", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError):
             behind.publish_accepting(won, kept.append)
     assert warehouse.sink().publish_accepting(won, kept.append) == 1

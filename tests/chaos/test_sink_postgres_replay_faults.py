@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 
 from fix_postgres import restart, server
-from fix_proxy import Proxy
 from fix_sink_postgres import Warehouse
+from fix_wire import Wire
 from semel import faults, limits
 from semel.errors import OutcomeUnknownError, UnavailableError
 from semel.sinks import Won
@@ -125,18 +124,13 @@ def _publish_slowly(target: PostgresTarget, won: Won) -> None:
 @pytest.mark.parametrize(("what", "there"), [("reply", [NEW]), ("request", [OLD])])
 def test_a_commit_is_cut(warehouse: Warehouse, what: str, there: list[tuple]) -> None:
     """Nobody knows whether it landed: the next finalize does, and makes it exact."""
-    url = sa.make_url(warehouse.dsn)
-    proxy = Proxy(url.host, url.port)
-    try:
-        dsn = url.set(port=proxy.port).render_as_string(hide_password=False)
-        sink, behind = warehouse.sink(), warehouse.sink(dsn=dsn)
+    with Wire(warehouse.dsn) as wire:
+        sink, behind = warehouse.sink(), warehouse.sink(dsn=wire.dsn)
         won = replay_of(warehouse, sink)
-        with faults.armed("sink.before_commit", lambda: proxy.cut(what)):
+        with faults.armed("sink.before_commit", lambda: wire.cut(what)):
             with pytest.raises(OutcomeUnknownError, match="reply to a commit was lost"):
                 behind.publish(won, won.files)
-        assert proxy.cuts == 1
-    finally:
-        proxy.close()
+        assert wire.cuts == 1
     end = time.monotonic() + WAIT_SECONDS
     while counted(warehouse) != there:
         assert time.monotonic() < end, counted(warehouse)
