@@ -14,6 +14,7 @@ from fix_scene import SINKS, scene  # noqa: F401
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
 from fix_wire import Wire, ledger_behind, wire  # noqa: F401
+from semel.catalog import merge
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,9 @@ def table(
     made.run("DROP TABLE IF EXISTS events, semel_batch")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", wire.behind(shared_warehouse))
     return made
+
+
+@pytest.fixture
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two live id runs of a shard are reason enough for collect to merge them."""
+    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)

@@ -100,14 +100,6 @@ def run(request: str, interval: tuple[datetime, datetime] | None = None) -> tupl
     raise AssertionError
 
 
-def empty_scene(bench: Workbench, ledger: Ledger, **changes: object) -> Scene:
-    """A scene without a source yet."""
-    scene = Scene.__new__(Scene)
-    scene.bench, scene.ledger, scene.sink, scene.sources = bench, ledger, "files", []
-    scene.spec = scene.declare(**changes)
-    return scene
-
-
 def days(number: int) -> tuple[datetime, datetime]:
     return START + timedelta(days=number), START + timedelta(days=number + 1)
 
@@ -118,7 +110,7 @@ def test_same_id_in_a_live_batch_and_three_backfills(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, rounds: int
 ) -> None:
     """Each time one of the four takes the record, and the three others drop it."""
-    scene = empty_scene(bench, ledger, source=DAILY)
+    scene = Scene.empty(bench, ledger, source=DAILY)
     losses = retries = 0
     started = time.monotonic()
     with processes(forks, scene, 4) as pool:
@@ -150,7 +142,7 @@ def test_two_deployments_on_one_ledger(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, keys: str
 ) -> None:
     """Runs of equal keys share a batch as twins, those of different ones never a byte: exact."""
-    scene = empty_scene(bench, ledger)
+    scene = Scene.empty(bench, ledger)
     rounds = attempts = 0
     with processes(forks, scene, 2) as pool:
         # The twins of equal keys stage both only when they meet, so until they did.
@@ -238,7 +230,7 @@ def test_no_deadlock(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, acts: int
 ) -> None:
     """All verbs in six processes at once: locks are taken in one order, nobody waits in vain."""
-    scene = empty_scene(bench, ledger, limits={"bytes_per_batch_max": 9000})
+    scene = Scene.empty(bench, ledger, limits={"bytes_per_batch_max": 9000})
     before = deadlocks(ledger)
     with processes(forks, scene, 6) as pool:
         calls = [(seed, acts) for seed in range(6)]
@@ -310,7 +302,7 @@ def test_a_long_backfill_beside_live_batches_finishes(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, backfills: int
 ) -> None:
     """Live batches that share ids with it beat it a bounded number of times, and then wait."""
-    scene = empty_scene(bench, ledger, source=DAILY, limits={})
+    scene = Scene.empty(bench, ledger, source=DAILY, limits={})
     for day in range(backfills):
         _write(scene.spec, f"{days(day)[0]:%Y-%m-%d}", events(day * 1000, day * 1000 + 1000))
     with processes(forks, scene, backfills + 2) as pool:
