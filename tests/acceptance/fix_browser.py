@@ -9,7 +9,8 @@ import jwt
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from fix_guide import FOLDER, PICTURES
+from airflow_ui import Ui
+from fix_guide import FOLDER, PICTURE_WIDTH, PICTURES
 from fix_stack import Stack
 from semel.stack import layout
 
@@ -55,6 +56,14 @@ def log_in(context: BrowserContext, stack: Stack) -> None:
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(lambda url: "login" not in url)
     page.close()
+
+
+@pytest.fixture(scope="module")
+def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:
+    """A window of the stack's user, who has logged in by the form."""
+    with window(browser, width=PICTURE_WIDTH) as context:
+        log_in(context, _running_stack)
+        yield Ui(context.new_page(), _running_stack.airflow.url)
 
 
 def log_in_as_viewer(context: BrowserContext, stack: Stack) -> None:

@@ -4,7 +4,6 @@ seen, its runs, and the combinations of fix_matrix.py that people meet.
 Each test says which they are: how the run is started, what is there, what happens to it.
 """
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 
@@ -14,8 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from airflow_rest import wait_for
 from airflow_ui import Ui
-from fix_browser import browser, keep, log_in, log_in_as_viewer, picture, window  # noqa: F401
-from fix_guide import PICTURE_WIDTH
+from fix_browser import keep, log_in_as_viewer, picture, window
 from fix_stack import Stack
 from semel import reader, settings
 from semel.ledger import Ledger
@@ -81,12 +79,8 @@ def ended(stack: Stack, run: str) -> dict[str, str | None]:
 
 def of_backfills(stack: Stack, *days: date) -> list[str]:
     """The runs of backfills for these days, once all of them are there."""
-
-    def run_of(day: date) -> str | None:
-        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        return stack.airflow.run_of(NAME, "backfill", start)
-
-    return [wait_for(lambda day=day: run_of(day), f"the run of {day}", 60) for day in days]
+    starts = [datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days]
+    return stack.airflow.backfilled(NAME, *starts)
 
 
 def read(ui: Ui, run: str, task: str) -> list[str]:
@@ -97,14 +91,6 @@ def read(ui: Ui, run: str, task: str) -> list[str]:
         assert len(text) <= LINE_MAX, text
         assert not text.startswith(("Traceback", '  File "')), lines
     return [text for _, text in lines]
-
-
-@pytest.fixture(scope="module")
-def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:  # noqa: F811
-    """A window of the stack's user, who has logged in by the form."""
-    with window(browser, width=PICTURE_WIDTH) as context:
-        log_in(context, _running_stack)
-        yield Ui(context.new_page(), _running_stack.airflow.url)
 
 
 def test_the_whole_day(stack: Stack, ui: Ui) -> None:
@@ -178,7 +164,7 @@ def test_an_id_is_found(stack: Stack, ui: Ui) -> None:
 
 
 def test_nobody_without_a_login_and_no_viewer_changes_anything(
-    stack: Stack, browser: Browser  # noqa: F811
+    stack: Stack, browser: Browser
 ) -> None:
     """Without a login semel's pages and Airflow's API answer 401. A viewer sees the days, and the
     trigger's dialog is refused: no run is made."""
@@ -245,7 +231,7 @@ def test_a_day_in_work_elsewhere(stack: Stack, ui: Ui) -> None:
     assert stack.batches(NAME) == before
 
 
-def test_a_refused_file(stack: Stack, ui: Ui, browser: Browser) -> None:  # noqa: F811
+def test_a_refused_file(stack: Stack, ui: Ui, browser: Browser) -> None:
     """manual with interval, refused file, succeeds: plan fails once, in short lines, the last of
     which says what to do. A viewer sees the file and cannot accept it; the user accepts it on the
     page, and the cleared run ends well: what the file repeats is dropped."""
