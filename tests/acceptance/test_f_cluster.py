@@ -25,6 +25,7 @@ from fix_cluster import (  # noqa: F401
     executor_of,
     wait_for,
 )
+from fix_faults import forks  # noqa: F401
 from fix_pipelines import Workbench, events
 from fix_postgres import database, point_executors
 from semel import settings

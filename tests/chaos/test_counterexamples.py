@@ -70,24 +70,6 @@ def test_a_planner_waits_for_one_that_writes(scene: Scene, other: str) -> None:
     assert any(turn.blocked for played in found for turn in played.turns), "nobody waited"
 
 
-# Attacks P1.
-def test_a_retry_reads_what_was_planned(scene: Scene) -> None:
-    """A file that grows between two attempts of a batch changes neither: the rest is a later
-    batch's.
-    """
-    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
-
-    def meanwhile(_: StageJob) -> None:
-        scene.bench.write("in/b.jsonl", events(200, 210), mode="ab")
-        staging(batch_id)(scene)
-
-    stage(scene.ledger, scene.spec, batch_id, LocalEngine(before_write=meanwhile), quiet)
-    assert attempts(scene.ledger, batch_id) == ["staged", "staged"]
-    text = "SELECT DISTINCT records_read FROM semel.attempt WHERE batch_id = :batch"
-    assert len(sql(scene.ledger, text, batch=batch_id)) == 1
-    scene.finish("r1", "r2", "r3")
-
-
 # Attacks S1, A2.
 def test_stage_and_abandon(scene: Scene) -> None:
     """No attempt is open when its batch was abandoned, though it began at the same time."""

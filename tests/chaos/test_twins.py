@@ -109,16 +109,6 @@ def test_finalize_twice_at_once_into_a_table(
     test_finalize_twice_at_once(Scene(bench, ledger, "append"), point, nth)
 
 
-def test_collect_removes_what_finalize_is_removing(scene: Scene) -> None:
-    """The attempt's folder goes once, whoever comes first."""
-    batch_id = staged(scene, "r1")
-    committed(scene, batch_id)
-    with faults.armed("storage.before_rmtree", lambda: collecting(scene.ledger, scene.spec)) as it:
-        finalized(scene, batch_id)
-    assert it.hit
-    scene.finish("r1", "r2")
-
-
 def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that another process removes while it is measured is gone, and no error."""
     folder = tmp_path / "f0001"
