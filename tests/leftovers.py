@@ -56,6 +56,8 @@ class Interrupted:
     """What happens at Ctrl-C where tests run in workers, which are all that was started here."""
 
     def pytest_keyboard_interrupt(self) -> None:
+        # A second Ctrl-C must not leave half of it running.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         for worker in psutil.Process().children():
             worker.kill()
 

@@ -142,9 +142,8 @@ def swap(values: tuple, at: int, value: object) -> tuple:
 
 
 def setter(state: State, name: str, at: int) -> Callable[..., State]:
-    """`now(value, **changes)`: the state with one more value of its tuple `name` replaced.
-
-    It may be given another state to change: `now(value, other, **changes)`.
+    """`now(value, **changes)`: the state with one value of its tuple `name` replaced, and changes of
+    other fields; `now(value, other)` begins with another state.
     """
 
     def now(value: object, state: State = state, **changes: object) -> State:
