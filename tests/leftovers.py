@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import current_process
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -55,9 +56,16 @@ def pytest_sessionstart() -> Iterator[None]:
 class Interrupted:
     """What happens at Ctrl-C where tests run in workers, which are all that was started here."""
 
-    def pytest_keyboard_interrupt(self) -> None:
-        # A second Ctrl-C must not leave half of it running.
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, self._heard)
+
+    def _heard(self, *_: object) -> NoReturn:
+        # A second one must not leave half of it running.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
         for worker in psutil.Process().children():
             worker.kill()
 
