@@ -20,7 +20,6 @@ import psutil
 import pytest
 from pyspark import cloudpickle
 
-from fix_faults import PRELOADED
 from fix_pipelines import Workbench
 from fix_postgres import free_port
 from semel import faults, limits, settings
@@ -348,16 +347,13 @@ def wait_for(happened: Callable[[], object], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def _cluster(
-    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    executors_state: Path,
+    forks: multiprocessing.context.BaseContext,
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        multiprocessing.forkserver.ensure_running()
     with standalone(folder, executors_state) as (remote, processes):
-        yield Cluster(folder=folder, remote=remote, processes=processes, context=context)
+        yield Cluster(folder=folder, remote=remote, processes=processes, context=forks)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 
 from fix_faults import WAIT_SECONDS
 from fix_postgres import restart, server
-from fix_proxy import Proxy
 from fix_sink_postgres import LANDINGS, UPSERT, Landing, Warehouse, flights
+from fix_wire import Wire
 from semel import faults, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
 from semel.sinks import Presence, Won
@@ -83,25 +83,21 @@ def _publish_some(target: PostgresTarget, won: Won) -> None:
 
 
 @pytest.fixture
-def proxy(warehouse: Warehouse) -> Iterator[Proxy]:
-    url = sa.make_url(warehouse.dsn)
-    made = Proxy(url.host, url.port)
-    yield made
-    made.close()
+def wire(warehouse: Warehouse) -> Iterator[Wire]:
+    with Wire(warehouse.dsn) as made:
+        yield made
 
 
 # Attacks PG1, PG2, PG9.
 @EACH
 @pytest.mark.parametrize("what", ["reply", "request"])
-def test_a_commit_is_cut(landing: Landing, proxy: Proxy, what: str) -> None:
+def test_a_commit_is_cut(landing: Landing, wire: Wire, what: str) -> None:
     """It is said to be unknown; look knows; the next finalize makes it exact."""
-    url = sa.make_url(landing.warehouse.dsn).set(port=proxy.port)
-    dsn = url.render_as_string(hide_password=False)
-    behind = landing.warehouse.sink(dsn=dsn, **landing.declared)
-    with faults.armed("sink.before_commit", lambda: proxy.cut(what)):
+    behind = landing.warehouse.sink(dsn=wire.dsn, **landing.declared)
+    with faults.armed("sink.before_commit", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError, match="reply to a commit was lost.*run this again"):
             landing.publish(behind)
-    assert proxy.cuts == 1
+    assert wire.cuts == 1
     there = Presence.RIGHT if what == "reply" else Presence.ABSENT
     until(lambda: landing.sink.look(landing.won) == [there])
     assert landing.there() == (landing.after if what == "reply" else landing.before)
@@ -111,15 +107,14 @@ def test_a_commit_is_cut(landing: Landing, proxy: Proxy, what: str) -> None:
 # Attacks PG7.
 @pytest.mark.parametrize("what", ["reply", "request"])
 def test_the_commit_of_accepted_rows_is_cut(
-    warehouse: Warehouse, proxy: Proxy, what: str
+    warehouse: Warehouse, wire: Wire, what: str
 ) -> None:
     """The refused rows were kept before; again, the same ones are kept or it had landed."""
     warehouse.finalize(warehouse.won(flights([0]), batch_id=9), warehouse.sink())
     warehouse.run("ALTER TABLE flights ADD CHECK (id <> 2) NOT VALID")
-    url = sa.make_url(warehouse.dsn).set(port=proxy.port)
-    behind = warehouse.sink(dsn=url.render_as_string(hide_password=False))
+    behind = warehouse.sink(dsn=wire.dsn)
     won, kept = warehouse.won(flights(range(5))), []
-    with faults.armed("sink.before_accepted", lambda: proxy.cut(what)):
+    with faults.armed("sink.before_accepted", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError):
             behind.publish_accepting(won, kept.append)
     assert warehouse.sink().publish_accepting(won, kept.append) == 1
