@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from contextlib import suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -30,10 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = os.environ[VARIABLE] = str(folder)
         tempfile.tempdir = None
         config.add_cleanup(lambda: end(folder))
+        # As the interpreter exits: multiprocessing's own folder in it goes first (priority -100).
+        Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-1000)
 
 
 def end(folder: Path) -> None:
-    """End the processes of this run that are still there, and remove their folders."""
+    """End the processes of this run that are still there."""
     left = [process for process in psutil.process_iter() if _is_of(process, folder)]
     for process in left:
         with suppress(psutil.NoSuchProcess):
@@ -43,7 +46,6 @@ def end(folder: Path) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(stubborn, timeout=END_SECONDS)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_of(process: psutil.Process, folder: Path) -> bool:

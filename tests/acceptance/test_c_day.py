@@ -35,7 +35,7 @@ FAILED = {**dict.fromkeys(TASKS, "upstream_failed"), "plan": "failed"}
 ONE = timedelta(days=1)
 
 # A minute of a core for each test; test_b_matrix.py has most of the pairs, without a browser.
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
 @cache
