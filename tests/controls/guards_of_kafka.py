@@ -102,7 +102,7 @@ OF_KAFKA = (
         name="a search begins behind earlier intervals alone",
         rules="KS5",
         remove=without.later_intervals_tell_where_to_begin,
-        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions",),
+        tests=(f"{_EDGES}::test_history_that_was_sent_in_transactions[(3, 1, 2, 0)]",),
     ),
     Guard(
         name="only a registry's own word is a verdict",

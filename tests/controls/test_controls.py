@@ -16,7 +16,7 @@ from guards import GUARDS
 from guards_of_kafka import OF_KAFKA
 from guards_of_replay import OF_REPLAY
 from guards_of_topics import OF_TOPICS
-from tiers import SEED
+from tiers import SAMPLED, SEED
 
 _LONG = (*OF_REPLAY, *OF_TOPICS, *OF_KAFKA)
 """What `make proof` alone takes out, for each of these needs many seconds; and of the others all
@@ -39,14 +39,16 @@ PAGES = [ROOT / "docs" / name for name in ("protocol.md", "postgres.md", "kafka.
     ],
 )
 def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
-    """Each of the guard's tests fails without it."""
+    """Each of the guard's tests fails without it; where `make test` draws one of a test's cases,
+    each case does.
+    """
     environment = {
         **os.environ,
         "SEMEL_TEST_WITHOUT": name,
         "SEMEL_TEST_POSTGRES_DSN": postgres,
         "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE))),
     }
-    options = ["-q", "-p", "without", "-p", "no:cacheprovider", "--tb=line", "-m", ""]
+    options = ["-q", "-p", "without", "-p", "no:cacheprovider", "--tb=line", "-rfEp", "-m", ""]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *GUARDS[name].tests],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
@@ -55,6 +57,8 @@ def test_without_a_guard_the_suite_turns_red(name: str, postgres: str) -> None:
     red = set(re.findall(r"^FAILED ([^\[\s]+)", done.stdout, re.MULTILINE))
     assert red == {test.partition("[")[0] for test in GUARDS[name].tests}, done.stdout
     assert not re.search(r"^ERROR ", done.stdout, re.MULTILINE), done.stdout
+    green = re.findall(r"^PASSED (.+)$", done.stdout, re.MULTILINE)
+    assert not [test for test in green if test.startswith(SAMPLED)], done.stdout
 
 
 def test_the_document_has_the_table() -> None:
