@@ -55,8 +55,8 @@ class Catalog:
             "WITH b AS (INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec,"
             " spec_digest, split_bytes)"
             " SELECT :p, 'r', count(*) + 1, '{}', '', 1 FROM semel.batch RETURNING batch_id) "
-            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver) "
-            "SELECT batch_id, 1, 0, 0, 'd' FROM b RETURNING attempt_id",
+            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver) "
+            "SELECT batch_id, 1, 0, '{}', 'd' FROM b RETURNING attempt_id",
             p=self.pipeline_id,
         )
 
@@ -86,8 +86,7 @@ class Catalog:
             attempt_id=attempt_id or self.attempt(),
             shard=shard,
             segment_id=self.segment_id,
-            bucket_start=bucket.get("bucket_start"),
-            bucket_end=bucket.get("bucket_end"),
+            buckets=bucket.get("buckets"),
             h1=h1,
             h2=h2,
         )

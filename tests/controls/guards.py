@@ -13,6 +13,7 @@ from guards_of_topics import OF_TOPICS
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
 CONTRACT = f"{INTEGRATION}/test_contract_sinks.py"
 OF_REPLAYS = f"{INTEGRATION}/test_sink_postgres_replay.py"
+LATE = f"{INTEGRATION}/test_late.py"
 OF_TABLES = f"{CHAOS}/test_sink_postgres_faults.py"
 
 
@@ -58,16 +59,37 @@ _ALL = (
         ),
     ),
     Guard(
-        name="garbage-collection watermark looked at by commit",
+        name="forgotten buckets looked at by commit",
         rules="C5",
-        remove=without.no_floor_check,
+        remove=without.forgotten_not_checked,
         tests=(f"{CHAOS}/test_rules.py::test_a_bucket_that_was_collected_takes_no_commit",),
     ),
     Guard(
-        name="garbage-collection watermark raised before a run is retired",
+        name="commit looks at what was forgotten since",
+        rules="C5",
+        remove=without.all_forgotten_checked,
+        tests=(f"{LATE}::test_a_batch_around_what_is_forgotten_commits",),
+    ),
+    Guard(
+        name="buckets forgotten before a run is retired",
         rules="G1",
-        remove=without.no_floor_before_retirement,
+        remove=without.retired_before_forgotten,
         tests=(f"{CHAOS}/test_time.py::test_what_a_bucket_forgot_is_late",),
+    ),
+    Guard(
+        name="what nobody read is not forgotten",
+        rules="G1",
+        remove=without.forgotten_by_age,
+        tests=(f"{LATE}::test_only_what_was_retired_is_late",),
+    ),
+    Guard(
+        name="sets of buckets are exact",
+        rules="G1 D8",
+        remove=without.buckets_with_gaps,
+        tests=(
+            f"{LATE}::test_merged_runs_forget_what_their_parts_had",
+            f"{LATE}::test_adopt_forgets_what_had_expired_and_no_more",
+        ),
     ),
     Guard(
         name="a hit in a filter is looked up",

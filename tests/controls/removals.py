@@ -104,13 +104,29 @@ def no_sequence_check() -> None:
     source("commit", "_decide", {'now["commit_seq"] != compared': "False"})
 
 
-def no_floor_check() -> None:
-    source("commit", "_decide", {"attempt.bucket_min is not None": "False"})
+def forgotten_not_checked() -> None:
+    source("commit", "_decide", {'attempt_now["forgotten"] is not None': "False"})
 
 
-def no_floor_before_retirement() -> None:
-    statement("collect", "raise_floor", "GREATEST(gc_floor,", "LEAST(gc_floor,")
-    statement("catalog", "retire_expired", "bucket_end IS NULL", "true")
+def retired_before_forgotten() -> None:
+    patch("collect", "forget_expired", lambda _: lambda *_: None)
+    statement("catalog", "retire_expired", "buckets IS NULL", "true")
+
+
+def all_forgotten_checked() -> None:
+    """Commit also counts what was late for the attempt already."""
+    statement("commit", "lock_attempt", "(p.forgotten - a.forgotten)", "p.forgotten")
+
+
+def forgotten_by_age() -> None:
+    """With a bucket all before it are forgotten, also those that nobody ever read."""
+    told = "CAST(:forgotten AS int8multirange)"
+    statement("catalog", "forget", told, f"int8multirange(int8range(0, upper({told})))")
+
+
+def buckets_with_gaps() -> None:
+    """A set of buckets is its hull."""
+    importlib.import_module("semel.limits").BUCKET_RANGES_MAX = 1
 
 
 def filter_is_truth() -> None:

@@ -14,6 +14,7 @@ from fix_catalog import HORIZON, Catalog, random_ids
 from semel import limits
 from semel.catalog import merge, payload
 from semel.catalog import runs as catalog
+from semel.catalog.buckets import Buckets
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import Run
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
@@ -105,13 +106,13 @@ def test_unpublished_ids_are_not_known(pipeline):
 def test_only_the_same_bucket_and_shard_overlap(pipeline):
     """Runs of other shards or other buckets are not compared at commit: they cannot share an id."""
     ids = random_ids(10, 1)
-    mine = pipeline.store(ids, bucket_start=5, bucket_end=6)
+    mine = pipeline.store(ids, buckets=Buckets((5, 6)))
     apart = [
-        pipeline.publish(ids, shard=1, bucket_start=5, bucket_end=6),
-        pipeline.publish(ids, bucket_start=6, bucket_end=9),
+        pipeline.publish(ids, shard=1, buckets=Buckets((5, 6))),
+        pipeline.publish(ids, buckets=Buckets((6, 9))),
     ]
     assert payload.overlap(pipeline.ledger, pipeline.cache, [mine], apart) == 0
-    same = pipeline.publish(ids, bucket_start=2, bucket_end=6)
+    same = pipeline.publish(ids, buckets=Buckets((2, 6)))
     assert payload.overlap(pipeline.ledger, pipeline.cache, [mine], [same]) == 10
 
 
@@ -163,7 +164,7 @@ def test_unsorted_ids_are_refused(pipeline):
     with pytest.raises(ValueError, match="not sorted"):
         payload.store_run(
             pipeline.ledger, pipeline_id=pipeline.pipeline_id, attempt_id=pipeline.attempt(),
-            shard=0, segment_id=pipeline.segment_id, bucket_start=None, bucket_end=None,
+            shard=0, segment_id=pipeline.segment_id, buckets=None,
             h1=np.array([2, 1], np.uint64), h2=np.array([1, 1], np.uint32),
         )  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_records_behind_a_transform(
     bench.write("in/z.jsonl", events(0, 10))
     batch(ledger, spec, spark_engine)
     with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE semel.pipeline SET gc_floor = 20000")
+        connection.exec_driver_sql("UPDATE semel.pipeline SET forgotten = '{[0,20000)}'")
     late = {"id": "late", "n": 1, "at": "2001-01-01T00:00:00Z"}
     os.utime(bench.write("in/a.jsonl", [late, {**events(5, 6)[0], "n": 500}]), ns=(1, 1))
     batch(ledger, spec, spark_engine)

@@ -10,6 +10,7 @@ from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.audit import audit
+from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind
@@ -54,7 +55,7 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
 
 
 def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
-    """In scope bucket a file says in which buckets its ids lie."""
+    """In scope bucket a file says of which buckets its ids are."""
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
     spec = bench.spec(dedup=dedup, record_time="at")
     bench.write("in/a.jsonl", events(0, 5))
@@ -63,7 +64,7 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(archive.of(spec) / file.path)
     bucket = 1_767_225_600 // marker.bucket_seconds  # 2026-01-01
-    assert (of.bucket_start, of.bucket_end) == (bucket, bucket + 1)
+    assert of.buckets == Buckets((bucket, bucket + 1))
 
 
 @pytest.mark.parametrize("declared", [None, False])

@@ -6,8 +6,8 @@ and begin again, also while its earlier attempt goes on as a zombie. What collec
 time stands in model_collect, which makes the model whole.
 
 What it leaves away: Bloom filters and shards (a run is the set of its ids), the files of an attempt
-and its abandonment (model_batch), the lease. All ids are of one bucket: once that is below the
-floor every record of a new attempt is late.
+and its abandonment (model_batch), the lease. Ids 0 and 1 are of one bucket, id 2 of another: once a
+bucket is forgotten, its records are late in every new attempt.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,12 @@ TWICE = "an id is in the output twice"
 LOST = "a record is in no output, and nothing accounts for it"
 GONE = "ids that an open attempt needs are gone"
 ALARM = "an attempt is refused though nothing is damaged"
+LATE = "a record is late whose bucket nobody ever read"
 
 BATCHES = ("A", "B")
 WANTED = (0b011, 0b101)  # A holds ids 0 and 1, B ids 0 and 2.
 BEFORE = 0b010  # Committed before as place 1: id 1.
+BUCKETS = (0b011, 0b100)  # The ids of each bucket.
 
 IDLE, PINNED, LISTED, COMPARED, LOCKED, CHECKED = range(6)
 
@@ -43,7 +45,7 @@ class Attempt(NamedTuple):
     batch: int
     status: str  # running, staged, won, lost
     seq: int
-    floor: int
+    forgotten: int
     pinned: int
     rows: int
     ids: int
@@ -58,7 +60,7 @@ class Driver(NamedTuple):
     attempt: int = -1
     seq: int = 0
     runs: int = 0
-    floor: int = 0
+    forgotten: int = 0
     segment: int = 0
 
 
@@ -72,8 +74,8 @@ class Catalog(NamedTuple):
     lock: int = -1
     merging: int = 0  # Runs that a merge has read, as bits.
     half_merged: int = 0  # Parts whose merged run is to follow in a transaction of its own.
-    old: bool = False  # The bucket's horizon is over.
-    floor: int = 0
+    old: bool = False  # The horizon of what was committed is over.
+    forgotten: int = 0  # Buckets, as bits.
     closed: int = -1  # The segment's span is over: the attempts that began before, as bits.
     dropped: bool = False
     gone: bool = False
@@ -93,8 +95,10 @@ class StageAndCommit(Model):
         "merge is one transaction": "a merge retires its parts before its run is there",
         "payload is kept": "collect deletes what is retired, whoever pinned it",
         "missing is an error": "a run that is missing counts as `no ids`",
-        "floor before retirement": "runs are retired before the gc floor is raised",
-        "floor at commit": "commit does not look at the gc floor",
+        "forgotten before retirement": "runs are retired before their buckets are forgotten",
+        "forgotten at commit": "commit does not look at what is forgotten",
+        "what nobody read is open": "all buckets of some age are forgotten",
+        "forgotten since it began": "commit counts what was forgotten before, too",
         "drop asks for attempts": "a segment is dropped though an open attempt may ask it",
         "attempt before segment": "an attempt's segment is chosen before the attempt is inserted",
     }
@@ -103,7 +107,7 @@ class StageAndCommit(Model):
         self, without: tuple[str, ...] = (), scope: str = "merge", attempts_max: int = 3
     ) -> None:
         super().__init__(without)
-        if scope not in ("merge", "floor", "drop", "new"):
+        if scope not in ("merge", "forgotten", "drop", "new"):
             raise ValueError(f"no scope {scope!r}")
         self.attempts_max, self.scope = attempts_max, scope
         self.lock = self.keeps("pipeline lock")
@@ -115,8 +119,10 @@ class StageAndCommit(Model):
         self.one_merge = self.keeps("merge is one transaction")
         self.payload = self.keeps("payload is kept")
         self.errors = self.keeps("missing is an error")
-        self.floor_first = self.keeps("floor before retirement")
-        self.floor_commit = self.keeps("floor at commit")
+        self.forgotten_first = self.keeps("forgotten before retirement")
+        self.forgotten_commit = self.keeps("forgotten at commit")
+        self.unread_open = self.keeps("what nobody read is open")
+        self.since = self.keeps("forgotten since it began")
         self.drop_asks = self.keeps("drop asks for attempts")
         self.attempt_first = self.keeps("attempt before segment")
 
@@ -131,8 +137,10 @@ class StageAndCommit(Model):
             owned |= attempt.rows
         if twice:
             yield TWICE
-        if any(a.floor == 0 and WANTED[a.batch] & ~owned for a in won):
+        if any(WANTED[a.batch] & ~late(a.forgotten) & ~owned for a in won):
             yield LOST
+        if any(WANTED[a.batch] & late(a.forgotten & ~buckets_of(owned)) for a in won):
+            yield LATE
         if s.gone:
             yield GONE
         if s.alarm:
@@ -175,7 +183,7 @@ class StageAndCommit(Model):
                 words = f"{name} finds no payload of run {self._name(r)}: `no ids`."
                 yield words, now(a._replace(pinned=rest))
             return
-        if not self.pins and a.copies < 2 and a.floor == 0:
+        if not self.pins and a.copies < 2:
             yield from self._copies(s, name, a, now)
             return
         if a.ids and s.dropped and a.segment == 0:
@@ -189,7 +197,7 @@ class StageAndCommit(Model):
 
     def _copies(self, s: Catalog, name: str, a: Attempt, now: object) -> Iterator:
         """Without a pinned list a task and its speculative copy may see different runs."""
-        left = WANTED[a.batch] & ~self._held(s)
+        left = WANTED[a.batch] & ~late(a.forgotten) & ~self._held(s)
         if a.copies == 0:
             words = f"{name}: a task reads which runs are live, and keeps {shown(left)}."
             yield words, now(a._replace(copies=1, rows=left, ids=left))
@@ -226,8 +234,8 @@ class StageAndCommit(Model):
                 i = staged[-1]
                 yield self._list(s, k, Driver(LISTED, i, s.attempts[i].seq), now, {})
             elif len(s.attempts) < self.attempts_max and may:
-                live = self._live(s, 0) if s.floor == 0 else 0
-                pins = Driver(PINNED, -1, s.seq, live, s.floor, int(s.closed >= 0))
+                live = self._live(s, 0)
+                pins = Driver(PINNED, -1, s.seq, live, s.forgotten, int(s.closed >= 0))
                 words = f"{name} reads that the runs {self._names(live)} are live."
                 yield words, now(pins, lock=k if self.lock else -1)
             return
@@ -248,9 +256,9 @@ class StageAndCommit(Model):
 
     def _begin(self, s: Catalog, k: int, now: object, lock: int) -> tuple[str, Catalog]:
         me = s.drivers[k]
-        rows = WANTED[k] if me.floor == 0 else 0
+        rows = WANTED[k] & ~late(me.forgotten)
         segment = int(s.closed >= 0) if self.attempt_first else me.segment
-        made = Attempt(k, "running", me.seq, me.floor, me.runs, rows, rows, segment)
+        made = Attempt(k, "running", me.seq, me.forgotten, me.runs, rows, rows, segment)
         words = f"{BATCHES[k]}'s driver inserts attempt {len(s.attempts) + 1} with that list."
         return words, now(Driver(), lock=lock, attempts=(*s.attempts, made))
 
@@ -284,10 +292,12 @@ class StageAndCommit(Model):
             return f"{name} finds its attempt ended.", now(Driver(), lock=lock)
         if s.seq != me.seq and self.sequence:
             return self._list(s, k, me, now, {"lock": lock})
-        if attempt.floor < s.floor and self.floor_commit:
+        since = s.forgotten & ~attempt.forgotten if self.since else s.forgotten
+        if buckets_of(WANTED[k]) & since and self.forgotten_commit:
             attempts = swap(s.attempts, me.attempt, attempt._replace(status="lost"))
-            words = f"{name} finds the bucket below the floor: attempt {me.attempt + 1} is lost."
-            return words, now(Driver(), lock=lock, attempts=attempts)
+            words = f"{name} finds a bucket forgotten: attempt {me.attempt + 1} is lost."
+            alarm = s.alarm or s.forgotten == attempt.forgotten  # So will be all that follow it.
+            return words, now(Driver(), lock=lock, attempts=attempts, alarm=alarm)
         return f"{name} finds nothing against it.", now(me._replace(at=CHECKED))
 
     def _win(self, s: Catalog, k: int, me: Driver, now: object, lock: int) -> tuple[str, Catalog]:
@@ -322,6 +332,16 @@ class StageAndCommit(Model):
     def _names(self, bits: int) -> str:
         names = (self._name(r) for r in range(self.attempts_max + 2) if bits >> r & 1)
         return "{" + ", ".join(sorted(names)) + "}"
+
+
+def buckets_of(ids: int) -> int:
+    """The buckets of some ids, as bits."""
+    return sum(1 << b for b, own in enumerate(BUCKETS) if ids & own)
+
+
+def late(forgotten: int) -> int:
+    """The ids of some buckets."""
+    return sum(own for b, own in enumerate(BUCKETS) if forgotten >> b & 1)
 
 
 def shown(ids: int) -> str:

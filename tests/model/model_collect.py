@@ -1,16 +1,16 @@
 """Ids, with collect: it merges and forgets id runs while attempts and commits need them.
 
 There are four scopes of what it does at once. "merge": it merges runs and deletes payloads.
-"floor": in dedup.scope `bucket` the horizon of the one bucket ends, the gc floor is raised, runs
-are retired by age and payloads deleted. "drop": the same at once, and the segment's span ends and
-it is dropped. "new" is "drop" where the run from before lies in an earlier segment.
+"forgotten": in dedup.scope `bucket` the horizon of what was committed ends, the buckets of runs are
+forgotten, runs are retired by age and payloads deleted. "drop": the same at once, and the segment's
+span ends and it is dropped. "new" is "drop" where the run from before lies in an earlier segment.
 
 What stage and commit do, and what is left away, stands in model_catalog.
 """
 
 from collections.abc import Iterator
 
-from model_catalog import Catalog, Run, StageAndCommit
+from model_catalog import BUCKETS, Catalog, Run, StageAndCommit, buckets_of
 from model_search import swap
 
 
@@ -78,21 +78,38 @@ class CatalogModel(StageAndCommit):
 
     def _forget(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
         if not s.old:
-            yield "The horizon of the bucket ends.", s._replace(old=True)
+            yield "The horizon of what was committed ends.", s._replace(old=True)
             return
         live = self._live(s, 0)
-        names = self._names(live)
         if s.lock >= 0 and self.lock:
             return
-        if self.scope != "floor":
-            words = f"Collect raises the gc floor, and then retires the old runs {names}."
-            yield words, s._replace(floor=1, runs=self._retired(s, live))
+        forgotten = s.forgotten | buckets_of(self._ids(s, live))
+        if not self.unread_open:
+            forgotten = (1 << len(BUCKETS)) - 1
+        if self.scope != "forgotten":
+            words = f"Collect forgets and then retires the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten, runs=self._retired(s, live))
             return
-        if s.floor == 0:
-            yield "Collect raises the gc floor above the bucket.", s._replace(floor=1)
-        if live and (s.floor or not self.floor_first):
-            words = f"Collect retires the old runs {names}."
-            yield words, s._replace(runs=self._retired(s, live))
+        if forgotten != s.forgotten:
+            words = f"Collect forgets the buckets of the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten)
+        old = live
+        if self.forgotten_first:
+            all_late = (r for r in range(len(s.runs)) if live >> r & 1 and self._is_late(s, r))
+            old = sum(1 << r for r in all_late)
+        if old:
+            words = f"Collect retires the old runs {self._names(old)}."
+            yield words, s._replace(runs=self._retired(s, old))
+
+    def _ids(self, s: Catalog, runs: int) -> int:
+        held = 0
+        for r, run in enumerate(s.runs):
+            held |= run.ids if runs >> r & 1 else 0
+        return held
+
+    def _is_late(self, s: Catalog, r: int) -> bool:
+        """Whether all that a run holds is of forgotten buckets."""
+        return not buckets_of(s.runs[r].ids) & ~s.forgotten
 
     def _drop(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
         if s.closed < 0:

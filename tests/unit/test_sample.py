@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fix_claims import claim_of
 from fix_sink import spec_of
 from semel import limits
+from semel.catalog.buckets import Buckets
 from semel.errors import LimitError
 from semel.sources.files import FilesSource
 from semel.steps.job import StageJob, splits_of
@@ -46,7 +47,8 @@ def job_of(
         spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
         folder=folder,
         splits=splits_of(claims, 200, whole=whole), shards=1, bucket_seconds=3600,
-        gc_floor=1_262_304_000 // 3600, now_seconds=1_800_000_000, segment_id=1, runs=(),
+        forgotten=Buckets((0, 1_262_304_000 // 3600)), now_seconds=1_800_000_000, segment_id=1,
+        runs=(),
         source=FilesSource(spec=spec, root=folder),
     )  # fmt: skip
 

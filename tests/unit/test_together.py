@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fix_claims import claim_of
 from fix_sink import spec_of
 from semel import limits
+from semel.catalog.buckets import Buckets
 from semel.errors import SourceError, TerminalError
 from semel.sources.files import FilesSource
 from semel.steps import read
@@ -66,7 +67,8 @@ def job_of(folder: Path, files: list[tuple[bytes, bytes]], **changes: object) ->
     return StageJob(
         spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
         folder=folder,
-        splits=splits_of(claims, 1 << 20, whole=set()), shards=2, bucket_seconds=60, gc_floor=0,
+        splits=splits_of(claims, 1 << 20, whole=set()), shards=2, bucket_seconds=60,
+        forgotten=Buckets(),
         now_seconds=0, segment_id=None, runs=(), source=FilesSource(spec=spec, root=folder),
     )  # fmt: skip
 
