@@ -329,7 +329,8 @@ class _Reader:
         time = table.column(job.spec.record_time)
         seconds = seconds_of(time)
         buckets = np.floor_divide(seconds, job.bucket_seconds)
-        if job.spec.dedup.late is Late.QUARANTINE:
+        quarantines = job.spec.dedup.late is Late.QUARANTINE
+        if quarantines and job.forgotten.overlaps(Buckets.of(buckets)):
             reason[job.forgotten.has(buckets)] = LATE
         reason[seconds > job.now_seconds + limits.RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
         reason[time.is_null().to_numpy()] = TIME_MISSING
