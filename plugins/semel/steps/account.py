@@ -64,10 +64,10 @@ def _too_late(job: StageJob, counts: Counts, samples: Iterable[str]) -> LimitErr
     lines = [f"batch {job.batch_id}: {share}, more than {limit} allows"]
     lines += samples
     lines += [
-        f"The ids of their {job.spec.record_time} were forgotten, dedup.horizon after they came, so",
-        "nobody can tell which of these records are repeats. `dedup.late: accept` in the pipeline's",
-        "YAML takes them all as new, `limits.late_ratio_max: 1.0` sets them aside as dead letters:",
-        "the batch is planned anew when the whole run is cleared, or",
+        f"The ids of their buckets of {job.spec.record_time} were forgotten, a dedup.horizon after",
+        "their commit: nobody can tell which of these are repeats. In the pipeline's YAML",
+        "`dedup.late: accept` takes them all as new, and `limits.late_ratio_max: 1.0` sets them aside",
+        "as dead letters: the batch is planned anew when the whole run is cleared, or",
         f"`semel run {job.spec.name}` is repeated",
     ]
     return LimitError("\n".join(lines), next=ANEW)
