@@ -81,7 +81,8 @@ def adopt(
     """Take over what batches left in a pipeline's sink. The same call again changes nothing.
 
     `others`: pipelines that may be adopted later, whose numbers are left free. `forget_ids`: go on
-    where neither files nor source hold a batch's ids; they come again as new records.
+    where neither files nor source hold a batch's ids; they come again as new records, in scope
+    `bucket` as late ones.
     TerminalError: what is there does not go together, or the ledger has other batches.
     """
     try:
@@ -321,7 +322,8 @@ def _catalog(
         raise TerminalError(
             f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
             f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
-            "goes on without them: records with these ids that come again are new",
+            "goes on without them: records with these ids that come again are new (in scope bucket, "
+            "all of their buckets are late)",
             next=AGAIN,
         )
     # Keeps D8.
