@@ -70,7 +70,7 @@ class Catalog:
             " spec_digest, split_bytes)"
             " SELECT :p, 'r', count(*) + 1, '{}', '', 1 FROM semel.batch RETURNING batch_id) "
             "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver) "
-            "SELECT batch_id, 1, 0, 0, 'd' FROM b RETURNING attempt_id",
+            "SELECT batch_id, 1, 0, '{}', 'd' FROM b RETURNING attempt_id",
             p=self.pipeline_id,
         )
 
