@@ -20,7 +20,7 @@ from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import Kind, ManifestFile
 from semel.reader import arrow_type
 from semel.sinks import Act, Sink, Won, archive, judge
-from semel.sinks.declared import open_sink
+from semel.sinks.declared import open_stored
 from semel.sinks.folder import Folder, Looks
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -104,7 +104,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     if batch.status is BatchStatus.FINALIZED:
         return done
     looks = Looks()
-    sink = open_sink(spec, pipeline.sink_address, looks)
+    sink = open_stored(Spec.from_json(batch.spec), spec, pipeline.sink_address, looks)
     faults.point("finalize.before_publish")
     output = _won(spec, batch, won, files, before)
     refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)

@@ -57,15 +57,22 @@ GROUP BY i.indexrelid;
 
 -- name: rules
 -- What may refuse a row: a CHECK with its text; and other things, of which only the kind is known.
+-- Of triggers those that act on what is put in, also of a part of the table.
+WITH RECURSIVE family (oid) AS (
+    SELECT %(oid)s::oid
+    UNION
+    SELECT i.inhrelid FROM family AS f JOIN pg_inherits AS i ON i.inhparent = f.oid
+)
 SELECT c.conname::text AS name, c.contype::text AS kind, pg_get_constraintdef(c.oid) AS text,
        ARRAY(SELECT a.attname::text FROM pg_attribute AS a
              WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) AS columns
 FROM pg_constraint AS c
 WHERE c.conrelid = %(oid)s AND c.contype IN ('c', 'f', 'u', 'p', 'x')
 UNION ALL
-SELECT tgname::text, 't', '', ARRAY[]::text[]
+SELECT tgname::text, 't', tgrelid::regclass::text, ARRAY[]::text[]
 FROM pg_trigger
-WHERE tgrelid = %(oid)s AND NOT tgisinternal
+WHERE tgrelid IN (SELECT oid FROM family) AND NOT tgisinternal AND tgparentid = 0
+  AND tgtype & 20 <> 0 AND tgenabled <> 'D'
 ORDER BY 1;
 
 -- name: lock_schema
@@ -116,6 +123,18 @@ INSERT INTO {table} AS stored ({columns})
 SELECT {columns} FROM {incoming} ORDER BY {key}
 ON CONFLICT ({key}) DO UPDATE SET {assignments}
 WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq;
+
+-- name: rows_there
+-- Those of a batch, in mode append.
+SELECT count(*) AS rows FROM {table} WHERE _semel_batch = {batch_id} AND _semel_seq = {commit_seq};
+
+-- name: rows_lacking
+-- Those whose key has neither this batch's row nor one of a later commit, in mode upsert.
+SELECT count(*) AS rows FROM {incoming} AS incoming
+WHERE NOT EXISTS (SELECT FROM {table} AS there
+                  WHERE {same}
+                    AND (there._semel_seq > {commit_seq}
+                         OR there._semel_seq = {commit_seq} AND there._semel_batch = {batch_id}));
 
 -- name: rows
 SELECT {columns} FROM {table} WHERE _semel_batch = {batch_id};

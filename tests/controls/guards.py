@@ -8,6 +8,7 @@ import removals as without
 from guard import Guard
 from guards_of_kafka import OF_KAFKA
 from guards_of_replay import OF_REPLAY
+from guards_of_targets import OF_TARGETS
 from guards_of_topics import OF_TOPICS
 
 CHAOS, INTEGRATION, UNIT = "tests/chaos", "tests/integration", "tests/unit"
@@ -362,4 +363,4 @@ _ALL = (
     ),
 )
 
-GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY, *OF_TOPICS, *OF_KAFKA)}
+GUARDS = {guard.name: guard for guard in (*_ALL, *OF_REPLAY, *OF_TOPICS, *OF_KAFKA, *OF_TARGETS)}

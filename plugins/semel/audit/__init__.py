@@ -14,8 +14,8 @@ output or in the dead letters. With transforms, output rows are matched by id or
 their values: a transform that changes id columns, or makes several rows of one, fails the audit.
 """
 
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from semel.manifest import Kind
 from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of
 from semel.sinks import OutputGoneError, Sink, SupersededError, archive
-from semel.sinks.declared import open_sink
+from semel.sinks.declared import open_sink, open_sinks
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -114,6 +114,11 @@ class _Audit:
         return self._verdict()
 
     @cached_property
+    def _upserted(self) -> int:
+        """The last place in the order of commits whose batch was put in in mode upsert."""
+        return max((m.commit_seq for m in self._markers if _upsert(m)), default=0)
+
+    @cached_property
     def _reading(self) -> Reading:
         """Of the markers and dead letters, once these were read."""
         return Reading(
@@ -168,11 +173,11 @@ class _Audit:
 
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
-        with nullcontext() if self._sink or not self._markers else open_sink(self._spec) as sink:
-            self._read_output_of(sink)
+        with open_sinks(self._spec) as sink_of:
+            self._read_output_of(sink_of)
 
-    def _read_output_of(self, sink: Sink | None) -> None:
-        """`sink`: None where it is a folder."""
+    def _read_output_of(self, sink_of: Callable[[Spec], Sink]) -> None:
+        """`sink_of`: of a batch's declaration; not asked where it is a folder."""
         for marker in self._markers:
             spec, schema = marker.spec, columns_in_files(marker)
             names = set(schema.names)
@@ -189,7 +194,7 @@ class _Audit:
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
             held: list[pa.Table] = []
-            for name, table in self._output_of(sink, marker, schema, wanted):
+            for name, table in self._output_of(sink_of, marker, schema, wanted):
                 table = table.append_column("file", pa.repeat(name, table.num_rows))
                 held.append(zoneless(table))
                 if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
@@ -198,12 +203,17 @@ class _Audit:
             self._insert_output(marker, held, braces)
 
     def _output_of(
-        self, sink: Sink | None, marker: Marker, schema: pa.Schema, wanted: list[str]
+        self,
+        sink_of: Callable[[Spec], Sink],
+        marker: Marker,
+        schema: pa.Schema,
+        wanted: list[str],
     ) -> Iterator[tuple[str, pa.Table]]:
         """The rows of a batch, each table with where it comes from. What cannot be read is told."""
         for file in marker.of_kind(Kind.REFUSED):  # A person has said that they count.
             yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
         if marker.sink is None:
+            sink = sink_of(marker.spec)
             try:
                 for table in sink.rows(marker, strays=True):
                     yield sink.address, table.select(wanted)
@@ -339,15 +349,16 @@ class _Audit:
         """
         if marker.batch_id in self._superseded:
             return True
-        return _upsert(marker) and marker is not self._markers[-1]
+        return marker.commit_seq < self._upserted
 
     def _verdict(self) -> Verdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
         notes = []
         if not self._markers:
             notes.append("no batch has been finalized here")
-        if any(_upsert(marker) for marker in self._markers[:-1]):
-            notes.append("mode upsert: of all batches but the last, missing rows count as replaced")
+        if any(marker.commit_seq < self._upserted for marker in self._markers):
+            what = "of all batches before the last one of that mode, missing rows count as replaced"
+            notes.append(f"mode upsert: {what}")
         numbers = {marker.made_by for marker in self._markers} | self._replaced.numbers
         if more := sorted(self._landed - numbers):
             shown = ", ".join(map(str, more))

@@ -11,6 +11,7 @@ Known limitation: in mode upsert a batch's row goes when a later batch has its k
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,7 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from psycopg import sql
 
-from semel import faults
+from semel import faults, limits
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.ledger import query
 from semel.manifest import ManifestFile, StagedFile
@@ -26,7 +27,13 @@ from semel.sinks import Old, Presence, Refuses, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, replaced
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
-from semel.sinks.postgres.landing import REFUSAL_COLUMN, land, land_most, named
+from semel.sinks.postgres.landing import (
+    REFUSAL_COLUMN,
+    KeptBackError,
+    land,
+    land_most,
+    named,
+)
 from semel.sinks.postgres.link import (
     Connection,
     connected,
@@ -41,6 +48,10 @@ from semel.sinks.postgres.target import PostgresTarget
 
 if TYPE_CHECKING:
     from semel.reader import Marker
+
+
+class _SeenError(Exception):
+    """Ends a transaction of which nothing is to stay."""
 
 
 class PostgresSink:
@@ -124,15 +135,29 @@ class PostgresSink:
                 encode.check_count(won, landed)
                 faults.point("sink.before_commit")
         except TerminalError as error:
-            of_rows = isinstance(error, encode.ValueRefusedError) or refuses_rows(error)
-            if not of_rows or isinstance(error, replaced.StayedError):
+            kept_back = isinstance(error, KeptBackError)
+            of_rows = kept_back or isinstance(error, encode.ValueRefusedError)
+            if not (of_rows or refuses_rows(error)) or isinstance(error, replaced.StayedError):
                 raise
+            which = self._kept_back(won) if kept_back else ""
             raise TerminalError(
-                f"batch {won.batch_id}: {error}; it has committed and stays so. Change the table "
+                f"batch {won.batch_id}: {error}{which}; it has committed and stays so. Change the table "
                 f"and run finalize again, or `semel accept {won.pipeline} --refused "
                 f"{won.batch_id}` lands the other rows and keeps these in the archive",
                 next=AGAIN,
             ) from error
+
+    def _kept_back(self, won: Won) -> str:
+        """Which rows the table keeps back: it takes the others once more, and forgets them."""
+        shown = limits.FILES_NAMED_MAX
+        try:
+            with self._landing(won) as (connection, facts):
+                found = land_most(connection, self._target, won, facts) if facts else ()
+                numbers = [one.number + 1 for one in islice(found, shown)]
+                raise _SeenError
+        except _SeenError:
+            more = " and more" if len(numbers) == shown else ""
+            return f": row {', '.join(map(str, numbers))}{more} of the batch" if numbers else ""
 
     # Keeps PG7.
     def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> int:
@@ -146,7 +171,7 @@ class PostgresSink:
         with self._landing(won) as (connection, facts):
             if facts is None:
                 return self._refused(connection, won)
-            refused = list(land_most(connection, self._target, won, facts))
+            refused = [one.row for one in land_most(connection, self._target, won, facts)]
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
             note = query("postgres", "note_refused")

@@ -55,7 +55,7 @@ class Check:
 class TableFacts:
     """What a task must know to find values that the table will refuse. It can be pickled.
 
-    `columns` are those of the output, in its order. `notes` are sentences for an operator: what
+    `columns` are those of the output, in its order. `triggers` act on what is put in. `notes` are sentences for an operator: what
     may refuse rows of a committed batch, and which right is missing.
     """
 
@@ -64,6 +64,7 @@ class TableFacts:
     key: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
     exists: bool = True
     has_key: bool = True
 
@@ -97,6 +98,11 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
         problems += _of_columns(target, schema, by_name)
     _raise(target, problems)
     rules = connection.execute(query("postgres", "rules").text, {"oid": server["oid"]}).fetchall()
+    triggers = tuple(f"{r['name']} of {r['text']}" for r in rules if r["kind"] == "t")
+    if triggers and not all(by_name[name]["may_select"] for name in _OWN):
+        grant = f"GRANT SELECT ({', '.join(_OWN)}) ON {target.shown}"
+        problem = f"rows are counted where triggers act ({', '.join(triggers)}); {grant}"
+        _raise(target, [f"the user may not count its rows, and {problem}"])
     names = schema.names if schema is not None else []
     found = tuple(_facts(by_name[name]) for name in names)
     # What is equal under a collation that is not deterministic is not known here.
@@ -121,6 +127,7 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
         key=target.key,
         checks=checks,
         notes=tuple(notes),
+        triggers=triggers,
         has_key=has_key,
     )
 
