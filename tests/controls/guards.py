@@ -339,12 +339,6 @@ _ALL = (
         tests=(f"{OF_REPLAYS}::test_a_trigger_that_keeps_rows",),
     ),
     Guard(
-        name="another pipeline's rows are not deleted",
-        rules="PG9",
-        remove=without.rows_of_any_pipeline_go,
-        tests=(f"{OF_REPLAYS}::test_batches_of_one_number_and_place",),
-    ),
-    Guard(
         name="a table is asked for its old rows before any work",
         rules="PG10 RP8",
         remove=without.tables_are_not_asked_for_their_old_rows,

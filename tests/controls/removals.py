@@ -343,16 +343,13 @@ def old_rows_may_stay() -> None:
     source("sinks.postgres.replaced", "delete", {"if left:": "if False:"})
 
 
-def rows_of_any_pipeline_go() -> None:
-    statement("postgres", "delete", "AND NOT EXISTS", "OR EXISTS")
-
-
 def tables_are_not_asked_for_their_old_rows() -> None:
     patch("sinks.postgres.replaced", "check", lambda _: lambda *_: ())
 
 
 def a_marker_is_the_newest() -> None:
-    patch("sinks.postgres", "PostgresSink._newest", lambda _: lambda *_: 0)
+    alone = {"newest := told.newest": "newest := 0"}
+    source("sinks.postgres", "PostgresSink.rows", alone)
 
 
 def refused_rows_are_kept_later() -> None:

@@ -30,12 +30,13 @@ from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
-from semel.errors import TerminalError
+from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
 from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import OutputGoneError, Sink, SupersededError, archive
+from semel.sinks import Note, Notes, OutputGoneError, Sink, SupersededError, archive, held
 from semel.sinks.declared import open_sink, open_sinks
+from semel.sinks.held import Told
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -86,13 +87,14 @@ class _Audit:
         self._output_gone: dict[int, OutputGoneError] = {}
         self._superseded: dict[int, SupersededError] = {}
         self._reread: set[int] = set()
-        self._landed: set[int] = set()
+        self._notes: Notes | None = None
+        self._in_flight: set[int] = set()
         self._samples = spec.limits.log_samples
 
     def run(self) -> Verdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
         there = files.below(self._sink, self._archive)
-        self._landed = self._batches_landed()
+        self._notes = self._noted()
         self._markers = files.read_markers(
             self._sink, self._archive, self._spec.name, self._findings
         )
@@ -102,6 +104,7 @@ class _Audit:
         files.check_files(there, self._markers, self._replaced.paths, self._findings)
         files.check_code([*self._markers, *self._replaced.markers], self._findings)
         files.check_claims(self._markers, self._findings)
+        self._check_target()
         # 2. Read what semel says became of the records, then the records themselves.
         self._read_letters()
         self._read_decisions()
@@ -125,11 +128,54 @@ class _Audit:
             self._spec, self._engine, self._markers, self._replaced, self._letters, self._findings
         )
 
-    def _batches_landed(self) -> set[int]:
-        """The batches of which a table has rows."""
-        with suppress(TerminalError):  # Then its rows cannot be read, and that is blamed.
-            return set(open_sink(self._spec).batches(self._spec.name) if not self._sink else ())
-        return set()
+    def _noted(self) -> Notes | None:
+        """What a table or topic says that it holds."""
+        if self._sink:
+            return None
+        try:
+            return open_sink(self._spec).notes()
+        except TerminalError as error:
+            self._findings.blame("strays", Offender(what=str(error)))
+            return None
+
+    # Keeps H2.
+    def _check_target(self) -> None:
+        """Hold what a table or topic says, and the numbers in all of its rows, against the markers.
+
+        Behind the last marker a batch may be on its way, and so may a replay of a listed one.
+        """
+        if self._notes is None:
+            return
+        try:
+            known = held.by_markers(self._markers)
+        except CorruptionError:
+            return  # Blamed before, among the generations.
+        found = held.compare(self._spec.name, None, known, self._notes.found)
+        newest = {one.commit_seq: one.batch_id for one in known if one.told is Told.LISTED}
+        for note in found.strays:
+            if note.batch_id > newest.get(note.commit_seq, 0):
+                self._in_flight.add(note.batch_id)
+                continue
+            what = f"the sink says that it holds {note.rows} rows of it, and no marker lists them"
+            self._stray(note, what)
+        for note in found.others:
+            self._stray(note, "the sink says that it holds another batch under its number")
+        for note in found.foreign:
+            self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
+        if found.missing:  # It may have landed since the notes were read.
+            later = held.compare(self._spec.name, None, known, self._noted().found)
+            for one in later.missing:
+                what = "the sink does not say that it holds its rows"
+                self._findings.blame("files", Offender(what=what, batch=one.root))
+        listed = {marker.made_by for marker in self._markers} | self._in_flight
+        with suppress(TerminalError), open_sink(self._spec) as sink:
+            for number, rows in sink.strays(listed).items():
+                what = f"{rows} rows in the sink are of it, and no marker lists them"
+                offender = Offender(what=what, batch=number)
+                self._findings.blame("strays", offender, count=rows)
+
+    def _stray(self, note: Note, what: str) -> None:
+        self._findings.blame("strays", Offender(what=what, batch=note.batch_id))
 
     def _read_letters(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "raw"]
@@ -359,9 +405,8 @@ class _Audit:
         if any(marker.commit_seq < self._upserted for marker in self._markers):
             what = "of all batches before the last one of that mode, missing rows count as replaced"
             notes.append(f"mode upsert: {what}")
-        numbers = {marker.made_by for marker in self._markers} | self._replaced.numbers
-        if more := sorted(self._landed - numbers):
-            shown = ", ".join(map(str, more))
+        if self._in_flight:
+            shown = ", ".join(map(str, sorted(self._in_flight)))
             notes.append(
                 f"the sink has rows of batches {shown}, which no marker lists: these are not "
                 "finalized, and nothing of them was proven"

@@ -20,18 +20,19 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
         folder = Path(address) if address else spec.sink_path()
         if folder.is_absolute():
             return Folder(folder, spec, looks or Looks())
-        raise _elsewhere(spec, address, str(spec.sink_path()))
+        raise elsewhere(spec, address, str(spec.sink_path()))
     kafka = isinstance(spec.sink, KafkaSink)
     sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)
     if address not in (None, sink.address):
-        raise _elsewhere(spec, address, sink.address)
+        raise elsewhere(spec, address, sink.address)
     return sink
 
 
-def _elsewhere(spec: Spec, address: str, declared: str) -> StateError:
+def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
     return StateError(
         f"pipeline {spec.name} has {address} as its sink, and {declared} is declared now; put the "
-        "declaration or the connection back"
+        "declaration or the connection back. Or, where it was renamed or moved there with all its "
+        f"rows and notes, `semel accept {spec.name} --moved`"
     )
 
 
