@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
-import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
@@ -64,7 +62,7 @@ REMEDIES: dict[Callable[[Warehouse], PostgresSink], tuple[str, str]] = {
     unlogged: ("is UNLOGGED", r"ALTER TABLE \S+ SET LOGGED"),
     rule: ('its rule "no!" rewrites what is put in', r'DROP RULE "no!" ON \S+'),
     repeats: ("several of its rows have one key", "DELETE FROM flights WHERE id = 7"),
-    of_another_owner: ("which its owner alone can make", r"CREATE UNIQUE INDEX ON .*"),
+    of_another_owner: ("its owner alone can make one", r"CREATE UNIQUE INDEX ON .*"),
     columns_alone: ("but in some columns alone", r"GRANT INSERT ON \S+"),
 }
 
@@ -148,9 +146,6 @@ def test_whatever_else_a_server_says(warehouse: Warehouse) -> None:
     with pytest.raises(SemelError, match="SQLSTATE 3B001"):
         with sink._transaction() as connection:
             connection.execute("ROLLBACK TO SAVEPOINT none")
-    with pytest.raises(psycopg.Error):
-        warehouse.run("ROLLBACK TO SAVEPOINT none")
-    assert replace(warehouse.won(flights(1)), fence=2).fence == 2
 
 
 # Attacks G8.

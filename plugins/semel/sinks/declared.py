@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from semel.errors import StateError, TerminalError
+from semel.errors import AGAIN, StateError, TerminalError
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
 from semel.spec.pipeline import Spec
@@ -32,7 +32,8 @@ def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
     return StateError(
         f"pipeline {spec.name} has {address} as its sink, and {declared} is declared now; put the "
         "declaration or the connection back. Or, where it was renamed or moved there with all its "
-        f"rows and notes, `semel accept {spec.name} --moved`"
+        f"rows and notes, `semel accept {spec.name} --moved`",
+        next=AGAIN,
     )
 
 

@@ -211,13 +211,6 @@ def _forget(place: Place, notes: Iterable[Note]) -> str:
     return place.forget.replace("{batches}", shown)
 
 
-def mending(lacking: Iterable[int]) -> str:
-    """How a replay is asked for whose output is there already, made by the code of now: by a
-    request of its own, which goes by the outputs that are lacking.
-    """
-    return f"--request mend-{max(lacking)}"
-
-
 def missing(place: Place, found: Collection[Known]) -> TerminalError:
     """The target does not say that it holds what markers list."""
     roots = sorted({one.root for one in found})
@@ -232,7 +225,8 @@ def missing(place: Place, found: Collection[Known]) -> TerminalError:
             last += 1
         lacking = [one.batch_id for one in found if first <= one.root <= last]
         batches = str(first) if first == last else f"{first}..{last}"
-        again = f"semel replay {place.pipeline} --batches {batches} {mending(lacking)}"
+        # A request of its own: the code and declaration of now may have made what is lacking.
+        again = f"semel replay {place.pipeline} --batches {batches} --request mend-{max(lacking)}"
         others = ", and so for the others" if last != roots[-1] else ""
         return TerminalError(
             f"{what}; or `{again}` computes their rows again from the source{others}", next=again

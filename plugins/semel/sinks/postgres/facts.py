@@ -56,7 +56,8 @@ class TableFacts:
     """What a task must know to find values that the table will refuse. It can be pickled.
 
     `columns` are those of the output, in its order. `triggers` act on what is put in. `notes` are
-    sentences for an operator: what may refuse rows of a committed batch, and which right is missing.
+    sentences for an operator: what may refuse rows of a committed batch, and which right is
+    missing.
     """
 
     table: str
@@ -161,7 +162,8 @@ def _key(
     elif not deferred and not server["is_owner"]:
         make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
         problems.append(
-            f"it has no unique index over {list(target.key)}, which its owner alone can make; {make}"
+            f"it has no unique index over {list(target.key)}, and its owner alone can make one; "
+            f"{make}"
         )
     elif not deferred and all(columns.get(n, {}).get("may_select") for n in target.key):
         values = {"table": target.identifier, "key": sql.SQL(_list(target.key))}

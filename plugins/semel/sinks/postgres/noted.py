@@ -8,7 +8,7 @@ from semel.errors import AGAIN, TerminalError
 from semel.ledger import query
 from semel.manifest import Kind
 from semel.sinks import Note, Won
-from semel.sinks.held import compare, mending, refuse_foreign
+from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
 
@@ -160,12 +160,17 @@ def check_count(
         )
     if count == told.rows or (told.later and count < told.rows):
         return
-    raise TerminalError(
+    what = (
         f"{target.address} has {count} rows of batch {marker.made_by}, and {told.rows} were put "
         "in: somebody has changed them"
-        + ("" if target.key else f"; `semel replay {marker.pipeline} --batches {marker.batch_id} "
-           f"{mending([marker.made_by])}` puts them in again")
-    )  # fmt: skip
+    )
+    if target.key:
+        raise TerminalError(f"{what}; restore them")
+    raise TerminalError(
+        f"{what}; a replay puts them in again",
+        next=f"semel replay {marker.pipeline} --batches {marker.batch_id} "
+        f"--request mend-{marker.made_by}",
+    )
 
 
 def _places(target: PostgresTarget) -> dict[str, sql.Composable]:
