@@ -29,6 +29,10 @@ class SupersededError(OutputGoneError):
     """The same of rows of which later ones have the key; the others of the batch were given."""
 
 
+class MiscountError(TerminalError):
+    """A batch has not as many rows as were put in; those that are there were given."""
+
+
 class Presence(StrEnum):
     """What is under a name, or under a batch's number: nothing, what the manifest says, another."""
 
@@ -244,7 +248,8 @@ class Sink(Protocol):
         the sink's own block. There a sink may read what it knows of all batches once.
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
         OutputGoneError: the target has deleted some, as it is to. SupersededError, behind those
-        that are left: the same. TerminalError: some are missing.
+        that are left: the same. MiscountError, behind them: some are missing, or too many.
+        TerminalError: they cannot be read.
         """
         ...
 

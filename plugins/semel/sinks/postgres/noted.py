@@ -7,7 +7,7 @@ from psycopg import sql
 from semel.errors import AGAIN, TerminalError
 from semel.ledger import query
 from semel.manifest import Kind
-from semel.sinks import Note, Won
+from semel.sinks import MiscountError, Note, Won
 from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
@@ -149,7 +149,9 @@ def of_marker(connection: Connection, target: PostgresTarget, marker: "Marker") 
 def check_count(
     target: PostgresTarget, marker: "Marker", told: Told, count: int
 ) -> None:
-    """TerminalError: a batch has not as many rows in the table as were put in."""
+    """MiscountError: a batch has not as many rows in the table as were put in. TerminalError: the
+    table does not say that it has landed.
+    """
     if told.rows is None:
         if not sum(file.records for file in marker.of_kind(Kind.DATA)):
             return
@@ -165,8 +167,8 @@ def check_count(
         "in: somebody has changed them"
     )
     if target.key:
-        raise TerminalError(f"{what}; restore them")
-    raise TerminalError(
+        raise MiscountError(f"{what}; restore them")
+    raise MiscountError(
         f"{what}; a replay puts them in again",
         next=f"semel replay {marker.pipeline} --batches {marker.batch_id} "
         f"--request mend-{marker.made_by}",
