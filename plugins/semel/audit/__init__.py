@@ -34,7 +34,16 @@ from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
 from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import Note, Notes, OutputGoneError, Sink, SupersededError, archive, held
+from semel.sinks import (
+    MiscountError,
+    Note,
+    Notes,
+    OutputGoneError,
+    Sink,
+    SupersededError,
+    archive,
+    held,
+)
 from semel.sinks.declared import open_sink, open_sinks
 from semel.sinks.held import Told
 from semel.spec.pipeline import Scope, Spec
@@ -263,6 +272,8 @@ class _Audit:
             try:
                 for table in sink.rows(marker, strays=True):
                     yield sink.address, table.select(wanted)
+            except MiscountError:
+                return  # What is there was given: the sums and the output tell it.
             except SupersededError as error:
                 self._superseded[marker.batch_id] = error
             except OutputGoneError as error:
