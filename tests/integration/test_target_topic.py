@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fix_account import committed, quiet
+from fix_account import committed, ids, quiet
 from fix_engine import LocalEngine
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import database
-from fix_sink_kafka import Outlet, ids
+from fix_sink_kafka import Outlet
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
