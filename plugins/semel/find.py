@@ -76,7 +76,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     wanted = _values(spec, values)
     found = markers(sink_path) if sink_path else markers_of(spec)
     gone: list[int] = []
-    with open_sinks() as sink_of:
+    with open_sinks(spec) as sink_of:
         places = (
             *(p for m in found for p in _in_output(m, wanted, sink_of, gone)),
             *(p for m in found for p in _in_decisions(m, wanted)),

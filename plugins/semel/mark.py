@@ -104,8 +104,10 @@ def _buckets(buckets: Buckets | None) -> dict[str, Any]:
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
     """A file's path, relative to the root that it lies below."""
+    if file.kind is Kind.DATA and not pipeline.sink_address.startswith("/"):
+        return file.final_path.rpartition("#")[2]  # Its address may have another name since.
     if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
-        return name.lstrip("/#")
+        return name.lstrip("/")
     return os.path.relpath(file.final_path, pipeline.archive_path)
 
 

@@ -19,7 +19,7 @@ from semel.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.sinks import Won
 from semel.sinks.kafka.ends import Ends, Spans, ends_of
 
-FORMAT = 1
+FORMAT = 2
 
 _AT_ONCE = 10_000
 _POLL_SECONDS = 0.5
@@ -31,6 +31,7 @@ class Note:
 
     `rows` of its `total` rows have, in the order of its files; `refused` are the numbers of those
     among them that the topic did not take, which was accepted. Other messages may lie in `spans`.
+    `ledger`: as of `semel.sinks.Note`; format 1 has none.
     """
 
     pipeline: str
@@ -42,6 +43,7 @@ class Note:
     rows: int = 0
     refused: tuple[int, ...] = ()
     spans: Spans = field(default_factory=dict)
+    ledger: str | None = None
 
     @classmethod
     def of(cls, won: Won) -> Self:
@@ -53,6 +55,7 @@ class Note:
             fence=won.fence,
             digest=won.digest,
             total=sum(file.records for file in won.files),
+            ledger=won.ledger,
         )
 
     @property
@@ -77,8 +80,8 @@ class Note:
     def from_bytes(cls, data: bytes) -> Self:
         """ValueError: it is none, or of a format that is unknown here."""
         plain = json.loads(data)
-        if plain.pop("format", None) != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+        if plain.pop("format", None) not in range(1, FORMAT + 1):
+            raise ValueError(f"its format is not one up to {FORMAT}")
         spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 
@@ -110,13 +113,20 @@ def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | N
     return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
-def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> list[Note]:
-    """The notes of all batches of a pipeline."""
+def of_all(
+    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, *, seen: bool = False
+) -> list[Note]:
+    """The notes of all batches, of whichever pipeline, that were written after `since`. `seen`:
+    those alone that no open transaction hides.
+    """
     found: dict[bytes, Message] = {}
-    begins = json.dumps([pipeline])[:-1].encode() + b","
-    for message in _committed(cluster, topic, seconds):
-        if (message.key() or b"").startswith(begins):
-            found[message.key()] = message
+    try:
+        for message in _committed(cluster, topic, seconds, since):
+            if (message.key() or b"").startswith(b"["):
+                found[message.key()] = message
+    except BlockedError:
+        if not seen:
+            raise
     return [_note(topic, message) for message in found.values() if message.value() is not None]
 
 
