@@ -65,7 +65,7 @@ def test_a_finalizer_dies_in_the_middle_of_its_rows(
     warehouse: Warehouse, forks: multiprocessing.context.BaseContext, kind: str
 ) -> None:
     """SIGKILL while rows go over the wire: none of them stays, and the old ones do."""
-    landing = Landing(warehouse, kind, 40_000)
+    landing = Landing(warehouse, kind, 100_000)
     process = forks.Process(target=_publish_some, args=(landing.sink._target, landing.won))
     process.start()
     copied = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0"

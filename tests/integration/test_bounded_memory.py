@@ -30,9 +30,9 @@ from semel.sinks.files import PartWriter, write_table
 from semel.spec.pipeline import Spec
 
 TEXT = 20_000
-GOOD, BAD = 8_192, 512
+GOOD, BAD = 16_384, 512
 DECODED_MB = GOOD * TEXT >> 20
-GROWTH_MB = 120
+GROWTH_MB = 250
 """What a verb may take beside what was imported: with a copy or two of some pieces. A verb that
 held all rows would take DECODED_MB and more."""
 
