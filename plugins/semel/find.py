@@ -18,9 +18,10 @@ import pyarrow.dataset as ds
 from semel import limits
 from semel.errors import TerminalError
 from semel.formats.decimals import is_no_decimal
+from semel.formats.pieces import pieces
 from semel.manifest import Kind
 from semel.plural import those
-from semel.reader import Marker, columns_in_files, dataset_of, markers, markers_of
+from semel.reader import BOUNDED, Marker, columns_in_files, dataset_of, markers, markers_of
 from semel.sinks import OutputGoneError, Sink
 from semel.sinks.declared import open_sinks
 from semel.spec.ddl import ColumnType
@@ -164,7 +165,7 @@ def _in_output(
     # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
     for file in files:
         table = dataset_of(marker.sink, marker.spec, [file], schema).to_table(
-            columns=position, filter=condition
+            columns=position, filter=condition, **BOUNDED
         )
         rows = table.to_pylist() if position else [{}] * table.num_rows
         yield from (_output_place(marker, file.path, row) for row in rows)
@@ -194,7 +195,9 @@ def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
         ids = decisions.schema.field("record_id").type
         fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
         table = decisions.to_table(
-            columns=["source_partition_id", "offset", "reason"], filter=_condition(fields, wanted)
+            columns=["source_partition_id", "offset", "reason"],
+            filter=_condition(fields, wanted),
+            **BOUNDED,
         )
         for row in table.to_pylist():
             yield Place(
@@ -214,8 +217,8 @@ def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Ite
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
-        for batch in ds.dataset(marker.path_of(file), format="parquet").to_batches(columns=columns):
-            for row in batch.to_pylist():
+        for rows in pieces(marker.path_of(file), columns):
+            for row in rows.to_pylist():
                 if all(text in row["raw"] for text in texts):
                     yield Place(
                         what="dead_letter",

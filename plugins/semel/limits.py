@@ -274,13 +274,10 @@ POSTGRES_VERSION_MIN = 14
 """The oldest PostgreSQL that a ledger may be on."""
 
 AUDIT_CHUNK_BYTES = 32 << 20
-"""Bytes of source that the audit reads at once."""
+"""Bytes of source that the audit reads at once, and of output rows that it hands to its engine."""
 
 AUDIT_OFFENDERS_SHOWN = 5
 """Records or files that the audit shows for each broken promise; all are counted."""
-
-AUDIT_ROWS_AT_ONCE = 1 << 20
-"""Output rows that the audit hands to its engine at once, so that small files do not slow it."""
 
 COMPARE_MEMORY_BYTES = 2 << 30
 """Memory in which a compare holds keys and hashes of rows: those of five million. What does not
@@ -323,11 +320,15 @@ LOOK_AGAIN_SECONDS = 60
 HOLDERS_SHOWN = 5
 """Batches that such a plan names, from the newest on."""
 
-SINK_ROWS_AT_ONCE = 64 << 10
-"""Rows that a sink encodes at once: some 5 MB. More make nothing faster."""
+PIECE_ROWS_MAX = 8_192
+"""Rows of a file that are read at once: some 800 kB. More make nothing faster."""
 
-SINK_BYTES_AT_ONCE = 8 << 20
-"""Bytes of staged rows (Arrow) that a sink encodes at once, where its rows are long."""
+PIECE_BYTES_MAX = 8 << 20
+"""Bytes of rows in memory (Arrow) that are handed on at once, where rows are long: a sink encodes
+them in some four times as much."""
+
+ROW_GROUP_BYTES = 64 << 20
+"""Bytes of rows in memory (Arrow) of a row group that is written: readers often decode it whole."""
 
 JSON_DEPTH_MAX = 500
 """Deepest value of a JSON column of a PostgreSQL: readers of JSON recurse, also PostgreSQL's."""

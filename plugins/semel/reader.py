@@ -8,6 +8,7 @@ pyarrow.dataset brings pandas along, so it is imported by who asks for a dataset
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from semel import limits
 from semel.batch import Claim, Counts
 from semel.catalog.buckets import Buckets
 from semel.claims import read_claims, to_claim, typed
 from semel.code import Named
 from semel.errors import CorruptionError, SpecError, TerminalError
+from semel.formats.pieces import cut, pieces
 from semel.formats.table import sink_format
 from semel.manifest import MARKER_FORMAT, Kind
 from semel.sinks import archive
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 _FORMAT_OF_ROOTS = 3
+
+BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
+"""How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +219,39 @@ def dataset_of(
         for file in files
     ]
     return ds.FileSystemDataset(fragments, schema, fragments[0].format, disk)
+
+
+# Keeps R5.
+def rows_of(
+    marker: Marker, file: MarkedFile, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of an output file of a batch, partition columns included, in bounded pieces.
+
+    `columns`: all when left out. OSError, pa.ArrowException: it cannot be read.
+    """
+    import pyarrow.dataset as ds
+
+    schema, declared = columns_in_files(marker), marker.spec.sink
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    if declared.format != "parquet":
+        there = dataset_of(marker.sink, marker.spec, [file], schema)
+        for rows in there.to_batches(columns=wanted.names, **BOUNDED):
+            yield from cut(pa.Table.from_batches([rows]), limits.PIECE_BYTES_MAX)
+        return
+    keys = pa.schema([schema.field(name) for name in declared.partition_by])
+    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
+    values = ds.get_partition_keys(folders.parse(file.path)) if folders else {}
+    for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
+        found = [_column(rows, field, values) for field in wanted]
+        yield pa.Table.from_arrays(found, schema=wanted)
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, Any]) -> pa.Array:
+    """A column of rows as `field`; `values` are the same in all of them."""
+    at = rows.schema.get_field_index(field.name)
+    if field.name in values or at < 0:
+        return pa.repeat(pa.scalar(values.get(field.name), field.type), rows.num_rows)
+    return rows.column(at) if rows.column(at).type == field.type else rows.column(at).cast(field.type)
 
 
 def markers_of(spec: Spec) -> list[Marker]:

@@ -65,7 +65,7 @@ def test_a_finalizer_dies_in_the_middle_of_its_rows(
     warehouse: Warehouse, forks: multiprocessing.context.BaseContext, kind: str
 ) -> None:
     """SIGKILL while rows go over the wire: none of them stays, and the old ones do."""
-    landing = Landing(warehouse, kind, 40_000)
+    landing = Landing(warehouse, kind, 100_000)
     process = forks.Process(target=_publish_some, args=(landing.sink._target, landing.won))
     process.start()
     copied = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0"
@@ -77,7 +77,7 @@ def test_a_finalizer_dies_in_the_middle_of_its_rows(
 
 
 def _publish_some(target: PostgresTarget, won: Won) -> None:
-    limits.SINK_ROWS_AT_ONCE = 10_000  # Less is not sent before the end.
+    limits.PIECE_ROWS_MAX = 10_000  # Less is not sent before the end.
     encode.staged = between(lambda: time.sleep(WAIT_SECONDS))
     PostgresSink(target).publish(won, won.files)
 
@@ -140,7 +140,7 @@ def between(action: Callable[[], object]) -> Callable[[Won], Iterator[pa.RecordB
 @EACH
 def test_the_target_goes_away(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     """An administrator ends the connection in the middle of the rows: all is as it was."""
-    monkeypatch.setattr(limits, "SINK_ROWS_AT_ONCE", 1_000)
+    monkeypatch.setattr(limits, "PIECE_ROWS_MAX", 1_000)
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%%'"
     with monkeypatch.context() as patch:
         patch.setattr(encode, "staged", between(lambda: landing.warehouse.run(end)))
@@ -155,7 +155,7 @@ def test_the_server_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """In the middle of the rows of a batch or a replay: what was there stays. Behind the commit:
     what was acknowledged stays. It costs a server of its own, with fsync.
     """
-    monkeypatch.setattr(limits, "SINK_ROWS_AT_ONCE", 1_000)
+    monkeypatch.setattr(limits, "PIECE_ROWS_MAX", 1_000)
     with server() as dsn:
         for kind in ("append", "replay"):
             landing = Landing(Warehouse(dsn=dsn, folder=tmp_path), kind, 5_000)
@@ -200,7 +200,7 @@ def test_a_large_batch_of_a_hasty_user(
     landing: Landing, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A time limit that is meant for people does not stop a batch for ever."""
-    monkeypatch.setattr(limits, "SINK_ROWS_AT_ONCE", 1_000)
+    monkeypatch.setattr(limits, "PIECE_ROWS_MAX", 1_000)
     warehouse = landing.warehouse
     database = sa.make_url(warehouse.dsn).database
     try:

@@ -18,14 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel import limits
 from semel.adoption.history import History
 from semel.batch import Claim
 from semel.catalog import sortedids
 from semel.catalog.buckets import Buckets, union
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
+from semel.formats.pieces import gathered
 from semel.manifest import Kind
-from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
+from semel.reader import MarkedFile, Marker, rows_of
 from semel.sinks.idsfile import read_ids
 from semel.sources import Source
 from semel.sources.declared import open_source
@@ -143,20 +145,20 @@ def _in_output(marker: Marker) -> Iterator[Part]:
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
         whole_file(marker, file)
-        table = dataset_of(marker.sink, spec, [file], columns_in_files(marker))
-        table = table.to_table(columns=names)
-        # JSON Lines holds dates as text.
-        columns = [table.column(name).cast(declared.field(name).type) for name in names]
-        table = pa.table(columns, names=names)
-        buckets = None
-        if by_bucket:
-            buckets = np.floor_divide(
-                seconds_of(table.column(spec.record_time)), marker.bucket_seconds
-            )
-        ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
-        if not ids.valid.all():
-            raise ValueError(f"{file.path} has rows without an id")
-        yield ids.h1, ids.h2, ids.shard, None if buckets is None else Buckets.of(buckets)
+        for table in gathered(rows_of(marker, file, names), limits.PIECE_BYTES_MAX):
+            # JSON Lines holds dates as text.
+            columns = [table.column(name).cast(declared.field(name).type) for name in names]
+            table = pa.table(columns, names=names)
+            buckets = None
+            if by_bucket:
+                buckets = np.floor_divide(
+                    seconds_of(table.column(spec.record_time)), marker.bucket_seconds
+                )
+            ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
+            if not ids.valid.all():
+                raise ValueError(f"{file.path} has rows without an id")
+            found = None if buckets is None else Buckets.of(buckets)
+            yield ids.h1, ids.h2, ids.shard, found
 
 
 def in_source(

@@ -22,19 +22,19 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from semel import limits
 from semel.audit import fast, files, generations
-from semel.audit.engine import Engine, Letters, letters_table, zoneless
+from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
 from semel.errors import CorruptionError, TerminalError
+from semel.formats.pieces import gathered, pieces
 from semel.manifest import Kind
 from semel.plural import those
-from semel.reader import Marker, columns_in_files, dataset_of
+from semel.reader import Marker, columns_in_files, rows_of
 from semel.sinks import (
     MiscountError,
     Note,
@@ -193,7 +193,7 @@ class _Audit:
             for row in table.to_pylist():
                 key = (marker.batch_id, row["source_partition_id"])
                 copies = self._letters.setdefault(key, {}).setdefault(row["offset"], [])
-                copies.append((row["reason"], row["raw"]))
+                copies.append((row["reason"], Kept.of(row["raw"])))
 
     def _read_decisions(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "record_id"]
@@ -215,9 +215,8 @@ class _Audit:
         for marker in self._markers:
             for file in marker.of_kind(kind):
                 try:
-                    yield marker, pq.read_table(
-                        marker.path_of(file), columns=columns, partitioning=None
-                    )
+                    for rows in pieces(marker.path_of(file), columns):
+                        yield marker, pa.Table.from_batches([rows])
                 except (pa.ArrowException, OSError):
                     continue
 
@@ -235,8 +234,7 @@ class _Audit:
     def _read_output_of(self, sink_of: Callable[[Spec], Sink]) -> None:
         """`sink_of`: of a batch's declaration; not asked where it is a folder."""
         for marker in self._markers:
-            spec, schema = marker.spec, columns_in_files(marker)
-            names = set(schema.names)
+            spec, names = marker.spec, set(columns_in_files(marker).names)
             column = partial(fast.in_output, spec)
             wanted = [*spec.record_id, *_POSITION]
             wanted += [] if spec.transforms else spec.source.columns
@@ -249,30 +247,23 @@ class _Audit:
             }
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
-            held: list[pa.Table] = []
-            for name, table in self._output_of(sink_of, marker, schema, wanted):
-                table = table.append_column("file", pa.repeat(name, table.num_rows))
-                held.append(zoneless(table))
-                if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
-                    self._insert_output(marker, held, braces)
-                    held = []
-            self._insert_output(marker, held, braces)
+            for table in gathered(
+                self._output_of(sink_of, marker, wanted), limits.AUDIT_CHUNK_BYTES
+            ):
+                self._insert_output(marker, table, braces)
 
     def _output_of(
-        self,
-        sink_of: Callable[[Spec], Sink],
-        marker: Marker,
-        schema: pa.Schema,
-        wanted: list[str],
-    ) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of a batch, each table with where it comes from. What cannot be read is told."""
+        self, sink_of: Callable[[Spec], Sink], marker: Marker, wanted: list[str]
+    ) -> Iterator[pa.Table]:
+        """The rows of a batch, with where they come from. What cannot be read is told."""
         for file in marker.of_kind(Kind.REFUSED):  # A person has said that they count.
-            yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
+            for rows in pieces(marker.path_of(file), wanted):
+                yield _from(file.path, pa.Table.from_batches([rows]).select(wanted))
         if marker.sink is None:
             sink = sink_of(marker.spec)
             try:
                 for table in sink.rows(marker, strays=True):
-                    yield sink.address, table.select(wanted)
+                    yield _from(sink.address, table.select(wanted))
             except MiscountError:
                 return  # What is there was given: the sums and the output tell it.
             except SupersededError as error:
@@ -285,21 +276,17 @@ class _Audit:
             return
         for file in marker.of_kind(Kind.DATA):
             try:
-                table = dataset_of(marker.sink, marker.spec, [file], schema)
-                yield file.path, table.to_table(columns=wanted)
+                for table in rows_of(marker, file, wanted):
+                    yield _from(file.path, table)
             except (pa.ArrowException, OSError) as error:
                 self._unreadable(marker, file.path, error)
 
-    def _insert_output(self, marker: Marker, held: list[pa.Table], braces: dict[str, str]) -> None:
-        if held:
-            table = pa.concat_tables(held)
-            batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), table.num_rows)
-            try:
-                self._engine.insert_with(
-                    "insert_output", table.append_column("batch", batch), braces
-                )
-            except duckdb.Error as error:
-                self._unreadable(marker, "its output", error)
+    def _insert_output(self, marker: Marker, rows: pa.Table, braces: dict[str, str]) -> None:
+        batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), rows.num_rows)
+        try:
+            self._engine.insert_with("insert_output", rows.append_column("batch", batch), braces)
+        except duckdb.Error as error:
+            self._unreadable(marker, "its output", error)
 
     def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
         why = str(error).splitlines()[0]
@@ -451,6 +438,10 @@ class _Audit:
             totals=sum((marker.counts for marker in self._markers), Counts()),
             notes=tuple(notes),
         )
+
+
+def _from(place: str, rows: pa.Table) -> pa.Table:
+    return zoneless(rows.append_column("file", pa.repeat(place, rows.num_rows)))
 
 
 def _upsert(marker: Marker) -> bool:

@@ -3,19 +3,31 @@
 import tempfile
 from dataclasses import replace
 from functools import cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from semel import limits, settings
 from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
 from semel.audit.source import Lines
 
-Letters = dict[tuple[int, int], dict[int, list[tuple[str, bytes]]]]
+class Kept(NamedTuple):
+    """The bytes that a dead letter keeps of its record: how many, and their digest."""
+
+    length: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Kept":
+        return cls(len(raw), xxhash.xxh3_128_digest(raw))
+
+
+Letters = dict[tuple[int, int], dict[int, list[tuple[str, Kept]]]]
 """Dead letters by (batch, source partition) and offset: reason and kept bytes, once each."""
 
 _JUDGED = pa.schema(
@@ -246,11 +258,11 @@ def _judge_of(dialect: Dialect) -> Judge:
     return csv_judge(columns, header, csv.delimiter, csv.quote, csv.multiline, dialect.rules)
 
 
-def _kept_right(raw: bytes, kept: bytes) -> bool:
+def _kept_right(raw: bytes, kept: Kept) -> bool:
     """Whether a dead letter keeps a record's bytes; of one that is too long, its first bytes."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return len(kept) == limits.REJECTED_HEAD_BYTES and raw.startswith(kept)
-    return kept == raw
+        raw = raw[: limits.REJECTED_HEAD_BYTES]
+    return kept == Kept.of(raw)
 
 
 def letters_table(letters: Letters, wrong: set[tuple[int, int, int]]) -> pa.Table:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from semel.adoption.ids import Part, ShardIds, in_source, whole_file
 from semel.adoption.runs import OldRuns, write
@@ -23,6 +22,7 @@ from semel.catalog.runs import ensure_segment
 from semel.compare.engine import Engine
 from semel.compare.which import Chosen
 from semel.errors import CorruptionError
+from semel.formats.pieces import pieces
 from semel.ledger import Ledger, pipelines
 from semel.manifest import Kind
 from semel.reader import Marker
@@ -85,13 +85,12 @@ def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
         yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
-        with pq.ParquetFile(whole_file(marker, file)) as there:
-            for some in there.iter_batches(columns=["reason", "record_id"]):
-                table = pa.Table.from_batches([some])
-                wanted = pc.equal(table.column("reason"), _IN_CATALOG)
-                ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
-                hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
-                yield hashed.h1, hashed.h2, hashed.shard, None
+        for some in pieces(whole_file(marker, file), ["reason", "record_id"]):
+            table = pa.Table.from_batches([some])
+            wanted = pc.equal(table.column("reason"), _IN_CATALOG)
+            ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
+            hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
+            yield hashed.h1, hashed.h2, hashed.shard, None
 
 
 def _table(marker: Marker, part: tuple, names: tuple[str, ...]) -> pa.Table:

@@ -7,15 +7,15 @@ from functools import partial
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from semel import limits
 from semel.audit import fast
 from semel.batch import Claim
 from semel.compare.engine import Engine, zoneless
 from semel.errors import CorruptionError
+from semel.formats.pieces import gathered, pieces
 from semel.manifest import Kind
-from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
+from semel.reader import MarkedFile, Marker, columns_in_files, rows_of
 from semel.sinks import MiscountError, Sink
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
@@ -184,24 +184,15 @@ def tables_of(
             yield from sink_of(marker.spec).rows(marker)
         return
     try:
-        there = dataset_of(marker.sink, marker.spec, [file], schema_of(marker))
-        held: list[pa.RecordBatch] = []
-        for some in there.to_batches():
-            held.append(some)
-            if sum(each.num_rows for each in held) >= limits.AUDIT_ROWS_AT_ONCE:
-                yield pa.Table.from_batches(held)
-                held = []
-        if held:
-            yield pa.Table.from_batches(held)
+        yield from gathered(rows_of(marker, file), limits.AUDIT_CHUNK_BYTES)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(marker, error, file) from error
 
 
 def _parquet(marker: Marker, file: MarkedFile, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        with pq.ParquetFile(marker.path_of(file)) as there:
-            for some in there.iter_batches(limits.AUDIT_ROWS_AT_ONCE, columns=columns):
-                yield pa.Table.from_batches([some])
+        found = (pa.Table.from_batches([some]) for some in pieces(marker.path_of(file), columns))
+        yield from gathered(found, limits.AUDIT_CHUNK_BYTES)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(marker, error, file) from error
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel import limits
+from semel.formats.pieces import cut
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -28,13 +29,15 @@ def held_as(kind: pa.DataType) -> pa.DataType:
 
 def write(table: pa.Table, file: Any) -> None:
     """See table.SinkCode."""
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         file,
+        table.schema,
         compression="zstd",
         compression_level=1,
         dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
-    )
+    ) as writer:
+        for rows in cut(table, limits.ROW_GROUP_BYTES):
+            writer.write_table(rows)
 
 
 def reading(path: Path, size: int) -> "ds.FileFormat":

@@ -26,7 +26,7 @@ class PartWriter:
     """Collects the rows of one task and writes one file per folder, several when they grow large.
 
     `folder` is the attempt's data folder; more than `held_bytes_max` (the format's, unless given)
-    is never held for one of its own. TerminalError: a value that the format does not hold.
+    is never held. TerminalError: a value that the format does not hold.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class PartWriter:
             self._bytes[folder] += part.nbytes
             if self._bytes[folder] > self._held_bytes_max:
                 self._flush(folder)
+        if self._bytes.total() > self._held_bytes_max:
+            self.close()
         if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
             raise LimitError(
                 f"sink.partition_by {self._keys} has more than "

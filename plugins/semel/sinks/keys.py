@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from semel import limits
 from semel.catalog.ids import hash_ids
+from semel.formats.pieces import pieces
 from semel.manifest import ManifestFile, StagedFile
 
 
@@ -43,13 +43,23 @@ def twice(files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]) -> T
     again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[: limits.KEYS_TWICE_NAMED_MAX]
     if not len(again):
         return None
-    found = [rows.filter(pa.array(np.isin(h1, again))) for rows, h1 in _hashed(files, key)]
-    counts = pa.concat_tables(found).group_by(list(key)).aggregate([([], "count_all")])
+    # Counted piece by piece: one key may be in all rows.
+    found = [
+        _counted(rows.filter(pa.array(np.isin(h1, again))), key, ([], "count_all"))
+        for rows, h1 in _hashed(files, key)
+    ]
+    counts = _counted(pa.concat_tables(found), key, ("count_all", "sum"))
     many = counts.filter(pc.greater(counts.column("count_all"), 1))
     if not many.num_rows:
         return None  # Two keys of one hash: once in 10^19 pairs.
     first = many.slice(0, 1).to_pylist()[0]
     return Twice(rows=first.pop("count_all"), key=first, keys=many.num_rows)
+
+
+def _counted(rows: pa.Table, key: tuple[str, ...], of: tuple[list | str, str]) -> pa.Table:
+    """Each key once, with how many there are."""
+    counts = rows.group_by(list(key)).aggregate([of])
+    return counts.rename_columns([*key, "count_all"])
 
 
 def _hashed(
@@ -58,8 +68,7 @@ def _hashed(
     """The keys of all rows, some at once, and their h1 (uint64)."""
     for file in files:
         path = file.path if isinstance(file, StagedFile) else file.staged_path
-        with pq.ParquetFile(path) as staged:
-            for some in staged.iter_batches(limits.SINK_ROWS_AT_ONCE, columns=list(key)):
-                table = pa.Table.from_batches([some])
-                hashed = hash_ids(table, key, shards=1)
-                yield table.filter(pa.array(hashed.valid)), hashed.h1[hashed.valid]
+        for some in pieces(path, key):
+            table = pa.Table.from_batches([some])
+            hashed = hash_ids(table, key, shards=1)
+            yield table.filter(pa.array(hashed.valid)), hashed.h1[hashed.valid]

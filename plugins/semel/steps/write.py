@@ -12,7 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from semel import limits
 from semel.errors import CorruptionError, TerminalError
+from semel.formats.pieces import cut
 from semel.formats.records import OFFSET
 from semel.manifest import SplitReport, StagedFile
 from semel.steps.classify import Dropped, Repeat
@@ -134,7 +136,8 @@ def write_rows(
     for batch in batches:
         # Spark hands times over in the zone of its session: the same moments, another type.
         table = pa.Table.from_batches([batch]).cast(schema)
-        _refuse(job, table)
+        for rows in cut(table, limits.PIECE_BYTES_MAX):
+            _refuse(job, rows)
         out.rows(table)
     return out.close()
 

@@ -158,7 +158,7 @@ class _Landing:
     def _blocks(self) -> Iterator[_Block]:
         """Messages of the rows that have not landed, each with the row that it ends before."""
         # Transactions end between blocks; so these are small beside one.
-        at_once = min(limits.SINK_BYTES_AT_ONCE, self._target.transaction_bytes // _BLOCKS)
+        at_once = min(limits.PIECE_BYTES_MAX, self._target.transaction_bytes // _BLOCKS)
         end = 0
         for rows in staged(self._won, at_once):
             start, end = end, end + rows.num_rows

@@ -80,6 +80,7 @@ def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[p
                 raise _missing(what, config_of(admin, target.topic), marker, cut=last < end)
     own = encode.suffix(marker.batch_id, marker.commit_seq)
     values: list[bytes] = []
+    size = 0
     gaps = sum(end - start for start, end in spans.values())
     missing = note.rows - len(note.refused)
     for message in control.between(
@@ -90,9 +91,10 @@ def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[p
         if value is not None and value.endswith(own):
             missing -= 1
             values.append(value)
-            if len(values) >= limits.SINK_ROWS_AT_ONCE:
+            size += len(value)
+            if size >= limits.PIECE_BYTES_MAX:
                 yield typed(target, marker, values)
-                values = []
+                values, size = [], 0
     if values:
         yield typed(target, marker, values)
     if missing > 0:
