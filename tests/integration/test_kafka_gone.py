@@ -4,6 +4,8 @@ would read them again says, and that its way out works."""
 import pytest
 
 from fix_account import ids, settled
+from fix_kafka import Kafka
+from fix_pipelines import Workbench
 from fix_shell import Shell
 from fix_topics import Topic, run
 from semel.ledger import Ledger
@@ -11,7 +13,7 @@ from semel.spec.pipeline import Spec
 
 
 @pytest.fixture
-def topic(bench, kafka) -> Topic:  # noqa: ANN001
+def topic(bench: Workbench, kafka: Kafka) -> Topic:
     return Topic(bench, kafka, partitions=2)
 
 

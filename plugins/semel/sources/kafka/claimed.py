@@ -87,13 +87,14 @@ def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
         raise _away(claim, batch_id)
     if not claim.identity.startswith(f"{topic_id}/"):
         raise ChangedError(
-            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since"
+            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since",
+            lasting=True,
         )
 
 
 def _away(claim: Claim, batch_id: int) -> SourceError:
     why = ", and the cluster has no such topic any more, or its user may not see it"
-    return _gone(claim, batch_id, f"{why}; give the right back")
+    return _gone(claim, batch_id, f"{why}; give the right back", lasting=False)
 
 
 def _lost(claim: Claim, batch_id: int, why: str) -> SourceError:
@@ -103,12 +104,18 @@ def _lost(claim: Claim, batch_id: int, why: str) -> SourceError:
 
 
 def _gone(
-    claim: Claim, batch_id: int, why: str, then: str = "names what is lost"
+    claim: Claim,
+    batch_id: int,
+    why: str,
+    then: str = "names what is lost",
+    *,
+    lasting: bool = True,
 ) -> SourceError:
     return SourceError(
         f"{_claimed(claim, batch_id)}{why}. {GIVE_UP} (`semel abandon {batch_id}`): the next plan "
         f"{then}",
         next=f"semel abandon {batch_id}",
+        lasting=lasting,
     )
 
 
