@@ -418,6 +418,8 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
     "compaction explains gaps alone":
         code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+    "a damaged note is its own batch's trouble":
+        code("sinks.kafka.control:of_pipeline", "notes[batch_id] = error", new="raise"),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel import limits
-from semel.errors import LimitError, TerminalError
+from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.manifest import ManifestFile, StagedFile
 from semel.sinks import Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
@@ -44,7 +44,7 @@ class KafkaSink:
         self._target, self._pipeline = target, pipeline
         self.address = target.address
         self._is_open = False
-        self._notes: dict[int, Note] | None = None
+        self._notes: control.Notes | None = None
         self._strays: reading.Strays | None = None
 
     def __repr__(self) -> str:
@@ -172,9 +172,14 @@ class KafkaSink:
         """Those of which some has landed."""
         if not control_is_there(self._target):
             return {}
-        return {note.batch_id: note.commit_seq for note in self._all_notes(pipeline)}
+        landed = {}
+        for batch_id, note in self._all_notes(pipeline).items():
+            if isinstance(note, CorruptionError):
+                raise note
+            landed[batch_id] = note.commit_seq
+        return landed
 
-    def _all_notes(self, pipeline: str) -> list[Note]:
+    def _all_notes(self, pipeline: str) -> control.Notes:
         place = (self._target.cluster, self._target.control)
         return control.of_pipeline(*place, pipeline, limits.KAFKA_TRANSACTION_SECONDS)
 
@@ -185,11 +190,11 @@ class KafkaSink:
         """
         notes = self._notes
         if notes is None:
-            notes = {note.batch_id: note for note in self._all_notes(self._pipeline)}
+            notes = self._all_notes(self._pipeline)
             self._notes = notes if self._is_open else None
         if strays:
             if self._strays is None:
-                self._strays = reading.strays(self._target, notes.values())
+                self._strays = reading.strays(self._target, notes)
             if values := self._strays.get(marker.batch_id):
                 yield reading.typed(self._target, marker, values)
         yield from reading.rows(self._target, marker, notes.get(marker.batch_id))

@@ -83,6 +83,10 @@ class Note:
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 
 
+Notes = dict[int, Note | CorruptionError]
+"""The notes of a pipeline, by batch; where one is damaged, what is said of it."""
+
+
 def key_of(pipeline: str, batch_id: int) -> bytes:
     """What a batch's notes are kept under."""
     return json.dumps([pipeline, batch_id], separators=(",", ":")).encode()
@@ -110,14 +114,25 @@ def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | N
     return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
-def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> list[Note]:
+# Keeps KP13.
+def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> Notes:
     """The notes of all batches of a pipeline."""
-    found: dict[bytes, Message] = {}
+    found: dict[int, Message] = {}
     begins = json.dumps([pipeline])[:-1].encode() + b","
     for message in _committed(cluster, topic, seconds):
-        if (message.key() or b"").startswith(begins):
-            found[message.key()] = message
-    return [_note(topic, message) for message in found.values() if message.value() is not None]
+        number = (message.key() or b"").removeprefix(begins).removesuffix(b"]")
+        if number.isdigit() and message.key() == key_of(pipeline, int(number)):
+            found[int(number)] = message
+    notes: Notes = {}
+    for batch_id, message in found.items():
+        try:
+            note = _note(topic, message)
+        except CorruptionError as error:
+            notes[batch_id] = error
+        else:
+            if note is not None:
+                notes[batch_id] = note
+    return notes
 
 
 class BlockedError(UnavailableError):
@@ -129,12 +144,16 @@ def _note(topic: str, message: Message) -> Note | None:
     if message.value() is None:
         return None
     try:
-        return Note.from_bytes(message.value())
+        note = Note.from_bytes(message.value())
+        if note.key != message.key():
+            raise ValueError(f"it is that of batch {note.batch_id}")
+        return note
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(
             f"{topic}, partition {message.partition()}, offset {message.offset()} is no note of a "
-            f"batch ({error}); somebody else writes there, or a later semel did. Take its right to "
-            "write away, and restore the note"
+            f"batch, and stands under the key {message.key().decode()} of one ({error}); somebody "
+            "else writes there, or a later semel did. Take its right to write away, and restore "
+            "the note: under that key, with the value that it had"
         ) from error
 
 
