@@ -22,10 +22,11 @@ from pyspark import cloudpickle
 
 from fix_pipelines import Workbench
 from fix_postgres import free_port
-from semel import faults, limits, settings
+from semel import faults, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sources.files import FilesSource
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spark.session import open_engine
 from semel.spark.settings import LOOPBACK, SETTINGS
@@ -230,7 +231,7 @@ def _drive(
     environment: dict[str, str],
 ) -> None:
     os.environ.update(environment)
-    limits.SPLIT_BYTES = SPLIT_BYTES
+    FilesSource.split_size = SPLIT_BYTES
     settings.transforms_dir = lambda: transforms
     faults.arm_all(armed, folder)
     file = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends

@@ -26,8 +26,8 @@ LINE_MAX = 110
 GREEN = dict.fromkeys(("plan", "stage", "commit", "finalize"), "success")
 ONE = timedelta(days=1)
 
-# A minute of a core.
-pytestmark = pytest.mark.proof
+# A minute of a core, and more where it is busy.
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
 @cache
