@@ -17,9 +17,11 @@ import sqlalchemy as sa
 
 from semel import faults, settings
 from semel.batch import Pipeline
-from semel.errors import RetryableError, SourceError, StateError
+from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, partitions, pipelines, row
+from semel.sinks import owned
+from semel.sinks.declared import open_sink
 from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -292,6 +294,35 @@ def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
     TerminalError: its sink is a folder, which refuses none; or it refuses too many.
     """
     return finalize(ledger, spec, batch_id, accepting=True)
+
+
+# Keeps H3.
+def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
+    """Let a pipeline's table or topic have the address that is declared now, whatever is on its
+    way. Returns the old address and the new one.
+
+    TerminalError: what is there is not, by its own notes, what the pipeline has put in. StateError:
+    there is nothing to accept.
+    """
+    pipeline, sink = pipeline_of(ledger, spec), open_sink(spec)
+    old, new = pipeline.sink_address, sink.address
+    if new == old or spec.sink_path() is not None:
+        raise StateError(
+            f"pipeline {spec.name} has {old} as its sink, so there is nothing to accept; a folder "
+            "moves with its archive, by the next plan",
+            next=f"semel check {spec.name}",
+        )
+    with ledger.transaction() as connection:
+        known = owned.known_batches(connection, pipeline, every=True)
+    owned.check_held(ledger, pipeline, sink, known, None)
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        owner = pipelines.owner(connection, new, "")
+        if owner is not None:
+            raise TerminalError(f"{new} belongs to pipeline {owner.name!r}; declare another one")
+        values = {"pipeline_id": pipeline.pipeline_id, "sink_address": new}
+        change(connection, "pipelines", "rename_sink", **values)
+    return old, new
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:

@@ -99,7 +99,8 @@ def _adopt(
     found = _markers(sink, kept)
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
     there = traces.look(sink, kept, names.values())
-    landed = target.batches(spec.name)
+    notes = target.notes()
+    landed = [note.batch_id for note in notes.found] if notes else []
     known = _known(ledger, spec, target.address, kept, found)
     if known is not None:
         return known
@@ -110,7 +111,7 @@ def _adopt(
         )
     _check(spec, kept, found)
     batches = histories(found)
-    check_landed(spec.name, spec.sink, target.address, kept, found, landed)
+    of_ledger = check_landed(spec, target, kept, found, notes)
     batch_max = _batch_max(there.batch_max, found, landed)
     now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
     partitions = partitions_of(open_source(spec), found)
@@ -119,7 +120,7 @@ def _adopt(
         catalog = _catalog(spec, batches, partitions, now, Path(spills), forget_ids=forget_ids)
         if lost:
             note.write(kept, lost)
-        _write(ledger, spec, target.address, kept, batches, partitions, catalog)
+        _write(ledger, spec, target.address, kept, batches, partitions, catalog, of_ledger)
     outputs = [marker for batch in batches for marker in batch.outputs]
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
     named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
@@ -362,6 +363,7 @@ def _write(
     batches: list[History],
     partitions: list[Adoptee],
     catalog: _Catalog,
+    of_ledger: str | None,
 ) -> None:
     last = batches[-1].first if batches else None
     newest = max((batch.newest for batch in batches), key=lambda m: m.committed_at, default=None)
@@ -380,6 +382,7 @@ def _write(
             batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
             gc_floor=catalog.gc_floor,
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
+            created_at=of_ledger,
         )
         if made is None:
             raise RetryableError(

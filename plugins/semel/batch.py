@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,6 +78,14 @@ class Pipeline(_FromRow):
     commit_seq: int
     gc_floor: int
     sink_schema: str | None
+    created_at: datetime
+
+    @property
+    def ledger(self) -> str:
+        """What tells it from a pipeline of its name in another ledger: when it was made, which
+        adopt takes over.
+        """
+        return self.created_at.astimezone(UTC).isoformat()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,13 @@ import pyarrow as pa
 import xxhash
 
 from semel import code, faults, mark
-from semel.batch import Batch, BatchStatus, Claim, Counts, opened
+from semel.batch import Batch, BatchStatus, Claim, Counts, Pipeline, opened
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
 from semel.manifest import Kind, ManifestFile
 from semel.reader import arrow_type
-from semel.sinks import Act, Sink, Won, archive, judge
-from semel.sinks.declared import open_sink
+from semel.sinks import Act, Sink, Won, archive, judge, owned
+from semel.sinks.declared import open_stored
 from semel.sinks.folder import Folder, Looks
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -89,6 +89,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         values = {"root": batch.root, "generation": batch.generation}
         replays = batch.replays is not None
         before = rows(connection, "replay", "generations", **values) if replays else []
+        known = owned.known_batches(connection, pipeline)
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = archive.marker(root, batch.root)
@@ -104,11 +105,13 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     if batch.status is BatchStatus.FINALIZED:
         return done
     looks = Looks()
-    sink = open_sink(spec, pipeline.sink_address, looks)
+    sink = open_stored(Spec.from_json(batch.spec), spec, pipeline.sink_address, looks)
     faults.point("finalize.before_publish")
-    output = _won(spec, batch, won, files, before)
+    output = _won(spec, pipeline, batch, won, files, before)
     refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
+        staged = archive.attempt(root, batch_id, won["fence"]) / "data"
+        owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
             sink.publish_accepting(output, lambda rows: mark.keep_refused(refused, rows))
         # Keeps F5.
@@ -152,7 +155,12 @@ def _acknowledge(ledger: Ledger, spec: Spec, batch_id: int) -> str | None:
 
 
 def _won(
-    spec: Spec, batch: Batch, won: Row, files: list[ManifestFile], before: list[Row]
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    won: Row,
+    files: list[ManifestFile],
+    before: list[Row],
 ) -> Won:
     columns = json.loads(won["sink_schema"] or "[]")
     whole = json.dumps([asdict(file) for file in files], sort_keys=True).encode()
@@ -165,6 +173,7 @@ def _won(
         schema=pa.schema([(name, arrow_type(text)) for name, text in columns]),
         digest=xxhash.xxh3_128_hexdigest(whole),
         replaces=tuple(r["batch_id"] for r in before),
+        ledger=pipeline.ledger,
     )
 
 

@@ -81,7 +81,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     found = markers(sink_path) if sink_path else markers_of(spec)
     gone: list[int] = []
     damaged: dict[int, str] = {}
-    with open_sinks() as sink_of:
+    with open_sinks(spec) as sink_of:
         places = (
             *(p for m in found for p in _in_output(m, wanted, sink_of, gone, damaged)),
             *(p for m in found for p in _in_decisions(m, wanted)),

@@ -303,6 +303,10 @@ LETTERS_SHOWN_MAX = 10_000
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, from the newest on."""
 
+NOTES_HELD = 200
+"""Batches, the newest ones, that a target is held against before each batch: a table of an earlier
+time lacks these first. Adopt, audit, check and `accept --moved` hold all."""
+
 FILES_NAMED_MAX = 10
 """Files that a summary or an error names; `semel gaps` lists them all."""
 

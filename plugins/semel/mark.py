@@ -98,8 +98,10 @@ def _admits(batch: Batch) -> dict[str, Any]:
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
     """A file's path, relative to the root that it lies below."""
+    if file.kind is Kind.DATA and not pipeline.sink_address.startswith("/"):
+        return file.final_path.rpartition("#")[2]  # Its address may have another name since.
     if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
-        return name.lstrip("/#")
+        return name.lstrip("/")
     return os.path.relpath(file.final_path, pipeline.archive_path)
 
 

@@ -13,7 +13,7 @@ from semel.catalog import identity
 from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.sinks import Sink, archive, owned
-from semel.sinks.declared import open_sink
+from semel.sinks.declared import elsewhere, open_sink
 from semel.spec.pipeline import Spec
 
 
@@ -37,6 +37,9 @@ def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pip
             owner = pipelines.owner(connection, address, kept)
             if owner is not None and owner.name != spec.name:
                 raise TerminalError(_owned(spec, owner, address, kept))
+            # Keeps H3.
+            if found is not None and spec.sink_path() is None and found.sink_address != address:
+                raise elsewhere(spec, found.sink_address, address)
             found = pipelines.find(connection, spec.name)
         pipeline = _completed(connection, found, spec)
         identity.check(pipeline.identity, spec)

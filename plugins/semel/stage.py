@@ -52,8 +52,9 @@ from semel.ledger.heartbeat import heartbeat
 from semel.manifest import Kind, ManifestFile, SplitReport, StagedFile
 from semel.plural import count
 from semel.reader import arrow_type
-from semel.sinks import Sink, archive
+from semel.sinks import Sink, archive, owned
 from semel.sinks.declared import open_sink
+from semel.sinks.held import Known
 from semel.sources import Source
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -112,6 +113,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         done = row(connection, "stage", "staged", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
         claims = [Claim.from_row(r) for r in found]
+        known = owned.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
     if batch.status is BatchStatus.ABANDONED:
@@ -133,7 +135,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     if done is not None:
         attempt = Attempt.from_row(done)
         return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
-    return _attempt(ledger, spec, pipeline, batch, claims, engine, log)
+    return _attempt(ledger, spec, pipeline, batch, claims, known, engine, log)
 
 
 def _attempt(
@@ -142,6 +144,7 @@ def _attempt(
     pipeline: Pipeline,
     batch: Batch,
     claims: list[Claim],
+    known: list[Known],
     engine: Engine,
     log: Log,
 ) -> Staged:
@@ -159,6 +162,8 @@ def _attempt(
             sink = open_sink(spec, pipeline.sink_address)
             with sink:
                 refuses = sink.check(_columns(job), job.data_dir)
+                replay = batch.replays is not None
+                owned.check_held(ledger, pipeline, sink, known, job.data_dir, replay=replay)
                 notes = refuses.notes if refuses else ()
                 if batch.replays is not None:
                     notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))

@@ -30,10 +30,12 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
 
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
-                            commit_seq, batch_time_last, gc_floor, sink_schema)
+                            commit_seq, batch_time_last, gc_floor, sink_schema, created_at)
 VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
-        COALESCE(:gc_floor, -9223372036854775808), :sink_schema)
+        COALESCE(:gc_floor, -9223372036854775808), :sink_schema,
+        -- By it the notes in its target are its own.
+        COALESCE(CAST(:created_at AS timestamptz), clock_timestamp()))
 ON CONFLICT DO NOTHING
 RETURNING pipeline_id;
 

@@ -11,12 +11,24 @@ SELECT b.batch_id, b.pipeline_id, p.name, b.request_key, b.ordinal, b.status, b.
        COALESCE(b.admits, r.admits) AS admits, COALESCE(b.admission, r.admission) AS admission,
        COALESCE(b.admits, r.admits, b.replays, b.batch_id) AS claims_of,
        p.sink_address, p.archive_path, p.identity, p.shards, p.bucket_seconds, p.gc_floor,
-       p.sink_schema, p.commit_seq AS pipeline_seq
+       p.sink_schema, p.commit_seq AS pipeline_seq, p.created_at
 FROM semel.batch AS b
 JOIN semel.pipeline AS p USING (pipeline_id)
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
 LEFT JOIN semel.batch AS o ON o.batch_id = COALESCE(b.admits, r.admits)
 WHERE b.batch_id = :batch_id;
+
+-- name: known
+-- What may be in a pipeline's target, with how much of it: the newest batches, NULL: all.
+SELECT b.batch_id, COALESCE(b.replays, b.batch_id) AS root,
+       COALESCE(b.commit_seq, r.commit_seq) AS commit_seq, a.fence, a.rows_written AS rows,
+       b.status = 'finalized' AS finalized, b.replaced_by IS NOT NULL AS replaced
+FROM semel.batch AS b
+JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
+LEFT JOIN semel.batch AS r ON r.batch_id = b.replays
+WHERE b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized')
+ORDER BY b.batch_id DESC
+LIMIT CAST(:newest AS bigint);
 
 -- name: committed
 -- Which attempts are in the output, or will be, and in which order they came.

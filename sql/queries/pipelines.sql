@@ -2,19 +2,19 @@
 
 -- name: by_name
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       gc_floor, sink_schema, created_at
 FROM semel.pipeline
 WHERE name = :name;
 
 -- name: by_id
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       gc_floor, sink_schema, created_at
 FROM semel.pipeline
 WHERE pipeline_id = :pipeline_id;
 
 -- name: owner
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       gc_floor, sink_schema, created_at
 FROM semel.pipeline
 WHERE sink_address = :sink_address OR archive_path = :archive_path
 ORDER BY sink_address <> :sink_address
@@ -50,6 +50,10 @@ WHERE p.pipeline_id = :pipeline_id
   AND NOT EXISTS (SELECT FROM semel.batch AS b
                   WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed'))
 RETURNING sink_address;
+
+-- name: rename_sink
+-- A table or topic, whose notes have proven that it is the same.
+UPDATE semel.pipeline SET sink_address = :sink_address WHERE pipeline_id = :pipeline_id;
 
 -- name: last_finalized
 SELECT batch_id FROM semel.batch

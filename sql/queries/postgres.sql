@@ -25,7 +25,15 @@ SELECT current_setting('server_version_num')::integer AS version,
        b.oid IS NOT NULL AS has_batches,
        coalesce(has_table_privilege(b.oid, 'SELECT') AND has_table_privilege(b.oid, 'INSERT')
                 AND has_table_privilege(b.oid, 'UPDATE'), false) AS may_note,
+       coalesce(pg_has_role(b.relowner, 'USAGE'), true)
+       OR EXISTS (SELECT FROM pg_attribute AS a
+                  WHERE a.attrelid = b.oid AND a.attname = 'ledger' AND NOT a.attisdropped)
+         AS may_have_columns,
        t.oid AS oid, t.relkind::text AS kind,
+       t.relpersistence = 'u' AS unlogged, b.relpersistence = 'u' AS batches_unlogged,
+       pg_has_role(t.relowner, 'USAGE') AS is_owner,
+       has_table_privilege(t.oid, 'INSERT') AS may_insert,
+       has_table_privilege(t.oid, 'UPDATE') AS may_update,
        coalesce(row_security_active(t.oid), false) AS row_security
 FROM (SELECT 1) AS one
 LEFT JOIN pg_namespace AS n ON n.nspname = %(schema)s
@@ -57,22 +65,37 @@ GROUP BY i.indexrelid;
 
 -- name: rules
 -- What may refuse a row: a CHECK with its text; and other things, of which only the kind is known.
+-- Of triggers those that act on what is put in, also of a part of the table.
+WITH RECURSIVE family (oid) AS (
+    SELECT %(oid)s::oid
+    UNION
+    SELECT i.inhrelid FROM family AS f JOIN pg_inherits AS i ON i.inhparent = f.oid
+)
 SELECT c.conname::text AS name, c.contype::text AS kind, pg_get_constraintdef(c.oid) AS text,
        ARRAY(SELECT a.attname::text FROM pg_attribute AS a
              WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) AS columns
 FROM pg_constraint AS c
 WHERE c.conrelid = %(oid)s AND c.contype IN ('c', 'f', 'u', 'p', 'x')
 UNION ALL
-SELECT tgname::text, 't', '', ARRAY[]::text[]
+SELECT tgname::text, 't', tgrelid::regclass::text, ARRAY[]::text[]
 FROM pg_trigger
-WHERE tgrelid = %(oid)s AND NOT tgisinternal
+WHERE tgrelid IN (SELECT oid FROM family) AND NOT tgisinternal AND tgparentid = 0
+  AND tgtype & 20 <> 0 AND tgenabled <> 'D'
+UNION ALL
+SELECT rulename::text, 'r', '', ARRAY[]::text[]
+FROM pg_rewrite
+WHERE ev_class = %(oid)s AND ev_type IN ('2', '3') AND ev_enabled <> 'D'
 ORDER BY 1;
+
+-- name: repeats
+-- A key that several rows have.
+SELECT 1 FROM {table} GROUP BY {key} HAVING count(*) > 1 LIMIT 1;
 
 -- name: lock_schema
 SELECT pg_advisory_xact_lock(hashtextextended('semel sink ' || %(schema)s, 0));
 
 -- name: create_batches
-CREATE TABLE {batches} (
+CREATE TABLE IF NOT EXISTS {batches} (
     -- This prevents that a batch lands twice.
     PRIMARY KEY (table_name, pipeline, batch_id),
     table_name   text        NOT NULL,
@@ -86,14 +109,23 @@ CREATE TABLE {batches} (
     published_at timestamptz NOT NULL DEFAULT now()
 );
 
+-- name: alter_batches
+-- Columns that came later.
+ALTER TABLE {batches}
+    ADD COLUMN IF NOT EXISTS generation integer NOT NULL DEFAULT 1,
+    ADD COLUMN IF NOT EXISTS ledger text,
+    ADD COLUMN IF NOT EXISTS mode text;
+
 -- name: look
 SELECT digest, refused
 FROM {batches}
 WHERE table_name = {table} AND pipeline = {pipeline} AND batch_id = {batch_id};
 
 -- name: note
-INSERT INTO {batches} (table_name, pipeline, batch_id, fence, commit_seq, digest, rows)
-VALUES ({table}, {pipeline}, {batch_id}, {fence}, {commit_seq}, {digest}, {rows})
+INSERT INTO {batches} (table_name, pipeline, batch_id, fence, commit_seq, digest, rows, generation,
+                       ledger, mode)
+VALUES ({table}, {pipeline}, {batch_id}, {fence}, {commit_seq}, {digest}, {rows}, {generation},
+        {ledger}, {mode})
 ON CONFLICT (table_name, pipeline, batch_id) DO NOTHING
 RETURNING batch_id;
 
@@ -117,6 +149,18 @@ SELECT {columns} FROM {incoming} ORDER BY {key}
 ON CONFLICT ({key}) DO UPDATE SET {assignments}
 WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq;
 
+-- name: rows_there
+-- Those of a batch, in mode append.
+SELECT count(*) AS rows FROM {table} WHERE _semel_batch = {batch_id} AND _semel_seq = {commit_seq};
+
+-- name: rows_lacking
+-- Those whose key has neither this batch's row nor one of a later commit, in mode upsert.
+SELECT count(*) AS rows FROM {incoming} AS incoming
+WHERE NOT EXISTS (SELECT FROM {table} AS there
+                  WHERE {same}
+                    AND (there._semel_seq > {commit_seq}
+                         OR there._semel_seq = {commit_seq} AND there._semel_batch = {batch_id}));
+
 -- name: rows
 SELECT {columns} FROM {table} WHERE _semel_batch = {batch_id};
 
@@ -127,35 +171,50 @@ CREATE INDEX ON {table} USING brin (_semel_batch) WITH (autosummarize = on);
 -- name: create_key
 CREATE UNIQUE INDEX ON {table} ({key});
 
--- name: landed
-SELECT batch_id, commit_seq FROM {batches}
-WHERE table_name = {table} AND pipeline = {pipeline}
-ORDER BY batch_id;
+-- name: notes
+SELECT * FROM {batches} WHERE table_name = {table} ORDER BY batch_id;
 
--- name: newest
--- The newest output that has landed at a place in the order of commits.
-SELECT coalesce(max(batch_id), 0) AS batch_id FROM {batches}
-WHERE table_name = {table} AND pipeline = {pipeline} AND commit_seq = {commit_seq};
+-- name: newest_notes
+-- The newest of a pipeline, and one of others.
+(SELECT * FROM {batches} WHERE table_name = {table} AND pipeline = {pipeline}
+ ORDER BY batch_id DESC LIMIT {newest})
+UNION ALL
+(SELECT * FROM {batches} WHERE table_name = {table} AND pipeline < {pipeline} LIMIT 1)
+UNION ALL
+(SELECT * FROM {batches} WHERE table_name = {table} AND pipeline > {pipeline} LIMIT 1);
+
+-- name: no_notes
+-- For its columns.
+SELECT * FROM {batches} WHERE false;
+
+-- name: unnoted
+-- Whether rows of any batch are there.
+SELECT EXISTS (SELECT FROM {table} WHERE _semel_batch IS NOT NULL) AS there;
+
+-- name: told
+-- What is said of a batch, of the newest output at its place in the order of commits, and of later
+-- places whose rows may have taken those of others.
+SELECT (SELECT rows FROM {batches}
+        WHERE table_name = {table} AND pipeline = {pipeline} AND batch_id = {batch_id}) AS rows,
+       coalesce(max(batch_id) FILTER (WHERE commit_seq = {commit_seq}), 0) AS newest,
+       count(*) FILTER (WHERE commit_seq > {commit_seq}
+                          AND coalesce(to_jsonb(noted) ->> 'mode', {mode}) = 'upsert') > 0 AS later
+FROM {batches} AS noted
+WHERE table_name = {table} AND pipeline = {pipeline} AND commit_seq >= {commit_seq};
+
+-- name: strays
+SELECT _semel_batch AS batch_id, count(*) AS rows FROM {table}
+WHERE _semel_batch <> ALL (CAST({known} AS bigint[]))
+GROUP BY 1;
 
 -- name: delete
--- The rows that a replay replaces; none where those of another pipeline's batch could be among them.
-DELETE FROM {rows}
-WHERE _semel_batch IN ({replaced}) AND _semel_seq = {commit_seq}
-  AND NOT EXISTS (SELECT FROM {batches}
-                  WHERE table_name = {table} AND pipeline <> {pipeline}
-                    AND batch_id IN ({replaced}) AND commit_seq = {commit_seq});
+-- The rows that a replay replaces.
+DELETE FROM {rows} WHERE _semel_batch IN ({replaced}) AND _semel_seq = {commit_seq};
 
 -- name: left
 -- What is still there of them. Counted, so that the planner takes the way that `delete` takes.
 SELECT count(*) AS rows FROM {rows}
 WHERE _semel_batch IN ({replaced}) AND _semel_seq = {commit_seq};
-
--- name: sharing
--- Batches of other pipelines whose rows carry the same number and place.
-SELECT pipeline, batch_id FROM {batches}
-WHERE table_name = {table} AND pipeline <> {pipeline}
-  AND batch_id IN ({replaced}) AND commit_seq = {commit_seq}
-ORDER BY 1, 2;
 
 -- name: may_delete
 -- Whether rows can be found and deleted, by rights and index.
@@ -163,6 +222,8 @@ SELECT t.oid,
        has_table_privilege(t.oid, 'DELETE')
        AND has_column_privilege(t.oid, '_semel_batch', 'SELECT')
        AND has_column_privilege(t.oid, '_semel_seq', 'SELECT') AS may_delete,
+       has_column_privilege(t.oid, '_semel_batch', 'SELECT')
+       AND has_column_privilege(t.oid, '_semel_seq', 'SELECT') AS may_find,
        EXISTS (SELECT FROM pg_index AS i
                JOIN pg_class AS c ON c.oid = i.indexrelid
                JOIN pg_am AS m ON m.oid = c.relam

@@ -80,9 +80,14 @@ ORDER BY b.admission DESC
 LIMIT 1;
 
 -- name: generations
--- The outputs of a batch before one, with the attempt that won each, and what sink took them how.
+-- The outputs of a batch before one, with the attempt that won each, and what sink took them how:
+-- where a later batch was put in in mode upsert, so were they, for it may have replaced their rows.
 SELECT b.batch_id, b.generation, b.commit_seq, a.fence, b.spec -> 'sink' ->> 'type' AS type,
-       b.spec -> 'sink' ->> 'mode' AS mode
+       CASE WHEN EXISTS (SELECT FROM semel.batch AS r
+                         JOIN semel.batch AS l USING (pipeline_id)
+                         WHERE r.batch_id = :root AND l.commit_seq > r.commit_seq
+                           AND l.spec -> 'sink' ->> 'mode' = 'upsert')
+            THEN 'upsert' ELSE b.spec -> 'sink' ->> 'mode' END AS mode
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 WHERE COALESCE(b.replays, b.batch_id) = :root AND b.generation < :generation

@@ -122,6 +122,11 @@ def first_word_cleared(original: Callable) -> Callable:
     return call
 
 
+def _nothing() -> object:
+    """What is said of a target that holds what it should."""
+    return importlib.import_module("semel.sinks.held").Differences()
+
+
 class NoSync:
     """The module os, but that a file is closed and never fsynced."""
 
@@ -327,10 +332,28 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "no old row stays beside new ones":
         code("sinks.postgres.replaced:delete", "if left:", new="if False:"),
-    "another pipeline's rows are not deleted":
-        sql("postgres.delete", "AND NOT EXISTS", "OR EXISTS"),
     "a table is asked for its old rows before any work": gives("sinks.postgres.replaced:check", ()),
-    "rows that a marker lists are the newest": gives("sinks.postgres:PostgresSink._newest", 0),
+    "rows that a marker lists are the newest":
+        code("sinks.postgres:PostgresSink.rows", "newest := told.newest", new="newest := 0"),
+    "what a table keeps back is counted": gives("sinks.postgres.landing:_check_there"),
+    "rows without their notes are not doubled": all_of(
+        gives("sinks.postgres.noted:refuse_unnoted"), gives("sinks.postgres.noted:refuse_landed")
+    ),
+    "a table has one pipeline's rows": gives("sinks.postgres.noted:refuse_others"),
+    "rows of a batch are as many as were put in": gives("sinks.postgres.noted:check_count"),
+    "a batch is published by its own declaration": code(
+        "finalize:_finalize", "open_stored(Spec.from_json(batch.spec), ", new="open_stored(spec, "
+    ),
+    "a target is held against the ledger": all_of(
+        other("sinks.held:compare", lambda _: lambda *_: _nothing()),
+        gives("sinks.postgres.noted:refuse_others"),
+    ),
+    "adopt holds a target against the markers": gives("adopt:check_landed"),
+    # The row follows what is declared, as that of a folder does.
+    "an address changes by a person's word":
+        code("register:registering", "spec.sink_path() is None and", new="False and"),
+    "a moved target is proven by its notes":
+        code("accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 
@@ -419,7 +442,7 @@ OF_MINUTES: dict[str, Removal] = {
     "compaction explains gaps alone":
         code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
     "a damaged note is its own batch's trouble":
-        code("sinks.kafka.control:of_pipeline", "notes[batch_id] = error", new="raise"),
+        code("sinks.kafka.control:of_all", "notes[batch] = error", new="raise"),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),

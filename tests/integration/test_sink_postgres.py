@@ -182,7 +182,8 @@ def test_nobody_changes_a_column_meanwhile(
     """Between the look at its type and the rows: the 8 bytes of a number are another number in
     another type. Whoever changes it waits until the batch has landed.
     """
-    sink, won = warehouse.sink(), warehouse.won(flights([1, 2]))
+    sink = warehouse.sink(mode="upsert", key=("id",))
+    won = warehouse.won(flights([1, 2]))
     warehouse.finalize(warehouse.won(flights([9]), batch_id=9), sink)
     begin = sink._begin
 

@@ -11,7 +11,7 @@ from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.formats.records import Reason
 from semel.manifest import Kind
-from semel.sinks import Presence, judge
+from semel.sinks import Presence, held, judge
 from semel.sinks.postgres.types import TYPES
 from semel.sources.files.recognise import Match, Own, Place, recognise
 from semel.steps import read, write
@@ -158,6 +158,22 @@ def test_the_decision_table_is_the_code() -> None:
     pairs = [(staged, final) for staged in Presence for final in Presence]
     wanted = {pair: str(judge(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of finalize is not that of judge"
+
+
+def test_the_table_of_targets_is_the_code() -> None:
+    """H1: the nine cases of a batch in a target are those of semel.sinks.held.judge."""
+    text = PROTOCOL.read_text(encoding="utf-8")
+    pattern = r"^\| listed \\ the target holds \|.*?(?=\n\n)"
+    table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
+    head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
+    found = {
+        (held.Told(row[0]), held.Holds(holds)): cell
+        for row in rows
+        for holds, cell in zip(head[1:], row[1:], strict=True)
+    }
+    pairs = itertools.product(held.Told, held.Holds)
+    wanted = {pair: str(held.judge(*pair)) for pair in pairs}
+    assert found == wanted, "docs/protocol.md: the table of targets is not that of judge"
 
 
 def test_the_table_of_types_is_the_code() -> None:

@@ -74,7 +74,7 @@ PAGES = (PROTOCOL, FILES, POSTGRES, KAFKA)
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRD])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|KS|KP|[PSCFGALRDH])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

@@ -1,46 +1,73 @@
-"""Rows that landed in a table or topic just before the ledger was lost: no marker lists them."""
+"""What a table or topic holds, held against the markers that adopt takes over."""
 
 from pathlib import Path
 
 from semel.errors import AGAIN, TerminalError
-from semel.reader import Marker, read_marker
-from semel.sinks import archive
-from semel.spec.sinks import CONTROL, KafkaSink, Sink
+from semel.reader import Marker
+from semel.sinks import Note, Notes, Remote, archive, held, owned
+from semel.spec.pipeline import Spec
+from semel.spec.sinks import CONTROL, KafkaSink
 
 
-# Keeps D10.
+# Keeps D10, H2.
 def check_landed(
-    pipeline: str,
-    declared: Sink,
-    address: str,
-    kept: Path,
-    found: list[Marker],
-    landed: dict[int, int],
-) -> None:
-    """TerminalError: rows would stand beside those of the batch that reads their records again.
+    spec: Spec, sink: Remote, kept: Path, found: list[Marker], notes: Notes | None
+) -> str | None:
+    """The ledger whose notes a target has, as of `Pipeline.ledger`; None: nobody knows.
 
-    `landed`: the batches that the sink has noted, each with its place in the order of commits. Of
-    those that were replaced since, the marker is kept aside, and the rows are gone.
+    TerminalError: rows would stand beside those of the batch that reads their records again, or
+    are missing, or are another pipeline's. Of those that were replaced since, the marker is kept
+    aside, and the rows are gone.
     """
-    aside = archive.replaced(kept, 0, 0).parent
-    old = [read_marker(path, None) for path in sorted(aside.glob("b*.json"))]
-    known = {number for m in (*found, *old) for number in (m.batch_id, m.made_by)}
-    stray = {number: seq for number, seq in sorted(landed.items()) if number not in known}
-    roots = {marker.commit_seq: marker.batch_id for marker in found}
-    if replays := {number: roots[seq] for number, seq in stray.items() if seq in roots}:
-        number, root = next(iter(replays.items()))
+    if notes is None:
+        return None
+    differ = held.compare(spec.name, None, held.by_markers(found), notes.found)
+    ledgers = {n.ledger for n in notes.found if n.pipeline == spec.name and n.ledger}
+    if len(ledgers) > 1:
+        held.refuse_foreign(sink.address, spec.name, (n for n in notes.found if n.ledger))
+    if not (differ.foreign or differ.others):
+        _refuse_strays(spec, sink.address, kept, found, differ.strays)
+        if differ.missing:
+            raise _missing(sink.address, kept, differ.missing)
+    held.refuse(owned.place_of(spec.name, sink, kept), differ)
+    return next(iter(ledgers), None)
+
+
+def _missing(address: str, kept: Path, missing: tuple[held.Known, ...]) -> TerminalError:
+    """Adopted, their records would never be read again."""
+    roots = sorted({one.root for one in missing})
+    first = archive.marker(kept, roots[0])
+    return TerminalError(
+        f"{address} does not say that it holds {held.named(roots)}, whose markers lie in "
+        f"{archive.markers(kept)}: it was restored to an earlier time, or is another place. Taken "
+        "over so, their rows would be missing for ever. Restore it with its notes; or, where their "
+        f"rows are gone, move the markers of these batches aside ({first}, ...), and the next run "
+        "reads their records again",
+        next=AGAIN,
+    )
+
+
+def _refuse_strays(
+    spec: Spec, address: str, kept: Path, found: list[Marker], strays: tuple[Note, ...]
+) -> None:
+    made_by = {marker.commit_seq: marker for marker in found}
+    replays = [note for note in strays if note.commit_seq in made_by]
+    if replays:
+        number, marker = replays[0].batch_id, made_by[replays[0].commit_seq]
+        root, maker = marker.batch_id, marker.made_by
         raise TerminalError(
             f"{address} has rows of batch {number}, which replaced those of batch {root} just "
             f"before the ledger was lost, and no marker in {kept} lists them. Let them be batch "
-            f"{root}'s (UPDATE, SET _semel_batch = {root} WHERE _semel_batch = {number}), delete "
+            f"{maker}'s (UPDATE, SET _semel_batch = {maker} WHERE _semel_batch = {number}), delete "
             f"batch {number}'s row in semel_batch, and run this again; after that `semel replay "
-            f"{pipeline} --batches {root}` makes them what its marker will say",
+            f"{spec.name} --batches {root}` makes them what its marker will say",
             next=AGAIN,
         )
-    if stray and isinstance(declared, KafkaSink):
-        raise _of_topic(pipeline, declared.topic, address, kept, list(stray))
-    if stray:
-        shown = ", ".join(map(str, stray))
+    if strays and isinstance(spec.sink, KafkaSink):
+        numbers = [note.batch_id for note in strays]
+        raise _of_topic(spec.name, spec.sink.topic, address, kept, numbers)
+    if strays:
+        shown = ", ".join(str(note.batch_id) for note in strays)
         raise TerminalError(
             f"{address} has rows of batches {shown}, which no marker in {kept} lists: they landed "
             "just before the ledger was lost, and their records will be read again. Delete these "

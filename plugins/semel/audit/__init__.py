@@ -14,8 +14,8 @@ output or in the dead letters. With transforms, output rows are matched by id or
 their values: a transform that changes id columns, or makes several rows of one, fails the audit.
 """
 
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -30,12 +30,22 @@ from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
 from semel.batch import Counts
-from semel.errors import TerminalError
+from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
 from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of
-from semel.sinks import OutputGoneError, Sink, SupersededError, archive
-from semel.sinks.declared import open_sink
+from semel.sinks import (
+    MiscountError,
+    Note,
+    Notes,
+    OutputGoneError,
+    Sink,
+    SupersededError,
+    archive,
+    held,
+)
+from semel.sinks.declared import open_sink, open_sinks
+from semel.sinks.held import Told
 from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
@@ -86,13 +96,14 @@ class _Audit:
         self._output_gone: dict[int, OutputGoneError] = {}
         self._superseded: dict[int, SupersededError] = {}
         self._reread: set[int] = set()
-        self._landed: set[int] = set()
+        self._notes: Notes | None = None
+        self._in_flight: set[int] = set()
         self._samples = spec.limits.log_samples
 
     def run(self) -> Verdict:
         # 1. Files before markers: what is finalized meanwhile is then listed by its marker.
         there = files.below(self._sink, self._archive)
-        self._landed = self._batches_landed()
+        self._notes = self._noted()
         self._markers = files.read_markers(
             self._sink, self._archive, self._spec.name, self._findings
         )
@@ -102,6 +113,7 @@ class _Audit:
         files.check_files(there, self._markers, self._replaced.paths, self._findings)
         files.check_code([*self._markers, *self._replaced.markers], self._findings)
         files.check_claims(self._markers, self._findings)
+        self._check_target()
         # 2. Read what semel says became of the records, then the records themselves.
         self._read_letters()
         self._read_decisions()
@@ -114,17 +126,65 @@ class _Audit:
         return self._verdict()
 
     @cached_property
+    def _upserted(self) -> int:
+        """The last place in the order of commits whose batch was put in in mode upsert."""
+        return max((m.commit_seq for m in self._markers if _upsert(m)), default=0)
+
+    @cached_property
     def _reading(self) -> Reading:
         """Of the markers and dead letters, once these were read."""
         return Reading(
             self._spec, self._engine, self._markers, self._replaced, self._letters, self._findings
         )
 
-    def _batches_landed(self) -> set[int]:
-        """The batches of which a table has rows."""
-        with suppress(TerminalError):  # Then its rows cannot be read, and that is blamed.
-            return set(open_sink(self._spec).batches(self._spec.name) if not self._sink else ())
-        return set()
+    def _noted(self) -> Notes | None:
+        """What a table or topic says that it holds."""
+        if self._sink:
+            return None
+        try:
+            return open_sink(self._spec).notes()
+        except TerminalError as error:
+            self._findings.blame("strays", Offender(what=str(error)))
+            return None
+
+    # Keeps H2.
+    def _check_target(self) -> None:
+        """Hold what a table or topic says, and the numbers in all of its rows, against the markers.
+
+        Behind the last marker a batch may be on its way, and so may a replay of a listed one.
+        """
+        if self._notes is None:
+            return
+        try:
+            known = held.by_markers(self._markers)
+        except CorruptionError:
+            return  # Blamed before, among the generations.
+        found = held.compare(self._spec.name, None, known, self._notes.found)
+        newest = {one.commit_seq: one.batch_id for one in known if one.told is Told.LISTED}
+        for note in found.strays:
+            if note.batch_id > newest.get(note.commit_seq, 0):
+                self._in_flight.add(note.batch_id)
+                continue
+            what = f"the sink says that it holds {note.rows} rows of it, and no marker lists them"
+            self._stray(note, what)
+        for note in found.others:
+            self._stray(note, "the sink says that it holds another batch under its number")
+        for note in found.foreign:
+            self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
+        if found.missing:  # It may have landed since the notes were read.
+            later = held.compare(self._spec.name, None, known, self._noted().found)
+            for one in later.missing:
+                what = "the sink does not say that it holds its rows"
+                self._findings.blame("files", Offender(what=what, batch=one.root))
+        listed = {marker.made_by for marker in self._markers} | self._in_flight
+        with suppress(TerminalError), open_sink(self._spec) as sink:
+            for number, rows in sink.strays(listed).items():
+                what = f"{rows} rows in the sink are of it, and no marker lists them"
+                offender = Offender(what=what, batch=number)
+                self._findings.blame("strays", offender, count=rows)
+
+    def _stray(self, note: Note, what: str) -> None:
+        self._findings.blame("strays", Offender(what=what, batch=note.batch_id))
 
     def _read_letters(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "raw"]
@@ -168,11 +228,11 @@ class _Audit:
 
     def _read_output(self) -> None:
         """Ids, positions and content hashes of the output's rows."""
-        with nullcontext() if self._sink or not self._markers else open_sink(self._spec) as sink:
-            self._read_output_of(sink)
+        with open_sinks(self._spec) as sink_of:
+            self._read_output_of(sink_of)
 
-    def _read_output_of(self, sink: Sink | None) -> None:
-        """`sink`: None where it is a folder."""
+    def _read_output_of(self, sink_of: Callable[[Spec], Sink]) -> None:
+        """`sink_of`: of a batch's declaration; not asked where it is a folder."""
         for marker in self._markers:
             spec, schema = marker.spec, columns_in_files(marker)
             names = set(schema.names)
@@ -189,7 +249,7 @@ class _Audit:
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
             held: list[pa.Table] = []
-            for name, table in self._output_of(sink, marker, schema, wanted):
+            for name, table in self._output_of(sink_of, marker, schema, wanted):
                 table = table.append_column("file", pa.repeat(name, table.num_rows))
                 held.append(zoneless(table))
                 if sum(t.num_rows for t in held) >= limits.AUDIT_ROWS_AT_ONCE:
@@ -198,15 +258,22 @@ class _Audit:
             self._insert_output(marker, held, braces)
 
     def _output_of(
-        self, sink: Sink | None, marker: Marker, schema: pa.Schema, wanted: list[str]
+        self,
+        sink_of: Callable[[Spec], Sink],
+        marker: Marker,
+        schema: pa.Schema,
+        wanted: list[str],
     ) -> Iterator[tuple[str, pa.Table]]:
         """The rows of a batch, each table with where it comes from. What cannot be read is told."""
         for file in marker.of_kind(Kind.REFUSED):  # A person has said that they count.
             yield file.path, pq.read_table(marker.path_of(file), partitioning=None).select(wanted)
         if marker.sink is None:
+            sink = sink_of(marker.spec)
             try:
                 for table in sink.rows(marker, strays=True):
                     yield sink.address, table.select(wanted)
+            except MiscountError:
+                return  # What is there was given: the sums and the output tell it.
             except SupersededError as error:
                 self._superseded[marker.batch_id] = error
             except OutputGoneError as error:
@@ -339,18 +406,18 @@ class _Audit:
         """
         if marker.batch_id in self._superseded:
             return True
-        return _upsert(marker) and marker is not self._markers[-1]
+        return marker.commit_seq < self._upserted
 
     def _verdict(self) -> Verdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
         notes = []
         if not self._markers:
             notes.append("no batch has been finalized here")
-        if any(_upsert(marker) for marker in self._markers[:-1]):
-            notes.append("mode upsert: of all batches but the last, missing rows count as replaced")
-        numbers = {marker.made_by for marker in self._markers} | self._replaced.numbers
-        if more := sorted(self._landed - numbers):
-            shown = ", ".join(map(str, more))
+        if any(marker.commit_seq < self._upserted for marker in self._markers):
+            what = "of all batches before the last one of that mode, missing rows count as replaced"
+            notes.append(f"mode upsert: {what}")
+        if self._in_flight:
+            shown = ", ".join(map(str, sorted(self._in_flight)))
             notes.append(
                 f"the sink has rows of batches {shown}, which no marker lists: these are not "
                 "finalized, and nothing of them was proven"

@@ -9,7 +9,7 @@ from semel.batch import Counts
 PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",
     "files": "each listed file is there, listed once, with its size, checksum and rows",
-    "strays": "no output, decisions or dead-letter file is there that no marker lists",
+    "strays": "no output, row, decisions or dead-letter file is there that no marker lists",
     "generations": "what a replay replaced has its marker kept, of the same account, and its files "
     "whole or gone",
     "code": "the archive has each text that a marker's code names, as it ran",

@@ -31,6 +31,9 @@ def accept(
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
     ] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="Its table or topic is where it is declared now.")
+    ] = False,
     refused: Annotated[
         int | None,
         typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
@@ -43,15 +46,17 @@ def accept(
     dropped; by position it is written again. --same goes on where the old file ended. --lost is for
     records whose file is gone for good. The path is absolute, or below the data folder, the working
     folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
-    which the sink's table refuses rows: land the others, and keep the --refused ones apart.
+    which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
+    where the sink's table or topic was --moved, or its host has another name: go on there, if its
+    own notes prove that it is the same.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
-    if (path is not None) + columns + (refused is not None) != 1:
-        raise typer.BadParameter("give either a PATH, --columns or --refused BATCH")
+    if (path is not None) + columns + moved + (refused is not None) != 1:
+        raise typer.BadParameter("give either a PATH, --columns, --moved or --refused BATCH")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
-    from semel.accept import accept_columns, accept_file, accept_refused
+    from semel.accept import accept_columns, accept_file, accept_moved, accept_refused
     from semel.cli.connect import open_ledger
     from semel.losses import accept_loss
     from semel.spec import pipeline as pipelines
@@ -63,6 +68,12 @@ def accept(
             accept_refused(ledger, spec, refused)
             text = f"batch {refused} is finalized; `semel show {refused}` names its archive"
             output.emit({"batch": refused}, as_json=as_json, render=lambda: print(text))
+            return
+        if moved:
+            old, new = accept_moved(ledger, spec)
+            payload = {"pipeline": pipeline, "from": old, "to": new}
+            text = f"{pipeline}: its sink is {new} from here on, and was {old}"
+            output.emit(payload, as_json=as_json, render=lambda: print(text))
             return
         if path is None:
             accept_columns(ledger, spec)

@@ -83,6 +83,7 @@ class _Compare:
         self._engine, self._chosen, self._shown, self._log = engine, chosen, shown, log
         self._seconds: dict[str, float] = {}
         self._told = chosen.spec.limits.log_samples
+        self._declared = [chosen.spec]
 
     def with_batch_path(
         self, ledger: Ledger, open_job: Callable[[], AbstractContextManager[Job]]
@@ -126,6 +127,7 @@ class _Compare:
                 f"only one of them has {apart}; compare pipelines that should give the same rows"
             )
         self._told &= other.spec.limits.log_samples
+        self._declared.append(other.spec)
         outputs = self._outputs(other.markers, numbered=True)
         self._differ(outputs, None)
         return self._answer(outputs, other=other)
@@ -140,7 +142,7 @@ class _Compare:
         outputs = Outputs(engine=self._engine, spec=chosen.spec, columns=columns)
 
         def read() -> None:
-            with open_sinks() as sink_of:
+            with open_sinks(*self._declared) as sink_of:
                 for marker in chosen.markers:
                     outputs.add(LIVE, marker, numbered=True, sink_of=sink_of)
                 for marker in others:
@@ -195,7 +197,7 @@ class _Compare:
         places = [row[name] for row in rows for name in ("live_at", "other_at") if row[name]]
         for at in places if self._told else ():
             wanted.setdefault(at["file"], set()).add(at["content"])
-        with open_sinks() as sink_of:
+        with open_sinks(*self._declared) as sink_of:
             return {
                 at: outputs.examples(at, sorted(found), sink_of) for at, found in wanted.items()
             }

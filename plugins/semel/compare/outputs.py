@@ -1,6 +1,7 @@
 """The rows of two outputs, as keys and hashes: by what a row is matched, and its content."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +16,7 @@ from semel.compare.engine import Engine, zoneless
 from semel.errors import CorruptionError
 from semel.manifest import Kind
 from semel.reader import MarkedFile, Marker, columns_in_files, dataset_of
-from semel.sinks import Sink
+from semel.sinks import MiscountError, Sink
 from semel.sinks.declared import open_sink
 from semel.spec.pipeline import Spec
 
@@ -179,7 +180,8 @@ def tables_of(
     CorruptionError: a file cannot be read.
     """
     if file is None:
-        yield from sink_of(marker.spec).rows(marker)
+        with suppress(MiscountError):  # What is missing is a difference, and is shown as one.
+            yield from sink_of(marker.spec).rows(marker)
         return
     try:
         there = dataset_of(marker.sink, marker.spec, [file], schema_of(marker))

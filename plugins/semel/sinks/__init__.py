@@ -5,7 +5,7 @@ already (`look`), and then for what is missing (`publish`). `judge` decides betw
 all sinks by one table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,10 @@ class OutputGoneError(TerminalError):
 
 class SupersededError(OutputGoneError):
     """The same of rows of which later ones have the key; the others of the batch were given."""
+
+
+class MiscountError(TerminalError):
+    """A batch has not as many rows as were put in; those that are there were given."""
 
 
 class Presence(StrEnum):
@@ -63,7 +67,8 @@ class Won:
 
     `files` are the data files of the winner's manifest, in its order; `schema` are their columns,
     those of folders included. `digest` is of the whole manifest: two that differ in a file, a row
-    or a byte differ in it. A replay `replaces` what these batches published.
+    or a byte differ in it. A replay `replaces` what these batches published. `ledger`: as
+    `Pipeline.ledger`.
     """
 
     pipeline: str
@@ -74,6 +79,7 @@ class Won:
     schema: "pa.Schema"
     digest: str
     replaces: tuple[int, ...] = ()
+    ledger: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,40 @@ class Old:
     batches: tuple[int, ...]
     types: tuple[str, ...] = ()
     modes: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What a target says of a batch. `rows` are those that were put in or refused, as was accepted.
+
+    `ledger`: whose batch it is; None in notes of earlier versions.
+    """
+
+    pipeline: str
+    batch_id: int
+    commit_seq: int
+    fence: int
+    rows: int
+    ledger: str | None = None
+
+
+class Newest(NamedTuple):
+    """Which notes are enough: the newest of a pipeline, up to `count`, and any of another one. A
+    sink that cannot find these without reading all reads what came since an attempt `staged` (the
+    folder of its data files), if the pipeline has `begun`: a batch of it is finalized.
+    """
+
+    pipeline: str
+    count: int
+    staged: Path
+    begun: bool
+
+
+class Notes(NamedTuple):
+    """Notes of a target. `complete`: all that were asked for."""
+
+    found: tuple[Note, ...]
+    complete: bool = True
 
 
 class Refused(NamedTuple):
@@ -185,12 +225,19 @@ class Sink(Protocol):
         """How many rows of a published batch were refused, and that was accepted."""
         ...
 
-    def batches(self, pipeline: str) -> dict[int, int]:
-        """The numbers of a pipeline's batches that the sink itself knows to have landed, each with
-        its place in the order of commits; a replay has that of its root.
+    def notes(self, newest: "Newest | None" = None) -> "Notes | None":
+        """What the target itself says of all batches that have landed, of whichever pipeline.
 
-        By plan, before a pipeline is registered, and by adopt. Empty where files tell it by their
-        names (`sinks.traces`).
+        By plan, before a pipeline is registered; by stage and finalize, before any work and before
+        the first row, which ask for the `newest`; by adopt, audit and check. None where markers
+        tell it.
+        """
+        ...
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        """How many rows the whole target has of batches besides the known ones, by number.
+
+        By the audit, within the sink's own block. Empty where files tell it by their names.
         """
         ...
 
@@ -201,13 +248,21 @@ class Sink(Protocol):
         the sink's own block. There a sink may read what it knows of all batches once.
         RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
         OutputGoneError: the target has deleted some, as it is to. SupersededError, behind those
-        that are left: the same. TerminalError: some are missing.
+        that are left: the same. MiscountError, behind them: some are missing, or too many.
+        TerminalError: they cannot be read.
         """
         ...
 
 
 class Remote(Sink, Protocol):
-    """A sink in a service: a table, a topic."""
+    """A sink in a service: a table, a topic.
+
+    `replaceable`: a replay puts rows in the place of those of its batch. `forget`: how a person
+    takes out the rows and notes of batches, with {batches} in it.
+    """
+
+    replaceable: bool
+    forget: str
 
     def describe(self, schema: "pa.Schema | None") -> str:
         """What the target is like, in words. By `semel check`.

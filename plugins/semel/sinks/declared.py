@@ -1,10 +1,10 @@
-"""The sink that a pipeline declares, ready to be asked."""
+"""The sink that a pipeline or a batch of it declares, ready to be asked."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from semel.errors import StateError, TerminalError
+from semel.errors import AGAIN, StateError, TerminalError
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
 from semel.spec.pipeline import Spec
@@ -16,31 +16,65 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
 
     StateError: it is declared to be elsewhere. TerminalError: it cannot be reached from here.
     """
-    if not isinstance(spec.sink, FilesSink):
-        kafka = isinstance(spec.sink, KafkaSink)
-        sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)
-        if address not in (None, sink.address):
-            raise StateError(
-                f"pipeline {spec.name} has {address} as its sink, and {sink.address} is declared "
-                "now; put the declaration or the connection back"
-            )
-        return sink
-    return Folder(Path(address) if address else spec.sink_path(), spec, looks or Looks())
+    if isinstance(spec.sink, FilesSink):
+        folder = Path(address) if address else spec.sink_path()
+        if folder.is_absolute():
+            return Folder(folder, spec, looks or Looks())
+        raise elsewhere(spec, address, str(spec.sink_path()))
+    kafka = isinstance(spec.sink, KafkaSink)
+    sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)
+    if address not in (None, sink.address):
+        raise elsewhere(spec, address, sink.address)
+    return sink
+
+
+def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
+    return StateError(
+        f"pipeline {spec.name} has {address} as its sink, and {declared} is declared now; put the "
+        "declaration or the connection back. Or, where it was renamed or moved there with all its "
+        f"rows and notes, `semel accept {spec.name} --moved`",
+        next=AGAIN,
+    )
+
+
+# Keeps F10.
+def open_stored(
+    stored: Spec, now: Spec, address: str | None = None, looks: Looks | None = None
+) -> Sink:
+    """The sink of a batch: how rows are put there by its `stored` declaration, where by `now`.
+
+    `address`: where the ledger says that it is; a declaration of now that names another place is
+    not followed, where the stored one does not. Errors as of `open_sink`.
+    """
+    if address is None or isinstance(stored.sink, FilesSink):
+        return open_sink(stored.placed(now), address, looks)
+    reached = [name for name in stored.sink.place if name not in ("table", "topic")]
+    for spec in (stored.placed(now), stored.placed(now, reached), stored):
+        with suppress(TerminalError):  # Such as a connection that is not there any more.
+            sink = open_sink(spec)
+            if sink.address == address:
+                return sink
+    return open_sink(stored.placed(now), address)
 
 
 @contextmanager
-def open_sinks() -> Iterator[Callable[[Spec], Sink]]:
+def open_sinks(*now: Spec) -> Iterator[Callable[[Spec], Sink]]:
     """What gives the sinks of batches by their specs, each within its block, for one that reads
     many batches: what a sink has to know for that it reads once.
+
+    `now`: what their pipelines declare now, for that says where the sinks are.
     """
-    made: list[tuple[Spec, Sink]] = []
+    made: list[tuple[tuple[object, ...], Sink]] = []
+    places = {spec.name: spec for spec in now}
     with ExitStack() as stack:
 
         def sink_of(spec: Spec) -> Sink:
+            spec = spec.placed(places.get(spec.name, spec))
+            key = spec.name, spec.sink, _json_columns(spec)
             for known, sink in made:
-                if known == spec:
+                if known == key:
                     return sink
-            made.append((spec, stack.enter_context(open_sink(spec))))
+            made.append((key, stack.enter_context(open_sink(spec))))
             return made[-1][1]
 
         yield sink_of
@@ -61,9 +95,13 @@ def _table(spec: Spec, declared: PostgresSink) -> Sink:
         mode=declared.mode,
         key=declared.key,
         create=declared.create,
-        json_columns=tuple(n for n, kind in spec.column_types().items() if kind.word == "json"),
+        json_columns=_json_columns(spec),
     )
     return Table(target)
+
+
+def _json_columns(spec: Spec) -> tuple[str, ...]:
+    return tuple(n for n, kind in spec.column_types().items() if kind.word == "json")
 
 
 def _topic(spec: Spec, declared: KafkaSink) -> Sink:

@@ -5,7 +5,7 @@ correctness, and never replaces what is there.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 from semel import limits
 from semel.errors import TerminalError
 from semel.manifest import Kind, ManifestFile, StagedFile
-from semel.sinks import Old, Presence, Won
+from semel.sinks import Newest, Old, Presence, Won
 from semel.spec.pipeline import Spec
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
@@ -117,7 +117,10 @@ class Folder:
         """None are."""
         return 0
 
-    def batches(self, pipeline: str) -> dict[int, int]:  # noqa: ARG002 - the seam's
+    def notes(self, newest: Newest | None = None) -> None:  # noqa: ARG002 - the seam's
+        """Markers tell it."""
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002 - the seam's
         """Names of files tell it."""
         return {}
 

@@ -56,6 +56,12 @@ def look(sink: Path | None, kept: Path, specs: Iterable[Spec]) -> Traces:
     return found
 
 
+def markers(kept: Path) -> set[int]:
+    """The batches whose markers lie in an archive, by their names."""
+    found = (_MARKER.fullmatch(name) for name in _listed(archive.markers(kept)))
+    return {int(match[1]) for match in found if match}
+
+
 def first(sink: Path | None, kept: Path, spec: Spec) -> str | None:
     """One trace, if there is any, with what it is. Stops there: a folder may be large."""
     for part, path, _ in _walk(sink, kept, [spec]):
@@ -90,8 +96,12 @@ def _walk(sink: Path | None, kept: Path, specs: list[Spec]) -> Iterator[tuple[st
 
 
 def _names(folder: str | os.PathLike) -> list[str]:
+    return sorted(os.path.join(folder, name) for name in _listed(folder))
+
+
+def _listed(folder: str | os.PathLike) -> list[str]:
     try:
-        return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

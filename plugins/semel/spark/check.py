@@ -28,7 +28,7 @@ from semel.kafka.registry import Registry
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.plural import count
-from semel.sinks import Remote, archive
+from semel.sinks import Remote, archive, owned
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.sources.files.listing import list_files
@@ -257,6 +257,7 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
         try:
             sink: Remote = open_sink(spec)
             told = sink.describe(None if spec.transforms else columns_of(spec))
+            owned.check_markers(spec, sink)
         except SemelError as error:
             again = f"do that, and run this again; docs/{spec.sink.type}.md has what is needed"
             remedy = error.next if error.next not in (AGAIN, ANEW) else ""

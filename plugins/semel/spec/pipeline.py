@@ -7,7 +7,7 @@ depends on the machine (folders, transform modules) is checked by `load`.
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -219,6 +219,14 @@ class Spec(Model):
             found = spec_yaml.problems_of(error, cls)
             shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)
             raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
+
+    def placed(self, now: "Spec", keys: Iterable[str] | None = None) -> "Spec":
+        """The same, its sink where `now` has it, by all of the sink's `place` or by some `keys`."""
+        if self.sink.type != now.sink.type:
+            return self
+        keys = self.sink.place if keys is None else keys
+        sink = self.sink.model_copy(update={key: getattr(now.sink, key) for key in keys})
+        return self.model_copy(update={"sink": sink})
 
     def column_types(self) -> dict[str, ddl.ColumnType]:
         """The parsed type of each column, in order; REST_COLUMN is the last, if it is there."""

@@ -36,6 +36,8 @@ class FilesSink(Model):
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
 
+    place: ClassVar[tuple[str, ...]] = ()
+
     @field_validator("file_name")
     @classmethod
     def _file_name(cls, template: str) -> str:
@@ -81,6 +83,8 @@ class PostgresSink(Model):
     format: ClassVar[str] = "parquet"
     partition_by: ClassVar[tuple[str, ...]] = ()
     file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+    place: ClassVar[tuple[str, ...]] = ("connection", "table")
+    """The keys that say where the rows are, and how one gets there."""
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
@@ -133,6 +137,10 @@ class KafkaSink(Model):
     format: ClassVar[str] = "parquet"
     partition_by: ClassVar[tuple[str, ...]] = ()
     file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+    place: ClassVar[tuple[str, ...]] = (
+        "connection", "bootstrap_servers", "topic", "transaction_bytes"
+    )  # fmt: skip
+    """The keys that say where the messages are, and how one gets there."""
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:

@@ -9,20 +9,20 @@ What it does not do: replace what was published; hold a connection between calls
 Known limitation: a batch of more than `transaction_bytes` becomes visible part by part.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
 
-from semel import limits
+from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.manifest import ManifestFile, StagedFile
-from semel.sinks import Old, Presence, Refuses, Won
+from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
-from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.ends import Ends, ends_of
 from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
@@ -44,7 +44,7 @@ class KafkaSink:
         self._target, self._pipeline = target, pipeline
         self.address = target.address
         self._is_open = False
-        self._notes: control.Notes | None = None
+        self._notes: reading.OwnNotes | None = None
         self._strays: reading.Strays | None = None
 
     def __repr__(self) -> str:
@@ -168,33 +168,72 @@ class KafkaSink:
         found = self._note(won)
         return len(found.refused) if found else 0
 
-    def batches(self, pipeline: str) -> dict[int, int]:
-        """Those of which some has landed."""
-        if not control_is_there(self._target):
-            return {}
-        landed = {}
-        for batch_id, note in self._all_notes(pipeline).items():
-            if isinstance(note, CorruptionError):
-                raise note
-            landed[batch_id] = note.commit_seq
-        return landed
+    @property
+    def replaceable(self) -> bool:
+        return False
 
-    def _all_notes(self, pipeline: str) -> control.Notes:
+    @property
+    def forget(self) -> str:
+        return (
+            "Messages cannot be taken back: let the consumers pass over those whose _semel_batch is "
+            "one of {batches}; then take their notes out of the control topic (docs/kafka.md)"
+        )
+
+    def notes(self, newest: Newest | None = None) -> Notes:
+        """Those of batches of which some has landed. The newest ones are those since stage began,
+        but for what a transaction hides that is open: `look` fences the batch's own.
+        """
+        if not control_is_there(self._target):
+            return Notes(())
+        earlier = Ends.kept(newest.staged) if newest and newest.begun else None
+        every = self._all_notes(earlier, seen=newest is not None).values()
+        damaged = [note for note in every if isinstance(note, CorruptionError)]
+        if damaged and newest is None:
+            raise damaged[0]
+        found = tuple(
+            sinks.Note(
+                pipeline=note.pipeline,
+                batch_id=note.batch_id,
+                commit_seq=note.commit_seq,
+                fence=note.fence,
+                rows=note.total,
+                ledger=note.ledger,
+            )
+            for note in every
+            if isinstance(note, Note)
+        )
+        return Notes(found, complete=earlier is None and not damaged)
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        """Of batches that no note speaks of, the messages of the whole topic."""
+        found = self._stray_values()
+        return {batch: len(found[batch]) for batch in found.keys() - set(known)}
+
+    def _stray_values(self) -> reading.Strays:
+        if self._strays is None:
+            self._strays = reading.strays(self._target, self._own_notes())
+        return self._strays
+
+    def _own_notes(self) -> reading.OwnNotes:
+        """The notes of the pipeline's batches: within a block of the sink's own read once."""
+        notes = self._notes
+        if notes is None:
+            every = self._all_notes().items()
+            notes = {number: note for (name, number), note in every if name == self._pipeline}
+            self._notes = notes if self._is_open else None
+        return notes
+
+    def _all_notes(self, since: Ends | None = None, *, seen: bool = False) -> control.Notes:
         place = (self._target.cluster, self._target.control)
-        return control.of_pipeline(*place, pipeline, limits.KAFKA_TRANSACTION_SECONDS)
+        seconds = _HIDDEN_SECONDS if seen else limits.KAFKA_TRANSACTION_SECONDS
+        return control.of_all(*place, seconds, since, seen=seen)
 
     # Keeps KP10.
     def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:
         """Within a block of the sink's own all notes are read once, and so is the whole topic for
         the strays.
         """
-        notes = self._notes
-        if notes is None:
-            notes = self._all_notes(self._pipeline)
-            self._notes = notes if self._is_open else None
-        if strays:
-            if self._strays is None:
-                self._strays = reading.strays(self._target, notes)
-            if values := self._strays.get(marker.batch_id):
-                yield reading.typed(self._target, marker, values)
+        notes = self._own_notes()
+        if strays and (values := self._stray_values().get(marker.batch_id)):
+            yield reading.typed(self._target, marker, values)
         yield from reading.rows(self._target, marker, notes.get(marker.batch_id))

@@ -19,7 +19,7 @@ from semel.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.sinks import Won
 from semel.sinks.kafka.ends import Ends, Spans, ends_of
 
-FORMAT = 1
+FORMAT = 2
 
 _AT_ONCE = 10_000
 _POLL_SECONDS = 0.5
@@ -31,6 +31,7 @@ class Note:
 
     `rows` of its `total` rows have, in the order of its files; `refused` are the numbers of those
     among them that the topic did not take, which was accepted. Other messages may lie in `spans`.
+    `ledger`: as of `semel.sinks.Note`; format 1 has none.
     """
 
     pipeline: str
@@ -42,6 +43,7 @@ class Note:
     rows: int = 0
     refused: tuple[int, ...] = ()
     spans: Spans = field(default_factory=dict)
+    ledger: str | None = None
 
     @classmethod
     def of(cls, won: Won) -> Self:
@@ -53,6 +55,7 @@ class Note:
             fence=won.fence,
             digest=won.digest,
             total=sum(file.records for file in won.files),
+            ledger=won.ledger,
         )
 
     @property
@@ -77,14 +80,14 @@ class Note:
     def from_bytes(cls, data: bytes) -> Self:
         """ValueError: it is none, or of a format that is unknown here."""
         plain = json.loads(data)
-        if plain.pop("format", None) != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+        if plain.pop("format", None) not in range(1, FORMAT + 1):
+            raise ValueError(f"its format is not one up to {FORMAT}")
         spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 
 
-Notes = dict[int, Note | CorruptionError]
-"""The notes of a pipeline, by batch; where one is damaged, what is said of it."""
+Notes = dict[tuple[str, int], Note | CorruptionError]
+"""The notes by pipeline and batch; where one is damaged, what is said of it."""
 
 
 def key_of(pipeline: str, batch_id: int) -> bytes:
@@ -115,24 +118,40 @@ def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | N
 
 
 # Keeps KP13.
-def of_pipeline(cluster: Cluster, topic: str, pipeline: str, seconds: float) -> Notes:
-    """The notes of all batches of a pipeline."""
-    found: dict[int, Message] = {}
-    begins = json.dumps([pipeline])[:-1].encode() + b","
-    for message in _committed(cluster, topic, seconds):
-        number = (message.key() or b"").removeprefix(begins).removesuffix(b"]")
-        if number.isdigit() and message.key() == key_of(pipeline, int(number)):
-            found[int(number)] = message
+def of_all(
+    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, *, seen: bool = False
+) -> Notes:
+    """The notes of all batches, of whichever pipeline, that were written after `since`. `seen`:
+    those alone that no open transaction hides.
+    """
+    found: dict[tuple[str, int], Message] = {}
+    try:
+        for message in _committed(cluster, topic, seconds, since):
+            if batch := _batch_of(message.key() or b""):
+                found[batch] = message
+    except BlockedError:
+        if not seen:
+            raise
     notes: Notes = {}
-    for batch_id, message in found.items():
+    for batch, message in found.items():
         try:
             note = _note(topic, message)
         except CorruptionError as error:
-            notes[batch_id] = error
+            notes[batch] = error
         else:
             if note is not None:
-                notes[batch_id] = note
+                notes[batch] = note
     return notes
+
+
+def _batch_of(key: bytes) -> tuple[str, int] | None:
+    """The pipeline and the number of the batch whose notes are kept under a key; None: it is none.
+    """
+    try:
+        pipeline, number = json.loads(key)
+        return (pipeline, number) if key_of(pipeline, number) == key else None
+    except (ValueError, TypeError):
+        return None
 
 
 class BlockedError(UnavailableError):

@@ -13,7 +13,7 @@ from semel.errors import CorruptionError, TerminalError
 from semel.manifest import Kind
 from semel.sinks import OutputGoneError, SupersededError
 from semel.sinks.kafka import control, encode
-from semel.sinks.kafka.control import Note, Notes
+from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
@@ -26,11 +26,14 @@ _OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
     encode.BATCH_FIELD.encode(), encode.SEQ_FIELD.encode()
 ))  # fmt: skip
 
+OwnNotes = dict[int, Note | CorruptionError]
+"""Those of one pipeline, by batch; where one is damaged, what is said of it."""
+
 Strays = dict[int, list[bytes]]
 """Values of messages that say that they are of a batch, by its number."""
 
 
-def strays(target: KafkaTarget, notes: Notes) -> Strays:
+def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
     """The messages of the whole topic that name a batch, and lie where its note does not say.
 
     There are none, unless somebody wrote them, or a batch landed twice: of that the first note is

@@ -9,8 +9,9 @@ What it does not do: hold a connection between calls, but within a block of its 
 Known limitation: in mode upsert a batch's row goes when a later batch has its key.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,15 +19,21 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from psycopg import sql
 
-from semel import faults
+from semel import faults, limits
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.ledger import query
 from semel.manifest import ManifestFile, StagedFile
-from semel.sinks import Old, Presence, Refuses, Won
+from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.keys import twice
-from semel.sinks.postgres import encode, replaced
+from semel.sinks.postgres import encode, noted, replaced
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
-from semel.sinks.postgres.landing import REFUSAL_COLUMN, land, land_most, named
+from semel.sinks.postgres.landing import (
+    REFUSAL_COLUMN,
+    KeptBackError,
+    land,
+    land_most,
+    named,
+)
 from semel.sinks.postgres.link import (
     Connection,
     connected,
@@ -37,10 +44,14 @@ from semel.sinks.postgres.link import (
     within,
 )
 from semel.sinks.postgres.refused import RowCheck
-from semel.sinks.postgres.target import PostgresTarget
+from semel.sinks.postgres.target import BATCHES, PostgresTarget
 
 if TYPE_CHECKING:
     from semel.reader import Marker
+
+
+class _SeenError(Exception):
+    """Ends a transaction of which nothing is to stay."""
 
 
 class PostgresSink:
@@ -87,13 +98,39 @@ class PostgresSink:
                 "transform keep one of them (or add to sink.key what tells them apart)"
             )
 
-    def batches(self, pipeline: str) -> dict[int, int]:
+    @property
+    def replaceable(self) -> bool:
+        return not self._target.key
+
+    @property
+    def forget(self) -> str:
+        table, (schema, name) = self._target.shown, self._target.names
+        batches = sql.Identifier(schema, BATCHES).as_string()
+        return (
+            f"Take them out: DELETE FROM {table} WHERE _semel_batch IN ({{batches}}); DELETE FROM "
+            f"{batches} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN "
+            "({batches})"
+        )
+
+    # Keeps PG13.
+    def notes(self, newest: Newest | None = None) -> Notes:
+        asked = (newest.pipeline, newest.count) if newest else None
         with self._transaction() as connection:
-            if not is_there(connection, self._target.batches):
-                return {}
-            landed = filled(query("postgres", "landed"), **self._of_pipeline(pipeline))
-            found = connection.execute(landed).fetchall()
-        return {row["batch_id"]: row["commit_seq"] for row in found}
+            found = noted.notes_of(connection, self._target, asked)
+            if not found:
+                noted.refuse_unnoted(connection, self._target)
+        return Notes(found)
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        with self._transaction() as connection:
+            found = connection.execute(
+                filled(
+                    query("postgres", "strays"),
+                    table=self._target.identifier,
+                    known=sql.Literal(sorted(known)),
+                )
+            ).fetchall()
+        return {row["batch_id"]: row["rows"] for row in found}
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
         """Like `check`; returns what tasks need to find values that the table will refuse."""
@@ -124,15 +161,29 @@ class PostgresSink:
                 encode.check_count(won, landed)
                 faults.point("sink.before_commit")
         except TerminalError as error:
-            of_rows = isinstance(error, encode.ValueRefusedError) or refuses_rows(error)
-            if not of_rows or isinstance(error, replaced.StayedError):
+            kept_back = isinstance(error, KeptBackError)
+            of_rows = kept_back or isinstance(error, encode.ValueRefusedError)
+            if not (of_rows or refuses_rows(error)) or isinstance(error, replaced.StayedError):
                 raise
+            which = self._kept_back(won) if kept_back else ""
             raise TerminalError(
-                f"batch {won.batch_id}: {error}; it has committed and stays so. Change the table "
-                f"and run finalize again, or `semel accept {won.pipeline} --refused "
+                f"batch {won.batch_id}: {error}{which}; it has committed and stays so. Change the "
+                f"table and run finalize again, or `semel accept {won.pipeline} --refused "
                 f"{won.batch_id}` lands the other rows and keeps these in the archive",
                 next=AGAIN,
             ) from error
+
+    def _kept_back(self, won: Won) -> str:
+        """Which rows the table keeps back: it takes the others once more, and forgets them."""
+        shown = limits.FILES_NAMED_MAX
+        try:
+            with self._landing(won) as (connection, facts):
+                found = land_most(connection, self._target, won, facts) if facts else ()
+                numbers = [one.number + 1 for one in islice(found, shown)]
+                raise _SeenError
+        except _SeenError:
+            more = " and more" if len(numbers) == shown else ""
+            return f": row {', '.join(map(str, numbers))}{more} of the batch" if numbers else ""
 
     # Keeps PG7.
     def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> int:
@@ -146,7 +197,7 @@ class PostgresSink:
         with self._landing(won) as (connection, facts):
             if facts is None:
                 return self._refused(connection, won)
-            refused = list(land_most(connection, self._target, won, facts))
+            refused = [one.row for one in land_most(connection, self._target, won, facts)]
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
             note = query("postgres", "note_refused")
@@ -166,26 +217,26 @@ class PostgresSink:
         """The rows of the output that a marker lists.
 
         RetryableError: they were replaced, and the marker not yet, or not when it was read.
+        TerminalError, behind them: they are not as many as were put in.
         """
-        yield from self.rows_of(marker.made_by, marker.sink_schema)
+        count = 0
+        for some in self.rows_of(marker.made_by, marker.sink_schema):
+            count += some.num_rows
+            yield some
         # Behind them: who replaced them before they were read is seen now.
-        if (newest := self._newest(marker)) > marker.made_by:
+        told = self._told(marker)
+        if (newest := told.newest) > marker.made_by:
             raise RetryableError(
                 f"{self.address} has rows of batch {newest} in the place of those of batch "
                 f"{marker.made_by}, which the marker {marker.path} listed when it was read; run "
                 "this again when that batch is finalized"
             )
+        noted.check_count(self._target, marker, told, count)
 
-    def _newest(self, marker: "Marker") -> int:
-        """The number of the newest generation of a batch that has landed; 0: there is no note."""
-        place = {"commit_seq": sql.Literal(marker.commit_seq)}
+    def _told(self, marker: "Marker") -> noted.Told:
+        """What the table says of the batch that a marker lists."""
         with self._transaction() as connection:
-            if not is_there(connection, self._target.batches):
-                return 0
-            newest = filled(
-                query("postgres", "newest"), **self._of_pipeline(marker.pipeline), **place
-            )
-            return connection.execute(newest).fetchone()["batch_id"]
+            return noted.of_marker(connection, self._target, marker)
 
     def rows_of(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows that the table has of a batch now, typed as `schema`, some MiB at once."""
@@ -214,6 +265,11 @@ class PostgresSink:
         except (adbc_driver_postgresql.dbapi.OperationalError, OSError) as error:
             raise UnavailableError(
                 f"{self.address}: the connection was lost ({first_line(error)}); run this again"
+            ) from error
+        except adbc_driver_postgresql.dbapi.Error as error:
+            raise TerminalError(
+                f"{self.address} cannot be read ({first_line(error)}); give the user of its "
+                "connection the right to SELECT, or restore the table"
             ) from error
 
     @contextmanager
@@ -274,15 +330,13 @@ class PostgresSink:
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            batches = is_there(connection, target.batches)
-            if batches and facts.exists and facts.has_key:
+            if noted.is_current(connection, target) and facts.exists and facts.has_key:
                 return
             # Two that make a table at once would fail, also with IF NOT EXISTS.
             connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
             facts = examine(connection, target, won.schema)
-            if not is_there(connection, target.batches):
-                statement = filled(query("postgres", "create_batches"), batches=target.batches)
-                connection.execute(statement)
+            if not noted.is_current(connection, target):  # Else nobody shall wait for the lock.
+                noted.make(connection, target)
             if not facts.exists:
                 connection.execute(create_statement(target, won.schema))
                 statement = query("postgres", "create_index")
@@ -292,7 +346,7 @@ class PostgresSink:
                 key = named(target.key)
                 connection.execute(filled(statement, table=target.identifier, key=key))
 
-    # Keeps PG1, PG2, PG3, PG9.
+    # Keeps PG1, PG2, PG3, PG9, PG13.
     def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
         """Note the batch, or wait for a twin that does, and delete the rows that it replaces.
 
@@ -305,7 +359,11 @@ class PostgresSink:
             "commit_seq": sql.Literal(won.commit_seq),
             "digest": sql.Literal(won.digest),
             "rows": sql.Literal(sum(file.records for file in won.files)),
+            "generation": sql.Literal(len(won.replaces) + 1),
+            "ledger": sql.Literal(won.ledger),
+            "mode": sql.Literal(self._target.mode),
         }
+        noted.refuse_others(connection, self._target, won)
         note = query("postgres", "note")
         if connection.execute(filled(note, **self._of_batch(won), **values)).fetchone() is None:
             return None
@@ -317,4 +375,6 @@ class PostgresSink:
         facts = examine(connection, self._target, won.schema)
         if won.replaces:
             replaced.delete(connection, self._target, won)
+        else:
+            noted.refuse_landed(connection, self._target, won)
         return facts

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pgpq
 import pgpq.schema
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.errors import TerminalError
 from semel.formats.jsonvalues import as_json, from_json
@@ -70,6 +71,11 @@ class Encoder:
                 values = as_json(column.name, values)
             elif pa.types.is_integer(values.type) and pa.types.is_decimal(field.type):
                 values = values.cast(pa.int64())
+            if column.length is not None and _is_longer(values, column.length):
+                raise ValueRefusedError(
+                    f"a text is longer than the column {column.name!r} takes "
+                    f"(varchar({column.length})), which would cut blanks off without a word"
+                )
             try:
                 ready.append(values.cast(field.type))
             except pa.ArrowInvalid as error:
@@ -79,6 +85,13 @@ class Encoder:
         ready.append(pa.repeat(pa.scalar(self._won.batch_id, pa.int64()), count))
         ready.append(pa.repeat(pa.scalar(self._won.commit_seq, pa.int64()), count))
         return pa.RecordBatch.from_arrays(ready, schema=self._schema)
+
+
+def _is_longer(texts: pa.Array, most: int) -> bool:
+    """Whether a text has more characters than `most`: none has more than bytes."""
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= most:
+        return False
+    return pc.max(pc.utf8_length(texts)).as_py() > most
 
 
 def selected(columns: Sequence[ColumnFacts]) -> list[str]:

@@ -9,7 +9,7 @@ from psycopg import sql
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import query
 from semel.sinks.postgres import types
-from semel.sinks.postgres.link import Connection
+from semel.sinks.postgres.link import Connection, filled
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.target import (
     BATCH_COLUMN,
@@ -55,8 +55,9 @@ class Check:
 class TableFacts:
     """What a task must know to find values that the table will refuse. It can be pickled.
 
-    `columns` are those of the output, in its order. `notes` are sentences for an operator: what
-    may refuse rows of a committed batch, and which right is missing.
+    `columns` are those of the output, in its order. `triggers` act on what is put in. `notes` are
+    sentences for an operator: what may refuse rows of a committed batch, and which right is
+    missing.
     """
 
     table: str
@@ -64,6 +65,7 @@ class TableFacts:
     key: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
     exists: bool = True
     has_key: bool = True
 
@@ -90,13 +92,23 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
         query("postgres", "columns").text, {"oid": server["oid"]}
     ).fetchall()
     by_name = {column["name"]: column for column in columns}
-    problems = _of_kind(server) + _of_own(target, by_name)
-    has_key, of_key = _key(connection, target, server["oid"], by_name)
+    problems = _of_kind(target, server) + _of_own(target, by_name)
+    has_key, of_key = _key(connection, target, server, by_name)
     problems += of_key
     if schema is not None:
-        problems += _of_columns(target, schema, by_name)
+        problems += _of_columns(target, schema, by_name) + _of_rights(target, server, by_name)
     _raise(target, problems)
     rules = connection.execute(query("postgres", "rules").text, {"oid": server["oid"]}).fetchall()
+    rewriting = [rule["name"] for rule in rules if rule["kind"] == "r"]
+    if rewriting and target.key:
+        name = _quoted(rewriting[0])
+        _raise(target, [f"its rule {name} rewrites what is put in, which mode upsert does not go "
+                        f"with; DROP RULE {name} ON {target.shown}"])  # fmt: skip
+    triggers = tuple(f"{r['name']} of {r['text']}" for r in rules if r["kind"] == "t")
+    if triggers and not all(by_name[name]["may_select"] for name in _OWN):
+        grant = f"GRANT SELECT ({', '.join(_OWN)}) ON {target.shown}"
+        problem = f"rows are counted where triggers act ({', '.join(triggers)}); {grant}"
+        _raise(target, [f"the user may not count its rows, and {problem}"])
     names = schema.names if schema is not None else []
     found = tuple(_facts(by_name[name]) for name in names)
     # What is equal under a collation that is not deterministic is not known here.
@@ -121,17 +133,22 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
         key=target.key,
         checks=checks,
         notes=tuple(notes),
+        triggers=triggers,
         has_key=has_key,
     )
 
 
 def _key(
-    connection: Connection, target: PostgresTarget, oid: int, columns: dict[str, dict[str, Any]]
+    connection: Connection,
+    target: PostgresTarget,
+    server: dict[str, Any],
+    columns: dict[str, dict[str, Any]],
 ) -> tuple[bool, list[str]]:
     """Whether a unique index over the key is there or not needed, and what is wrong about it."""
     if not target.key:
         return True, []
-    found = connection.execute(query("postgres", "unique_keys").text, {"oid": oid}).fetchall()
+    oid = {"oid": server["oid"]}
+    found = connection.execute(query("postgres", "unique_keys").text, oid).fetchall()
     deferred = [bool(i["deferred"]) for i in found if {*i["columns"]} == {*target.key}]
     problems = []
     if any(deferred):
@@ -142,6 +159,19 @@ def _key(
     elif not deferred and not target.create:
         make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
         problems.append(f"it has no unique index over {list(target.key)}; {make}")
+    elif not deferred and not server["is_owner"]:
+        make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
+        problems.append(
+            f"it has no unique index over {list(target.key)}, and its owner alone can make one; "
+            f"{make}"
+        )
+    elif not deferred and all(columns.get(n, {}).get("may_select") for n in target.key):
+        values = {"table": target.identifier, "key": sql.SQL(_list(target.key))}
+        if connection.execute(filled(query("postgres", "repeats"), **values)).fetchone():
+            problems.append(
+                f"several of its rows have one key ({', '.join(target.key)}), so no unique index "
+                "can be made over it; remove the others"
+            )
     problems += [
         f"its key column {name!r} treats different texts as equal; give it a deterministic "
         "collation"
@@ -219,6 +249,10 @@ def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["has_batches"] and not server["may_note"]:
         batches = target.batches.as_string()
         return [f"the user may not write to {BATCHES}; GRANT SELECT, INSERT, UPDATE ON {batches}"]
+    if not server["may_have_columns"]:
+        alter = query("postgres", "alter_batches").text.format(batches=target.batches.as_string())
+        return [f"its {BATCHES} is of an earlier version, and the user is not its owner; as its "
+                f"owner: {' '.join(alter.split()).rstrip(';')}"]  # fmt: skip
     if target.key and not server["may_temp"]:
         return ["the user may make no temporary table, which upsert needs; GRANT TEMP ON DATABASE"]
     return []
@@ -258,12 +292,17 @@ def _of_missing(
     return [f"it is not there, and sink.create is false; set it to true, or {how}"]
 
 
-def _of_kind(server: dict[str, Any]) -> list[str]:
+def _of_kind(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["kind"] not in ("r", "p"):
         return ["it is no table (a view, or of another database); name a table"]
     if server["row_security"]:
         return ["its row security counts for the user, which COPY does not support; give the "
                 "user BYPASSRLS, or name another table"]  # fmt: skip
+    if server["unlogged"] or server["batches_unlogged"]:
+        batches = target.batches.as_string()
+        name = target.shown if server["unlogged"] else batches
+        return [f"{name} is UNLOGGED: a crash of its server empties it; ALTER TABLE {name} SET "
+                "LOGGED"]  # fmt: skip
     return []
 
 
@@ -303,11 +342,22 @@ def _of_columns(
             drop = f"ALTER TABLE {target.shown} ALTER COLUMN {_quoted(n)} DROP NOT NULL"
             problems.append(f"its column {n!r} is NOT NULL without a default, and the output has "
                             f"none of that name; {drop}")  # fmt: skip
-    rights = ("insert", "select", "update") if target.key else ("insert",)
-    for right in rights:
-        if any(not columns[n][f"may_{right}"] for n in there & columns.keys()):
-            problems.append(f"the user may not {right.upper()}; GRANT {right.upper()} ON "
-                            f"{target.shown}")  # fmt: skip
+    return problems
+
+
+def _of_rights(
+    target: PostgresTarget, server: dict[str, Any], columns: dict[str, dict[str, Any]]
+) -> list[str]:
+    """Which rights the user lacks. Those to write MUST be to the whole table, which is locked."""
+    problems = []
+    for right in ("insert", "select", "update") if target.key else ("insert",):
+        everywhere = all(column[f"may_{right}"] for column in columns.values())
+        if everywhere if right == "select" else server[f"may_{right}"]:
+            continue
+        alone = right != "select" and any(column[f"may_{right}"] for column in columns.values())
+        how = " but in some columns alone, which does not let it be locked" if alone else ""
+        grant = f"GRANT {right.upper()} ON {target.shown}"
+        problems.append(f"the user may not {right.upper()}{how}; {grant}")
     return problems
 
 
@@ -344,6 +394,8 @@ def _rules(
             checks.append(Check(name=name, text=rule["text"]))
         elif kind == "c":
             unchecked.append(f"the CHECK {name!r}")
+        elif kind == "r":
+            unchecked.append(f"the rule {name!r}, which COPY passes over")
         elif kind not in ("u", "p") or {*rule["columns"]} != {*target.key}:
             unchecked.append(f"{_UNCHECKED[kind]} {name!r}")
     return tuple(checks), unchecked

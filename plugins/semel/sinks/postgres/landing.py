@@ -3,13 +3,14 @@ it refuses.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from semel import limits
-from semel.errors import LimitError
+from semel.errors import LimitError, TerminalError
 from semel.ledger import query
 from semel.sinks import Won
 from semel.sinks.postgres import encode
@@ -21,6 +22,18 @@ _INCOMING = sql.Identifier("pg_temp", "semel_incoming")
 REFUSAL_COLUMN = "_semel_refusal"
 
 
+class KeptBackError(TerminalError):
+    """The table took rows without an error, and does not have all of them."""
+
+
+class RefusedRow(NamedTuple):
+    """A row that the table does not take: its number in the batch, and itself with the reason."""
+
+    number: int
+    row: pa.Table
+
+
+# Keeps PG12.
 def land(
     connection: Connection,
     target: PostgresTarget,
@@ -28,15 +41,29 @@ def land(
     facts: TableFacts,
     rows: Iterable[pa.RecordBatch],
 ) -> int:
-    """Put rows into the table. Returns how many were read."""
+    """Put rows into the table. Returns how many were read. KeptBackError: not all are there now.
+
+    What a statement says that it put in is believed, unless triggers act on it: then they are
+    counted.
+    """
     names = _own_names(facts.columns)
+    of_batch = {
+        "table": target.identifier,
+        "batch_id": sql.Literal(won.batch_id),
+        "commit_seq": sql.Literal(won.commit_seq),
+    }
     if not target.key:
-        return _copy(connection, target.identifier, names, encode.Encoder(won, facts.columns), rows)
+        counted = filled(query("postgres", "rows_there"), **of_batch)
+        before = _number(connection, counted) if facts.triggers else 0
+        read, put = _copy(connection, target.identifier, names, won, facts, rows)
+        there = _number(connection, counted) - before if facts.triggers else put
+        _check_there(target, facts, read - there, read)
+        return read
     make = query("postgres", "make_incoming")
     values = {"incoming": _INCOMING, "columns": names, "table": target.identifier}
     connection.execute("DROP TABLE IF EXISTS pg_temp.semel_incoming")
     connection.execute(filled(make, **values))
-    count = _copy(connection, _INCOMING, names, encode.Encoder(won, facts.columns), rows)
+    read, _ = _copy(connection, _INCOMING, names, won, facts, rows)
     own = [column.name for column in facts.columns if column.name not in target.key]
     pairs = [
         sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name))
@@ -44,43 +71,74 @@ def land(
     ]
     assignments = sql.SQL(", ").join(pairs)
     upsert = query("postgres", "upsert")
-    connection.execute(
+    put = connection.execute(
         filled(upsert, **values, key=named(target.key), assignments=assignments)
-    )
-    return count
+    ).rowcount
+    if put < read or facts.triggers:  # A later batch's rows stay, and count as there.
+        same = [
+            sql.SQL("there.{} = incoming.{}").format(*(sql.Identifier(name),) * 2)
+            for name in target.key
+        ]
+        lacking = query("postgres", "rows_lacking")
+        counted = filled(lacking, **of_batch, incoming=_INCOMING, same=sql.SQL(" AND ").join(same))
+        _check_there(target, facts, _number(connection, counted), read)
+    return read
+
+
+def _number(connection: Connection, statement: sql.Composed) -> int:
+    return connection.execute(statement).fetchone()["rows"]
+
+
+def _check_there(target: PostgresTarget, facts: TableFacts, lacking: int, read: int) -> None:
+    if lacking:
+        who = f"the trigger {', '.join(facts.triggers)}" if facts.triggers else "nobody knows why"
+        raise KeptBackError(
+            f"{target.address} keeps back {lacking} of {read} rows without an error ({who})"
+        )
 
 
 def _copy(
     connection: Connection,
     into: sql.Identifier,
     columns: sql.Composable,
-    encoder: encode.Encoder,
+    won: Won,
+    facts: TableFacts,
     rows: Iterable[pa.RecordBatch],
-) -> int:
+) -> tuple[int, int]:
+    """COPY rows. Returns how many were read, and how many the server says that it has put in."""
     statement = filled(query("postgres", "copy"), into=into, columns=columns)
+    read = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for some in rows:
+            read += some.num_rows
+            yield some
+
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
-            for chunk in encoder.chunks(rows):
+            for chunk in encode.Encoder(won, facts.columns).chunks(counted()):
                 copy.write(chunk)
-        return cursor.rowcount
+        return read, cursor.rowcount
 
 
 def land_most(
     connection: Connection, target: PostgresTarget, won: Won, facts: TableFacts
-) -> Iterator[pa.Table]:
-    """Land what the table takes, part by part; yields the refused rows, each with its reason."""
-    left = limits.REFUSED_ROWS_MAX
+) -> Iterator[RefusedRow]:
+    """Land what the table takes, part by part; yields the rows that it does not."""
+    left, begin = limits.REFUSED_ROWS_MAX, 0
     for whole in encode.staged(won):
-        todo = [whole]
+        todo = [(begin, whole)]
+        begin += whole.num_rows
         while todo:
-            some = todo.pop()
+            number, some = todo.pop()
             why = _refusal(connection, target, won, facts, some)
             if why is None:
                 continue
             if some.num_rows > 1:
                 step = -(-some.num_rows // limits.BISECT_WAYS)
                 starts = range(0, some.num_rows, step)
-                todo += [some.slice(start, step) for start in reversed(starts)]
+                todo += [(number + at, some.slice(at, step)) for at in reversed(starts)]
                 continue
             left -= 1
             if left < 0:
@@ -90,7 +148,8 @@ def land_most(
                     "the table, and run finalize again"
                 )
             table = pa.Table.from_batches([some]).select(won.schema.names).cast(won.schema)
-            yield table.append_column(REFUSAL_COLUMN, pa.array([why], pa.string()))
+            reason = pa.array([why], pa.string())
+            yield RefusedRow(number, table.append_column(REFUSAL_COLUMN, reason))
 
 
 def _refusal(
@@ -104,7 +163,7 @@ def _refusal(
     try:
         with connection.transaction():
             land(connection, target, won, facts, [rows])
-    except encode.ValueRefusedError as error:
+    except (encode.ValueRefusedError, KeptBackError) as error:
         return str(error)
     except psycopg.Error as error:
         if not is_refusal(error):

@@ -83,6 +83,8 @@ def connected(target: PostgresTarget) -> Iterator[Connection]:
             f"{target.address} cannot be reached with its connection ({first_line(error)}); "
             "correct the connection"
         ) from error
+    # Of a role's default nothing is taken: what is looked at behind a lock must be of now.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     try:
         yield connection
     finally:
@@ -101,8 +103,19 @@ def is_there(connection: Connection, name: sql.Identifier) -> bool:
 
 
 def is_refusal(error: psycopg.Error) -> bool:
-    """Whether the target refuses what is in a row, and would again."""
-    return (error.sqlstate or "")[:2] in _REFUSES_ROWS
+    """Whether the target refuses what is in a row, and would again: a trigger may say so by a code
+    that PostgreSQL does not have.
+    """
+    state = error.sqlstate or ""
+    return state[:2] in _REFUSES_ROWS or bool(state) and not _is_known(state)
+
+
+def _is_known(state: str) -> bool:
+    try:
+        pg.lookup(state)
+    except KeyError:
+        return False
+    return True
 
 
 def refuses_rows(error: TerminalError) -> bool:
@@ -121,7 +134,7 @@ def reason(error: psycopg.Error) -> str:
 def _meaning(
     target: PostgresTarget, connection: Connection, error: psycopg.Error, committing: bool
 ) -> Exception:
-    """The error to raise in its place; itself where nobody knows it."""
+    """The error of semel's to raise in its place."""
     state, said = error.sqlstate or "", first_line(error)
     if isinstance(error, _CONTENTION):
         return RetryableError(
@@ -149,7 +162,10 @@ def _meaning(
             f"{target.address} refused a statement ({said}); give the user of its "
             "connection the right to, or make the table as docs/postgres.md has it"
         )
-    return error
+    return TerminalError(
+        f"{target.address} failed with an error that is unknown here ({said}, SQLSTATE {state}); "
+        "nothing was written. Ask who runs that server"
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -1,8 +1,7 @@
 """Rows that a replay replaces: whether a table lets go of them, and their deletion.
 
 They are known by the numbers of the batches that wrote them and by their place in the order of
-commits. Two pipelines of two ledgers may have batches of one number and one place in one table:
-nobody could tell their rows apart, so none of them is deleted then.
+commits: a table has the batches of one pipeline alone.
 """
 
 import psycopg
@@ -53,7 +52,7 @@ def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str
     problems = [] if found["may_delete"] else [_grant(target)]
     problems += [_in_the_way(one) for one in acting if one["kind"] != "t"]
     if not problems and is_there(connection, target.batches):
-        problems = _of_sharing(connection, target, old) or _tried(connection, target, old)
+        problems = _tried(connection, target, old)
     if problems:
         raise TerminalError(
             f"the rows of batch {old.batches[-1]} in {target.address} cannot be replaced: "
@@ -85,9 +84,7 @@ def delete(connection: Connection, target: PostgresTarget, won: Won) -> None:
         raise
     left = connection.execute(filled(query("postgres", "left"), **values)).fetchone()["rows"]
     if left:
-        sharing = _of_sharing(connection, target, old)
-        why = "; ".join(sharing) or f"a trigger of the table keeps {left} of them"
-        raise _stayed(target, won, why)
+        raise _stayed(target, won, f"a trigger of the table keeps {left} of them")
 
 
 def _grant(target: PostgresTarget) -> str:
@@ -125,23 +122,9 @@ def _stayed(target: PostgresTarget, won: Won, why: str) -> StayedError:
 def _values(target: PostgresTarget, old: Old) -> dict[str, sql.Composable]:
     return {
         "rows": target.identifier,
-        "batches": target.batches,
-        "table": sql.Literal(target.names[1]),
-        "pipeline": sql.Literal(old.pipeline),
         "commit_seq": sql.Literal(old.commit_seq),
         "replaced": sql.SQL(", ").join(map(sql.Literal, old.batches)),
     }
-
-
-def _of_sharing(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:
-    """Batches of other pipelines whose rows nobody can tell from those that are to be replaced."""
-    statement = filled(query("postgres", "sharing"), **_values(target, old))
-    return [
-        f"pipeline {row['pipeline']!r}, of another ledger, has put in rows of its own batch "
-        f"{row['batch_id']}, of the same number and place in the order of commits; give one of the "
-        "two pipelines a table of its own"
-        for row in connection.execute(statement).fetchall()
-    ]
 
 
 def _tried(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:

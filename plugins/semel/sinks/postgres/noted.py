@@ -1,0 +1,179 @@
+"""`semel_batch`: what a table says of the batches whose rows it holds."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from psycopg import sql
+
+from semel.errors import AGAIN, TerminalError
+from semel.ledger import query
+from semel.manifest import Kind
+from semel.sinks import MiscountError, Note, Won
+from semel.sinks.held import compare, refuse_foreign
+from semel.sinks.postgres.link import Connection, filled, is_there
+from semel.sinks.postgres.target import PostgresTarget
+
+if TYPE_CHECKING:
+    from semel.reader import Marker
+
+_LATER_COLUMNS = {"generation", "ledger", "mode"}
+
+
+def notes_of(
+    connection: Connection, target: PostgresTarget, newest: tuple[str, int] | None = None
+) -> tuple[Note, ...]:
+    """The notes of a table, of whichever pipeline. `newest`: of this pipeline so many, and of
+    others one.
+    """
+    if not is_there(connection, target.batches):
+        return ()
+    statement = filled(query("postgres", "notes"), **_places(target))
+    if newest is not None:
+        pipeline, most = map(sql.Literal, newest)
+        values = {"pipeline": pipeline, "newest": most, **_places(target)}
+        statement = filled(query("postgres", "newest_notes"), **values)
+    return tuple(
+        Note(
+            pipeline=row["pipeline"],
+            batch_id=row["batch_id"],
+            commit_seq=row["commit_seq"],
+            fence=row["fence"],
+            rows=row["rows"] + row["refused"],
+            ledger=row.get("ledger"),  # Notes of an earlier version have no such column.
+        )
+        for row in connection.execute(statement).fetchall()
+    )
+
+
+def is_current(connection: Connection, target: PostgresTarget) -> bool:
+    """Whether semel_batch is there, with all of its columns."""
+    if not is_there(connection, target.batches):
+        return False
+    found = connection.execute(filled(query("postgres", "no_notes"), batches=target.batches))
+    return {column.name for column in found.description} >= _LATER_COLUMNS
+
+
+def make(connection: Connection, target: PostgresTarget) -> None:
+    """Make semel_batch, or give it the columns that it lacks."""
+    for statement in (query("postgres", "create_batches"), query("postgres", "alter_batches")):
+        connection.execute(filled(statement, batches=target.batches))
+
+
+def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> None:
+    """TerminalError: another pipeline, or another ledger's, has put rows in.
+
+    Two that publish their first batches at once wait for each other.
+    """
+    if not _own(connection, target, won):
+        schema = {"schema": target.names[0]}
+        connection.execute(query("postgres", "lock_schema").text, schema)
+        if not _own(connection, target, won) and not won.replaces:
+            refuse_unnoted(connection, target)
+
+
+def _own(connection: Connection, target: PostgresTarget, won: Won) -> bool:
+    """Whether batches of the pipeline have landed. TerminalError: those of others have."""
+    found = notes_of(connection, target, (won.pipeline, 1))
+    differ = compare(won.pipeline, won.ledger, (), found)
+    refuse_foreign(target.address, won.pipeline, differ.foreign)
+    return bool(found)
+
+
+def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:
+    """TerminalError: rows of batches are there, and semel_batch says nothing of any batch."""
+    schema, table = target.names
+    places = {"schema": schema, "table": table}
+    found = connection.execute(query("postgres", "may_delete").text, places).fetchone()
+    if not (found and found["may_find"]):
+        return
+    rows = filled(query("postgres", "unnoted"), table=target.identifier)
+    if connection.execute(rows).fetchone()["there"]:
+        raise TerminalError(
+            f"{target.address} has rows of batches (its column _semel_batch), and "
+            f"{target.batches.as_string()} says of none that it has landed: these notes were "
+            "removed, or the table was copied without them. Nothing was written. Bring back the "
+            "notes; or name a table without such rows"
+        )
+
+
+def refuse_landed(connection: Connection, target: PostgresTarget, won: Won) -> None:
+    """TerminalError: the batch's rows are there without its note. Where an index finds them."""
+    if target.key:
+        return  # Put in again, they change nothing.
+    schema, table = target.names
+    places = {"schema": schema, "table": table}
+    found = connection.execute(query("postgres", "may_delete").text, places).fetchone()
+    if not (found["may_find"] and found["indexed"]):
+        return
+    of_batch = {
+        "table": target.identifier,
+        "batch_id": sql.Literal(won.batch_id),
+        "commit_seq": sql.Literal(won.commit_seq),
+    }
+    counted = connection.execute(filled(query("postgres", "rows_there"), **of_batch)).fetchone()
+    if counted["rows"]:
+        raise TerminalError(
+            f"batch {won.batch_id}: {target.address} has {counted['rows']} of its rows, and "
+            f"{target.batches.as_string()} does not say that it has landed: its note was removed. "
+            f"It has committed and stays so, and nothing was written. Take them out: DELETE FROM "
+            f"{target.shown} WHERE _semel_batch = {won.batch_id} AND _semel_seq = "
+            f"{won.commit_seq}; then run finalize again",
+            next=AGAIN,
+        )
+
+
+class Told(NamedTuple):
+    """What a table says of a batch: how many rows were put in (None: nothing), the newest batch
+    at its place in the order of commits, and whether later ones may have replaced rows of it.
+    """
+
+    rows: int | None
+    newest: int
+    later: bool
+
+
+def of_marker(connection: Connection, target: PostgresTarget, marker: "Marker") -> Told:
+    if not is_there(connection, target.batches):
+        return Told(None, 0, False)
+    statement = filled(
+        query("postgres", "told"),
+        pipeline=sql.Literal(marker.pipeline),
+        batch_id=sql.Literal(marker.made_by),
+        commit_seq=sql.Literal(marker.commit_seq),
+        mode=sql.Literal(target.mode),  # What notes of an earlier version are taken for.
+        **_places(target),
+    )
+    return Told(**connection.execute(statement).fetchone())
+
+
+# Keeps PG11.
+def check_count(
+    target: PostgresTarget, marker: "Marker", told: Told, count: int
+) -> None:
+    """MiscountError: a batch has not as many rows in the table as were put in. TerminalError: the
+    table does not say that it has landed.
+    """
+    if told.rows is None:
+        if not sum(file.records for file in marker.of_kind(Kind.DATA)):
+            return
+        raise TerminalError(
+            f"{target.address} does not say that batch {marker.made_by} has landed there, whose "
+            f"marker is {marker.path}: it was restored to an earlier time, or is another place; "
+            "restore it with its notes"
+        )
+    if count == told.rows or (told.later and count < told.rows):
+        return
+    what = (
+        f"{target.address} has {count} rows of batch {marker.made_by}, and {told.rows} were put "
+        "in: somebody has changed them"
+    )
+    if target.key:
+        raise MiscountError(f"{what}; restore them")
+    raise MiscountError(
+        f"{what}; a replay puts them in again",
+        next=f"semel replay {marker.pipeline} --batches {marker.batch_id} "
+        f"--request mend-{marker.made_by}",
+    )
+
+
+def _places(target: PostgresTarget) -> dict[str, sql.Composable]:
+    return {"batches": target.batches, "table": sql.Literal(target.names[1])}

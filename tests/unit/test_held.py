@@ -1,0 +1,58 @@
+"""What a target holds against what markers say: each cell, by number."""
+
+import itertools
+
+import pytest
+
+from semel.sinks import Note
+from semel.sinks.held import Differences, Finding, Holds, Known, Told, compare, judge, named
+
+KNOWN = {told: number for number, told in enumerate((Told.LISTED, Told.POSSIBLE), 1)}
+
+
+def note(number: int, **other: object) -> Note:
+    values = {"pipeline": "flights", "batch_id": number, "commit_seq": number, "fence": 1}
+    return Note(**{**values, "rows": 10, **other})  # type: ignore[arg-type]
+
+
+def known(number: int, told: Told) -> Known:
+    return Known(batch_id=number, root=number, commit_seq=number, fence=1, rows=10, told=told)
+
+
+# Attacks H1.
+@pytest.mark.parametrize("cell", list(itertools.product(Told, Holds)), ids=str)
+def test_each_cell(cell: tuple[Told, Holds]) -> None:
+    """What the table says of a cell is what comes of a batch that is in it, and of no other one."""
+    told, holds = cell
+    batches = [known(1, told)] if told is not Told.UNKNOWN else []
+    of = {Holds.NOTHING: [], Holds.SAME: [note(1)], Holds.OTHER: [note(1, rows=9)]}[holds]
+    found = compare("flights", "ours", batches, of)
+    shown = {
+        Finding.FINE: Differences(),
+        Finding.MISSING: Differences(missing=tuple(batches)),
+        Finding.OTHER: Differences(others=tuple(of)),
+        Finding.STRAY: Differences(strays=tuple(of)),
+    }
+    assert found == shown[judge(told, holds)]
+    assert bool(found) is (judge(told, holds) is not Finding.FINE)
+
+
+@pytest.mark.parametrize("other", [{"commit_seq": 2}, {"fence": 2}, {"rows": 9}])
+def test_what_is_the_same(other: dict[str, int]) -> None:
+    """A batch is another one by its place, its attempt, and how many rows it has."""
+    assert known(1, Told.LISTED).holds(note(1, **other)) is Holds.OTHER
+
+
+# Attacks H2.
+def test_whose_notes_are_foreign() -> None:
+    """Those of another pipeline or another ledger; without a ledger it is an earlier version's."""
+    notes = [note(1), note(2, pipeline="other"), note(3, ledger="theirs"), note(4, ledger="ours")]
+    batches = [known(number, Told.LISTED) for number in (1, 4)]
+    assert [one.batch_id for one in compare("flights", "ours", batches, notes).foreign] == [2, 3]
+    assert [one.batch_id for one in compare("flights", None, batches, notes).foreign] == [2]
+
+
+def test_batches_by_their_numbers() -> None:
+    """Up to ten of them are named."""
+    assert named({7}) == "batch 7" and named({3, 1}) == "batches 1, 3"
+    assert named(range(1, 13)) == "batches 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more"
