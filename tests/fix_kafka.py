@@ -4,6 +4,7 @@ Helpers make topics, write to them, and read them by clients that have nothing o
 kill the broker: the next one finds it started again. Maven fetches it once into .semel/kafka/.
 """
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -192,6 +193,16 @@ class Kafka:
             return int(first) == offset or f"{topic} {number} {offset}" in kept
 
         _until(lambda: all(lasts(*item) for item in before.items()))
+
+    def lose_tail(self, topic: str, share: float = 0.25) -> int:
+        """Let the broker die, and come back with the first part of partition 0 alone, by its bytes:
+        what it had acknowledged is lost, as on a machine that forgets. Returns where it ends now.
+        """
+        self.broker.kill()
+        [log] = (self.broker.folder / "data" / f"{topic}-0").glob("*.log")
+        os.truncate(log, int(log.stat().st_size * share))
+        self.broker.start()
+        return self.ends(topic)[0][1]
 
     def ends(self, topic: str) -> dict[int, tuple[int, int]]:
         """The first offset of each partition, and the one after its last."""

@@ -71,9 +71,16 @@ class SpecError(TerminalError):
 
 
 class SourceError(TerminalError):
-    """The source no longer holds what a plan names: replaced, cut, edited, deleted, unreadable."""
+    """The source no longer holds what a plan names: replaced, cut, edited, deleted, unreadable.
+
+    `lasting`: nobody can bring it back, so no advice says to do the same again.
+    """
 
     rule = ("semel gaps {pipeline}",)
+
+    def __init__(self, message: str = "", *, next: str = "", lasting: bool = False) -> None:
+        super().__init__(message, next=next)
+        self.lasting = lasting
 
 
 class ChangedError(SourceError):

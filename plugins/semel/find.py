@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from semel import limits
-from semel.errors import TerminalError
+from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
 from semel.formats.pieces import pieces
 from semel.manifest import Kind
@@ -57,6 +57,8 @@ class Search:
     batches: int
     gone: tuple[int, ...]
     """Batches of which the sink has deleted rows, as it is to: these cannot be found there."""
+    damaged: dict[int, str]
+    """Batches of which the sink cannot say which rows it has, and why."""
     in_output: bool
     """Whether the id columns reach the output at all."""
 
@@ -65,6 +67,8 @@ class Search:
         """Where survivors cannot be seen, in sentences."""
         if self.gone:
             yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
+        for batch, why in self.damaged.items():
+            yield f"rows of batch {batch} were not searched: {why}"
         if not self.in_output:
             yield "the id columns do not reach the output: survivors cannot be seen there"
 
@@ -77,9 +81,10 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     wanted = _values(spec, values)
     found = markers(sink_path) if sink_path else markers_of(spec)
     gone: list[int] = []
+    damaged: dict[int, str] = {}
     with open_sinks(spec) as sink_of:
         places = (
-            *(p for m in found for p in _in_output(m, wanted, sink_of, gone)),
+            *(p for m in found for p in _in_output(m, wanted, sink_of, gone, damaged)),
             *(p for m in found for p in _in_decisions(m, wanted)),
             *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
         )
@@ -89,6 +94,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
         places=places[: limits.FIND_PLACES_MAX],
         batches=len(found),
         gone=tuple(gone),
+        damaged=damaged,
         in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
     )
 
@@ -149,6 +155,7 @@ def _in_output(
     wanted: dict[str, object],
     sink_of: Callable[[Spec], Sink],
     gone: list[int],
+    damaged: dict[int, str],
 ) -> Iterator[Place]:
     schema = columns_in_files(marker)
     files = list(marker.of_kind(Kind.DATA))
@@ -159,6 +166,8 @@ def _in_output(
             yield from _in_sink(marker, wanted, sink_of(marker.spec))
         except OutputGoneError:
             gone.append(marker.batch_id)
+        except CorruptionError as error:
+            damaged[marker.batch_id] = str(error)
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)

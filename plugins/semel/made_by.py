@@ -76,15 +76,15 @@ def _made(
         texts=code.kept(folder) if code else {},
         git_commits=tuple(dict.fromkeys(commits)),
         batches=tuple(r["batch_id"] for r in rows),
-        runs=_runs([r["batch_id"] for r in rows], all_of_them),
+        runs=runs([r["batch_id"] for r in rows], all_of_them),
         intervals=joined(
             (r["interval_start"], r["interval_end"]) for r in rows if r["interval_start"]
         ),
     )
 
 
-def _runs(some: Collection[int], all_of_them: list[int]) -> tuple[tuple[int, int], ...]:
-    """Numbers as runs [first, last] in which no other one of all lies."""
+def runs(some: Collection[int], all_of_them: list[int]) -> tuple[tuple[int, int], ...]:
+    """Numbers as runs [first, last] in which no other one of all lies; all of them ascend."""
     some = set(some)
     groups = (list(g) for there, g in groupby(all_of_them, some.__contains__) if there)
     return tuple((group[0], group[-1]) for group in groups)

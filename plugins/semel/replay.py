@@ -19,9 +19,10 @@ import sqlalchemy as sa
 from semel import code, faults, limits
 from semel.abandon import abandon
 from semel.batch import Batch, BatchStatus, Counts, Log, Pipeline, batch_of, run_of
-from semel.errors import RetryableError, SemelError, StateError, TerminalError
+from semel.errors import RetryableError, SemelError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.made_by import runs
 from semel.register import register
 from semel.replayed import check_source, check_verdicts, has_letters, outputs
 from semel.run import finish
@@ -160,13 +161,15 @@ def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> 
     Errors as of `refuse`.
     """
     found = [look(ledger, spec, root, request_key, once=True) for root in roots]
-    refuse(found)
+    refuse(ledger, spec, found)
     return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
 
 
-def refuse(found: list[Root]) -> None:
+def refuse(ledger: Ledger, spec: Spec, found: list[Root]) -> None:
     """TerminalError: some of the batches cannot be replayed, with the reason of each; so none is.
     RetryableError: the only reason is that other requests are replaying them now.
+
+    Where what they have read is gone for good, the next step is to replay the others.
     """
     refused = [one for one in found if one.why is not None]
     if not refused:
@@ -174,10 +177,26 @@ def refuse(found: list[Root]) -> None:
     count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
     lines = [f"batch {one.batch_id}: {one.why}" for one in refused]
     busy = all(isinstance(one.why, RetryableError) for one in refused)
+    step = refused[0].why.next or f"semel show {refused[0].batch_id}"
+    lasting = any(isinstance(one.why, SourceError) and one.why.lasting for one in refused)
+    if lasting and (others := _commands(ledger, spec, found)):
+        lines.append(f"The others can be replayed: {', then '.join(f'`{c}`' for c in others)}")
+        step = others[0]
     raise (RetryableError if busy else TerminalError)(
-        "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]),
-        next=refused[0].why.next or f"semel show {refused[0].batch_id}",
+        "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]), next=step
     )
+
+
+def _commands(ledger: Ledger, spec: Spec, found: list[Root]) -> list[str]:
+    """What replays just those of the batches that can be."""
+    good = [one.batch_id for one in found if one.why is None]
+    if not good:
+        return []
+    between = sorted(roots(ledger, spec, batches=(min(good), max(good))))
+    return [
+        f"semel replay {spec.name} --batches {first}" + (f"..{last}" if last > first else "")
+        for first, last in runs(good, between)
+    ]
 
 
 def request_of(spec: Spec) -> str:

@@ -102,8 +102,10 @@ def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
     try:
         source.check(source.find(claims, root), root)
     except SourceError as error:
-        fact = of_finalized(error)
-        raise type(error)(f"{fact}. The output stays what it is", next=AGAIN) from error
+        step = f"semel show {root}" if error.lasting else AGAIN
+        raise type(error)(
+            f"{of_finalized(error)}. The output stays what it is", next=step, lasting=error.lasting
+        ) from error
 
 
 def run_job(

@@ -218,8 +218,8 @@ def begin_under_any_name(judge: Callable) -> Callable:
     """A topic's name that had another topic is taken for a new one."""
     does = importlib.import_module("semel.sources.kafka.matching").Does
 
-    def judged(held, topic_known, shrunk):  # noqa: ANN001, ANN202
-        return does.BEGIN if held == "other" else judge(held, topic_known, shrunk)
+    def judged(held, topic_known, lost):  # noqa: ANN001, ANN202
+        return does.BEGIN if held == "other" else judge(held, topic_known, lost)
 
     return judged
 
@@ -451,6 +451,8 @@ OF_MINUTES: dict[str, Removal] = {
         code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
     "compaction explains gaps alone":
         code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+    "a damaged note is its own batch's trouble":
+        code("sinks.kafka.control:of_all", "notes[batch] = error", new="raise"),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),
@@ -462,8 +464,16 @@ OF_MINUTES: dict[str, Removal] = {
     "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka"),
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
+    "another leader is asked for what was read":
+        gives("sources.kafka.epochs:_ask", {}),
+    "the same end under another leader is looked at": other(
+        "sources.kafka.topics:FoundPartition.fingerprint",
+        lambda _: property(lambda found: str(found.end)),
+    ),
+    "another leader is asked for what was claimed": gives("sources.kafka.claimed:_check_kept"),
+    "a task reads no record of a later leader": gives("sources.kafka.claimed:check_written"),
     "offsets that are given to others are refused":
-        code("sources.kafka.matching:judge_all", "item.end < partition.reached"),
+        code("sources.kafka.epochs:lost", "proof is Proof.LOST"),
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":

@@ -32,7 +32,7 @@ from semel.plan import plan
 from semel.sources.declared import open_source
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
-from semel.sources.kafka.topics import FoundPartition
+from semel.sources.kafka.topics import Extent, FoundPartition
 from semel.spec.pipeline import Spec
 from semel.stack.process import wait_until
 from semel.steps.job import splits_of
@@ -636,7 +636,8 @@ def test_a_plan_waits_while_the_cluster_answers(topic: Topic) -> None:
     Quiet.asked = 0
     assert len(first_sizes(cluster, topic.name, 0, 0, 10)) == 10
     assert Quiet.asked == 2
-    place = FoundPartition(topic=topic.name, topic_id="T", partition=0, low=0, end=10, high=10)
+    extent = Extent(low=0, end=10, epoch=0)
+    place = FoundPartition(topic=topic.name, topic_id="T", partition=0, extent=extent, high=10)
     found = edges.find_edges(cluster, [place], (DAYS[0], DAYS[1]), lambda _: {})
     assert found == ({(topic.name, 0): 0}, {(topic.name, 0): -1})
     assert Quiet.asked == 5

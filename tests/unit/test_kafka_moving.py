@@ -19,7 +19,7 @@ from semel.sinks.kafka.ends import ends_of
 from semel.sources.kafka import topics
 from semel.sources.kafka.edges import find_edges
 from semel.sources.kafka.matching import Does, Held, judge
-from semel.sources.kafka.topics import FoundPartition
+from semel.sources.kafka.topics import Extent, FoundPartition
 
 
 def done(answer: object) -> Future:
@@ -97,7 +97,9 @@ class Deleted(Moving):
 
 
 def edges(newest: datetime, *, low: int) -> object:
-    found = FoundPartition(topic="t", topic_id="T", partition=0, low=low, end=40, high=40)
+    found = FoundPartition(
+        topic="t", topic_id="T", partition=0, extent=Extent(low=low, end=40, epoch=1), high=40
+    )
     cluster = SimpleNamespace(
         admin=lambda: nullcontext(Deleted(newest)),
         consumer=lambda **_: nullcontext(SimpleNamespace(assign=list)),

@@ -192,6 +192,7 @@ class Topics:
                 following = message.offset() + (error is None)
             inside = [message for message in found if message.offset() < claim.end]
             if inside:
+                _check_written(claim, inside[-1])
                 largest = max(largest, *map(len, inside))
                 yield inside
             if found:
@@ -242,6 +243,17 @@ class Topics:
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             return _deleted(claim)
         return meaning(self._cluster, error, [])
+
+
+# Keeps KS9.
+def _check_written(claim: Claim, last: "Message") -> None:
+    """SourceError: a message was written by a later leader than that of when it was planned."""
+    then, now = claim.evidence.get("leader_epoch"), last.leader_epoch()
+    if then is not None and now is not None and now > then:
+        raise SourceError(
+            f"another record is at offset {last.offset()} than the one that was read: the cluster "
+            "lost records, and gave their offsets to others"
+        )
 
 
 def _deleted(claim: Claim) -> GoneError:

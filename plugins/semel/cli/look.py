@@ -116,10 +116,15 @@ def find(
             if behind is None:
                 more = "what else the source holds cannot be told, as the ledger does not answer"
             print(f"not in any of {found.batches} finalized batches; {more}")
+        if found.damaged:
+            print(f"next: semel audit {pipeline}")
+        elif not found.places:
             print(f"next: semel gaps {pipeline}")
 
     answer = {"found": bool(found.places), "answer": found, "files_not_finalized": behind}
     output.emit(answer, as_json=as_json, render=render)
+    if found.damaged:
+        raise typer.Exit(1)
 
 
 def _files_not_finalized(spec: "Spec") -> int | None:

@@ -121,9 +121,11 @@ def find_source(chosen: Chosen) -> Chosen:
         try:
             claims[batch_id] = source.find(own, batch_id)
         except SourceError as error:
+            lead = "Compare" if error.lasting else "Or compare"
             raise SourceError(
                 "the batch path cannot read again what the live path read: "
-                f"{of_finalized(error)}. Or compare a range without batch {batch_id}",
-                next=AGAIN,
+                f"{of_finalized(error)}. {lead} a range without batch {batch_id}",
+                next=f"semel batches {chosen.spec.name}" if error.lasting else AGAIN,
+                lasting=error.lasting,
             ) from error
     return Chosen(**{**vars(chosen), "claims": claims})

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel import limits, sinks
-from semel.errors import LimitError, TerminalError
+from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.manifest import ManifestFile, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
@@ -44,7 +44,7 @@ class KafkaSink:
         self._target, self._pipeline = target, pipeline
         self.address = target.address
         self._is_open = False
-        self._notes: dict[int, Note] | None = None
+        self._notes: reading.OwnNotes | None = None
         self._strays: reading.Strays | None = None
 
     def __repr__(self) -> str:
@@ -186,6 +186,10 @@ class KafkaSink:
         if not control_is_there(self._target):
             return Notes(())
         earlier = Ends.kept(newest.staged) if newest and newest.begun else None
+        every = self._all_notes(earlier, seen=newest is not None).values()
+        damaged = [note for note in every if isinstance(note, CorruptionError)]
+        if damaged and newest is None:
+            raise damaged[0]
         found = tuple(
             sinks.Note(
                 pipeline=note.pipeline,
@@ -195,9 +199,10 @@ class KafkaSink:
                 rows=note.total,
                 ledger=note.ledger,
             )
-            for note in self._all_notes(earlier, seen=newest is not None)
+            for note in every
+            if isinstance(note, Note)
         )
-        return Notes(found, complete=earlier is None)
+        return Notes(found, complete=earlier is None and not damaged)
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         """Of batches that no note speaks of, the messages of the whole topic."""
@@ -206,19 +211,19 @@ class KafkaSink:
 
     def _stray_values(self) -> reading.Strays:
         if self._strays is None:
-            self._strays = reading.strays(self._target, self._own_notes().values())
+            self._strays = reading.strays(self._target, self._own_notes())
         return self._strays
 
-    def _own_notes(self) -> dict[int, Note]:
+    def _own_notes(self) -> reading.OwnNotes:
         """The notes of the pipeline's batches: within a block of the sink's own read once."""
         notes = self._notes
         if notes is None:
-            mine = (note for note in self._all_notes() if note.pipeline == self._pipeline)
-            notes = {note.batch_id: note for note in mine}
+            every = self._all_notes().items()
+            notes = {number: note for (name, number), note in every if name == self._pipeline}
             self._notes = notes if self._is_open else None
         return notes
 
-    def _all_notes(self, since: Ends | None = None, *, seen: bool = False) -> list[Note]:
+    def _all_notes(self, since: Ends | None = None, *, seen: bool = False) -> control.Notes:
         place = (self._target.cluster, self._target.control)
         seconds = _HIDDEN_SECONDS if seen else limits.KAFKA_TRANSACTION_SECONDS
         return control.of_all(*place, seconds, since, seen=seen)

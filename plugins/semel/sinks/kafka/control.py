@@ -86,6 +86,10 @@ class Note:
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 
 
+Notes = dict[tuple[str, int], Note | CorruptionError]
+"""The notes by pipeline and batch; where one is damaged, what is said of it."""
+
+
 def key_of(pipeline: str, batch_id: int) -> bytes:
     """What a batch's notes are kept under."""
     return json.dumps([pipeline, batch_id], separators=(",", ":")).encode()
@@ -113,21 +117,41 @@ def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | N
     return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
+# Keeps KP13.
 def of_all(
     cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, *, seen: bool = False
-) -> list[Note]:
+) -> Notes:
     """The notes of all batches, of whichever pipeline, that were written after `since`. `seen`:
     those alone that no open transaction hides.
     """
-    found: dict[bytes, Message] = {}
+    found: dict[tuple[str, int], Message] = {}
     try:
         for message in _committed(cluster, topic, seconds, since):
-            if (message.key() or b"").startswith(b"["):
-                found[message.key()] = message
+            if batch := _batch_of(message.key() or b""):
+                found[batch] = message
     except BlockedError:
         if not seen:
             raise
-    return [_note(topic, message) for message in found.values() if message.value() is not None]
+    notes: Notes = {}
+    for batch, message in found.items():
+        try:
+            note = _note(topic, message)
+        except CorruptionError as error:
+            notes[batch] = error
+        else:
+            if note is not None:
+                notes[batch] = note
+    return notes
+
+
+def _batch_of(key: bytes) -> tuple[str, int] | None:
+    """The pipeline and the number of the batch whose notes are kept under a key; None: it is none.
+    """
+    try:
+        pipeline, number = json.loads(key)
+        return (pipeline, number) if key_of(pipeline, number) == key else None
+    except (ValueError, TypeError):
+        return None
 
 
 class BlockedError(UnavailableError):
@@ -139,12 +163,16 @@ def _note(topic: str, message: Message) -> Note | None:
     if message.value() is None:
         return None
     try:
-        return Note.from_bytes(message.value())
+        note = Note.from_bytes(message.value())
+        if note.key != message.key():
+            raise ValueError(f"it is that of batch {note.batch_id}")
+        return note
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(
             f"{topic}, partition {message.partition()}, offset {message.offset()} is no note of a "
-            f"batch ({error}); somebody else writes there, or a later semel did. Take its right to "
-            "write away, and restore the note"
+            f"batch, and stands under the key {message.key().decode()} of one ({error}); somebody "
+            "else writes there, or a later semel did. Take its right to write away, and restore "
+            "the note: under that key, with the value that it had"
         ) from error
 
 

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,17 +26,22 @@ _OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
     encode.BATCH_FIELD.encode(), encode.SEQ_FIELD.encode()
 ))  # fmt: skip
 
+OwnNotes = dict[int, Note | CorruptionError]
+"""Those of one pipeline, by batch; where one is damaged, what is said of it."""
+
 Strays = dict[int, list[bytes]]
 """Values of messages that say that they are of a batch, by its number."""
 
 
-def strays(target: KafkaTarget, notes: Iterable[Note]) -> Strays:
+def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
     """The messages of the whole topic that name a batch, and lie where its note does not say.
 
     There are none, unless somebody wrote them, or a batch landed twice: of that the first note is
-    gone. TerminalError as of `rows`. `notes`: those of the pipeline.
+    gone. TerminalError as of `rows`. `notes`: those of the pipeline; where one is damaged, nobody
+    knows where its batch's messages lie.
     """
-    spans = {note.batch_id: note.spans for note in notes}
+    spans = {batch: note.spans for batch, note in notes.items() if isinstance(note, Note)}
+    unknown = notes.keys() - spans.keys()
     with target.cluster.admin() as admin:
         every = ends_of(admin, target.topic).spans
     found: Strays = defaultdict(list)
@@ -46,21 +51,28 @@ def strays(target: KafkaTarget, notes: Iterable[Note]) -> Strays:
         value = message.value() or b""
         if own := _OWN.fullmatch(value[value.rfind(b'"%s"' % encode.BATCH_FIELD.encode()) :]):
             batch = int(own[1])
+            if batch in unknown:
+                continue
             start, end = spans.get(batch, {}).get(message.partition(), (0, 0))
             if not start <= message.offset() < end:
                 found[batch].append(value)
     return found
 
 
-def rows(target: KafkaTarget, marker: "Marker", note: Note | None) -> Iterator[pa.Table]:
+def rows(
+    target: KafkaTarget, marker: "Marker", note: Note | CorruptionError | None
+) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there;
     OutputGoneError: for the topic's retention has deleted some; SupersededError, at the end: for
     its compaction has.
 
-    CorruptionError: a message that says that it is of the batch is no row of it.
+    CorruptionError: a message that says that it is of the batch is no row of it, or its note is
+    damaged.
     """
     if not sum(file.records for file in marker.of_kind(Kind.DATA)):
         return
+    if isinstance(note, CorruptionError):
+        raise note
     if note is None:
         raise TerminalError(
             f"{target.control} has no note of batch {marker.batch_id}, and so nobody knows where "

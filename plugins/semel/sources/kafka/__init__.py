@@ -22,7 +22,7 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.kafka import claimed, matching, topics
+from semel.sources.kafka import claimed, epochs, matching, topics
 from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import messages
 from semel.sources.kafka.records import Records
@@ -67,12 +67,13 @@ class KafkaSource:
         return claimed.room(self.spec, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
-        return {"topic_id": offer.found.topic_id}
+        return epochs.evidence(offer.found.topic_id, offer.found.extent)
 
     def accept(
         self, shown: ShownTopics, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
-        return matching.word(self.spec, known, name, same=same, start=start, is_open=is_open)
+        place = self.spec, self.cluster, known, name
+        return matching.word(*place, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return claimed.locate(self.discover(), partitions)
@@ -101,6 +102,7 @@ class KafkaSource:
         still()
         with closing(Records(self.spec, split.claim.name)) as records:
             for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
+                claimed.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)
         # Keeps KS1. It may have been made anew while it was read.
         still()

@@ -2,15 +2,21 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.batch import Claim
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.sources import GIVE_UP, Offer, Partition
+from semel.sources.kafka import epochs
+from semel.sources.kafka.epochs import Read
 from semel.sources.kafka.messages import first_sizes
-from semel.sources.kafka.topics import Place, ShownTopics, ids_of, offsets
+from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, extents, ids_of
 from semel.spec.pipeline import Spec
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 def place_of(name: str) -> Place:
@@ -26,18 +32,46 @@ def check(cluster: Cluster, claims: Collection[Claim], batch_id: int) -> None:
     with cluster.admin() as admin:
         ids, _ = ids_of(admin, sorted({topic for topic, _ in places}))
         there = [(t, p) for t, p in places if t in ids and p in ids[t][1]]
-        low, end = offsets(admin, there, "low"), offsets(admin, there, "end")
+        found = extents(admin, there)
     for claim in claims:
         topic, partition = place_of(claim.name)
         _check_id(claim, ids[topic][0] if topic in ids else None, batch_id)
-        if (topic, partition) not in low:
+        if (topic, partition) not in found:
             raise _away(claim, batch_id)
-        first, last = low[topic, partition], end[topic, partition]
-        if first > claim.start:
-            why = f", and those before {first} were deleted since; they do not come back"
+        extent = found[topic, partition]
+        if extent.low > claim.start:
+            why = f", and those before {extent.low} were deleted since; they do not come back"
             raise _gone(claim, batch_id, why)
-        if last < claim.end:
-            raise _gone(claim, batch_id, f", which ends at {last} now: the cluster lost records")
+        if extent.end < claim.end:
+            raise _lost(claim, batch_id, f", which ends at {extent.end} now")
+    _check_kept(cluster, claims, found, batch_id)
+
+
+# Keeps KS1, KS9.
+def _check_kept(
+    cluster: Cluster, claims: Collection[Claim], there: dict[Place, Extent], batch_id: int
+) -> None:
+    # Of claims of one partition the last one's end tells of all: they are of one plan.
+    last = {place_of(claim.name): claim for claim in sorted(claims, key=lambda claim: claim.end)}
+    read = {place: Read.of(claim) for place, claim in last.items()}
+    try:
+        lost = epochs.lost(cluster, read, there)
+    except FileNotFoundError:  # Deleted since it was asked for.
+        raise _away(next(iter(claims)), batch_id) from None
+    for place, at in lost.items():
+        raise _lost(last[place], batch_id, f", and from {at} on others have their places now")
+
+
+# Keeps KS1, KS9.
+def check_written(claim: Claim, found: "Sequence[Message]", batch_id: int) -> None:
+    """SourceError where messages of a claim were written after it was planned. Epochs only grow, so
+    the last message tells of all.
+    """
+    planned = Read.of(claim).epoch
+    written = epoch_of(found[-1].leader_epoch()) if found else None
+    if planned is not None and written is not None and written > planned:
+        why = f", and another record has the place of the one at {found[-1].offset()} now"
+        raise _lost(claim, batch_id, why)
 
 
 def check_topic(cluster: Cluster, claim: Claim, batch_id: int) -> None:
@@ -53,20 +87,35 @@ def _check_id(claim: Claim, topic_id: str | None, batch_id: int) -> None:
         raise _away(claim, batch_id)
     if not claim.identity.startswith(f"{topic_id}/"):
         raise ChangedError(
-            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since"
+            f"{_claimed(claim, batch_id)}, and the topic was deleted and made anew since",
+            lasting=True,
         )
 
 
 def _away(claim: Claim, batch_id: int) -> SourceError:
     why = ", and the cluster has no such topic any more, or its user may not see it"
-    return _gone(claim, batch_id, f"{why}; give the right back")
+    return _gone(claim, batch_id, f"{why}; give the right back", lasting=False)
 
 
-def _gone(claim: Claim, batch_id: int, why: str) -> SourceError:
+def _lost(claim: Claim, batch_id: int, why: str) -> SourceError:
+    why = f"{why}: the cluster lost records"
+    then = "takes what is there now, or names what was read and is lost"
+    return _gone(claim, batch_id, why, then)
+
+
+def _gone(
+    claim: Claim,
+    batch_id: int,
+    why: str,
+    then: str = "names what is lost",
+    *,
+    lasting: bool = True,
+) -> SourceError:
     return SourceError(
         f"{_claimed(claim, batch_id)}{why}. {GIVE_UP} (`semel abandon {batch_id}`): the next plan "
-        "names what is lost",
+        f"{then}",
         next=f"semel abandon {batch_id}",
+        lasting=lasting,
     )
 
 

@@ -20,11 +20,9 @@ from semel.sources.kafka.messages import (
     CHUNK,
     PLAN_ASKS_SECONDS,
     READING,
-    SILENT_SECONDS,
     WAIT_SECONDS,
-    check_there,
+    check_asked,
     is_gone,
-    silent,
 )
 from semel.sources.kafka.topics import FoundPartition, Place, milliseconds, newest, offsets
 
@@ -156,7 +154,7 @@ class _Log:
             seconds = time.monotonic() - heard
             if seconds > PLAN_ASKS_SECONDS * (asked + 1):
                 asked += 1
-                self._check(left, seconds)
+                check_asked(self.cluster, left, seconds)
             if time.monotonic() - told > _TOLD_SECONDS:
                 told = time.monotonic()
                 self._tell(left)
@@ -171,7 +169,7 @@ class _Log:
                 if place in over or place not in left:
                     continue
                 if message.error() is not None:
-                    left[place] = _ended(place, message)
+                    left[place] = ended(place, message)
                 else:
                     left[place] = message.offset() + 1
                     _, ms = message.timestamp()
@@ -192,19 +190,12 @@ class _Log:
             _name(place), at, self.ends[place],
         )  # fmt: skip
 
-    def _check(self, left: dict[Place, int], seconds: float) -> None:
-        """As `check_there`. UnavailableError: the cluster gives nothing for too long."""
-        check_there(self.cluster, {topic for topic, _ in left})
-        if seconds > SILENT_SECONDS:
-            place, at = next(iter(left.items()))
-            raise silent(self.cluster, _name(place), at)
-
 
 def _name(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
-def _ended(place: Place, message: "Message") -> int:
+def ended(place: Place, message: "Message") -> int:
     """The offset before which a reader has seen all there is.
 
     FileNotFoundError: the topic was deleted meanwhile, or its first messages.

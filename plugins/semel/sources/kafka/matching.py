@@ -17,7 +17,9 @@ from semel.sources import (
     Window,
     Word,
 )
+from semel.sources.kafka import epochs
 from semel.sources.kafka.edges import Edges, find_edges
+from semel.sources.kafka.epochs import Read
 from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics
 from semel.spec.pipeline import Spec
 
@@ -46,12 +48,12 @@ class Does(StrEnum):
 
 
 # Keeps KS2.
-def judge(held: Held, topic_known: bool, shrunk: bool) -> Does:
+def judge(held: Held, topic_known: bool, lost: bool) -> Does:
     """The decision table: all sixteen cases.
 
-    `shrunk`: it ends before what was read of it, so that its offsets are given to other records.
+    `lost`: it lost records that were read, so that their offsets are given to others.
     """
-    match held, topic_known, shrunk:
+    match held, topic_known, lost:
         case Held.NOTHING, False, _:
             return Does.BEGIN
         case Held.NOTHING, True, _:
@@ -71,11 +73,15 @@ class PartitionOffer(Offer):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A partition of a topic, the source partition that it is or was, and what a plan does."""
+    """A partition of a topic, the source partition that it is or was, and what a plan does.
+
+    `lost`: the offset from which on the cluster has lost what was read, if it has.
+    """
 
     found: FoundPartition
     held: Held
     known: Partition | None
+    lost: int | None
     does: Does
 
 
@@ -83,7 +89,7 @@ def match(
     spec: Spec, cluster: Cluster, shown: ShownTopics, known: Known, window: Window
 ) -> Matched:
     """As `Source.match`."""
-    judged = judge_all(known)
+    judged = judge_all(cluster, known)
     edges = None
     if window is not None and judged:
         before = partial(_reached, judged, known)
@@ -114,10 +120,10 @@ def match(
 
 
 def word(
-    spec: Spec, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    spec: Spec, cluster: Cluster, known: Known, name: str, *, same: bool, start: int, is_open: bool
 ) -> Word | None:
     """As `Source.accept`."""
-    one = next((one for one in judge_all(known) if one.found.name == name), None)
+    one = next((one for one in judge_all(cluster, known) if one.found.name == name), None)
     if one is None or one.does is not Does.REFUSE:
         if is_open and not same:
             return None
@@ -144,14 +150,22 @@ def word(
     return Word(offer=offer, ended=[one.known], superseded=[])
 
 
-def judge_all(known: Known) -> list[Judged]:
+def judge_all(cluster: Cluster, known: Known) -> list[Judged]:
     """What a plan does with each partition that is not as it was, or not read to its end."""
-    found = []
-    for item, (held, partition, topic_known) in _held(known, known.unsettled).items():
-        shrunk = partition is not None and item.end < partition.reached
-        does = judge(held, topic_known, shrunk)
-        found.append(Judged(found=item, held=held, known=partition, does=does))
-    return found
+    held = _held(known, known.unsettled)
+    ours = {i: p for i, (h, p, _) in held.items() if h in (Held.OPEN, Held.CLOSED)}
+    read = {item.place: Read.of(partition) for item, partition in ours.items()}
+    lost = epochs.lost(cluster, read, {item.place: item.extent for item in ours})
+    return [
+        Judged(
+            found=item,
+            held=state,
+            known=partition,
+            lost=lost.get(item.place),
+            does=judge(state, topic_known, item.place in lost),
+        )
+        for item, (state, partition, topic_known) in held.items()
+    ]
 
 
 def _held(
@@ -221,7 +235,7 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
         ahead=found.high if edges is None else end,
         # What is free before an interval is no hole, and what is open may become a record.
         settled=edges is None and found.end == found.high,
-        evidence={"topic_id": found.topic_id},
+        evidence=epochs.evidence(found.topic_id, found.extent),
         found=found,
     )
 
@@ -237,12 +251,15 @@ def _refused(spec: Spec, one: Judged) -> Refusal:
             f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
             f"`{_accepting(spec, found.name)}` reads the new topic from its start",
         )
+    what = f"it ends at offset {found.end}"
+    if one.lost < found.end:
+        what = f"it has other records from offset {one.lost} on"
     return Refusal(
         name=found.name,
         reason="truncated",
-        detail=f"it ends at offset {found.end}, and was read up to {known.reached} ({number}): the "
-        "cluster lost records, and gives their offsets to others. "
-        f"`{_accepting(spec, found.name, f'--from {found.end}')}` reads what comes from there on",
+        detail=f"{what}, and was read up to {known.reached} ({number}): the cluster lost records, "
+        "and gives their offsets to others. "
+        f"`{_accepting(spec, found.name, f'--from {one.lost}')}` reads what comes from there on",
     )
 
 

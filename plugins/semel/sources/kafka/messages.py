@@ -1,14 +1,14 @@
 """The messages of a range of offsets, in their order, as a committed reader sees them."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.errors import SourceError, UnavailableError
 from semel.kafka.cluster import Cluster, client, of
-from semel.sources.kafka.topics import ids_of, is_missing
+from semel.sources.kafka.topics import Place, ids_of, is_missing
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -146,6 +146,16 @@ def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: i
         return [len(message) for message in next(found, ())]
     finally:
         found.close()
+
+
+def check_asked(cluster: Cluster, left: Mapping[Place, int], seconds: float) -> None:
+    """While a plan reads partitions, each from an offset on, and gets nothing for some seconds: as
+    `check_there`. UnavailableError: it has got nothing for too long.
+    """
+    check_there(cluster, {topic for topic, _ in left})
+    if seconds > SILENT_SECONDS:
+        (topic, partition), at = next(iter(left.items()))
+        raise silent(cluster, f"{topic}/{partition}", at)
 
 
 def check_there(cluster: Cluster, names: Iterable[str]) -> None:

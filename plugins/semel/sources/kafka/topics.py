@@ -20,28 +20,56 @@ from semel.spec.sources import KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 _INTERNAL = "__"
 """Topics of Kafka's own begin so; a pattern does not find them."""
+
+
+Place = tuple[str, int]
+"""A topic's name, and a partition of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """Records of a partition that can be read are in [low, end): what is before was deleted.
+
+    `epoch`: the number of the leader that said so, which grows with each leader; None: the cluster
+    gives its leaders none.
+    """
+
+    low: int
+    end: int
+    epoch: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPartition:
     """One partition of a topic, as it is now.
 
-    Records that can be read are in [low, end): what is before was deleted, what is behind belongs
-    to an open transaction, up to `high`. The topic's id is another one once it was made anew.
+    What is behind the `extent` belongs to an open transaction, up to `high`. The topic's id is
+    another one once it was made anew.
     """
 
     topic: str
     topic_id: str
     partition: int
-    low: int
-    end: int
+    extent: Extent
     high: int
     when: datetime | None = None
     """A partition has no time of its own: its records have."""
+
+    @property
+    def low(self) -> int:
+        return self.extent.low
+
+    @property
+    def end(self) -> int:
+        return self.extent.end
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
 
     @property
     def name(self) -> str:
@@ -53,7 +81,9 @@ class FoundPartition:
 
     @property
     def fingerprint(self) -> str:
-        return str(self.end) if self.end == self.high else f"{self.end}, open to {self.high}"
+        # Keeps KS9. Under another leader the same offsets may have other records.
+        ends = str(self.end) if self.end == self.high else f"{self.end}, open to {self.high}"
+        return ends if self.extent.epoch is None else f"{ends}, leader {self.extent.epoch}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +100,13 @@ def discover(cluster: Cluster, source: KafkaSource) -> ShownTopics:
         names = source.topics or _matching(admin, source.pattern)
         ids, missing = ids_of(admin, names)
         places = [(topic, part) for topic, (_, parts) in ids.items() for part in parts]
-        low, end, high = (offsets(admin, places, which) for which in ("low", "end", "high"))
+        there, high = extents(admin, places), offsets(admin, places, "high")
     found = [
         FoundPartition(
             topic=topic,
             topic_id=ids[topic][0],
             partition=part,
-            low=low[topic, part],
-            end=end[topic, part],
+            extent=there[topic, part],
             high=high[topic, part],
         )
         for topic, part in places
@@ -130,8 +159,18 @@ def is_missing(error: "KafkaError") -> bool:
     )  # fmt: skip
 
 
-Place = tuple[str, int]
-"""A topic's name, and a partition of it."""
+def extents(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, Extent]:
+    """What of each partition a committed reader can read."""
+    low, end = offsets(admin, places, "low"), _answers(admin, places, "end")
+    return {
+        place: Extent(low=low[place], end=told.offset, epoch=epoch_of(told.leader_epoch))
+        for place, told in end.items()
+    }
+
+
+def epoch_of(told: int | None) -> int | None:
+    """An epoch as the client tells it, which has two ways to say that there is none."""
+    return None if told is None or told < 0 else told
 
 
 def offsets(
@@ -143,6 +182,13 @@ def offsets(
     may see; `high`, behind the last one there is; or the first of a record that is not older than a
     time, -1 where there is none.
     """
+    return {place: told.offset for place, told in _answers(admin, places, which).items()}
+
+
+def _answers(
+    admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
+) -> "dict[Place, ListOffsetsResultInfo]":
+    """As `offsets`: all that is told."""
     kafka = client()
     from confluent_kafka.admin import OffsetSpec
 
@@ -152,7 +198,7 @@ def offsets(
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
     asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
     found = offsets_of(admin, asked, committed=which == "end")
-    return {(at.topic, at.partition): found[at].offset for at in asked}
+    return {(at.topic, at.partition): found[at] for at in asked}
 
 
 def milliseconds(when: datetime) -> int:

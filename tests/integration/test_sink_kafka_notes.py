@@ -1,0 +1,63 @@
+"""A note in the control topic that somebody has damaged: it is its own batch's trouble alone."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from fix_account import ids, quiet
+from fix_engine import LocalEngine
+from fix_kafka import Record
+from fix_pipelines import Workbench, events
+from fix_postgres import lose
+from fix_shell import Shell
+from fix_sink_kafka import Outlet
+from fix_topics import run
+from semel.adopt import adopt
+from semel.audit import audit
+from semel.compare import Range, compare
+from semel.errors import CorruptionError
+from semel.ledger import Ledger
+
+KEY = b'["events",2]'
+
+
+# Attacks KP10, KP13.
+@pytest.mark.parametrize("value", [b"no note", None], ids=["bytes", "that of another batch"])
+def test_a_damaged_note(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, shell: Shell, value: bytes | None
+) -> None:
+    """Three batches: the audit blames the one, find and compare give what the others have, and a
+    run goes on. Once the note is as it was, all is proven again.
+    """
+    servers = outlet.make().kafka.broker.bootstrap
+    sink = {"type": "kafka", "bootstrap_servers": servers, "topic": outlet.topic, "key": "id"}
+    spec = bench.spec(sink={**sink, "position_columns": True})
+    for n in range(3):
+        bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
+        run(ledger, spec, f"r{n}")
+    notes = {read.key: read.value for read in outlet.kafka.drain(outlet.control)}
+    outlet.kafka.produce(
+        outlet.control, [Record(value=value or notes[b'["events",1]'], key=KEY)]
+    )
+    verdict = audit(spec)
+    assert not verdict.ok
+    offenders = [one for check in verdict.checks for one in check.offenders]
+    assert {one.batch for one in offenders} <= {2, None}
+    assert any("is no note of a batch" in one.what for one in offenders)
+    found = shell.runs("semel find events e000025", code=1)
+    assert "output: batch 3" in found and "rows of batch 2 were not searched" in found
+    assert found.splitlines()[-1] == "next: semel audit events"
+    words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+    compared = compare(ledger, spec, Range(first=3, last=3), **words)
+    assert (compared.rows_live, compared.total) == (10, 0)
+    with pytest.raises(CorruptionError, match=r'under the key \["events",2\]'):
+        compare(ledger, spec, Range(first=1, last=3), **words)
+    bench.write("in/3.jsonl", events(30, 40))
+    run(ledger, spec, "r3")
+    lose(ledger)
+    with pytest.raises(CorruptionError, match="is no note of a batch"):
+        adopt(ledger, spec, log=quiet)
+    outlet.kafka.produce(outlet.control, [Record(value=notes[KEY], key=KEY)])
+    adopt(ledger, spec, log=quiet)
+    assert audit(spec).ok and outlet.ids == ids(0, 40)
+    assert "output: batch 2" in shell.runs("semel find events e000015")
