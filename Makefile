@@ -80,7 +80,7 @@ down: ## Stop everything that was started here
 
 .PHONY: clean
 clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)
-	@rm -rf .venv build .pytest_cache .hypothesis plugins/*.egg-info
+	@rm -rf .venv build .pytest_cache .hypothesis
 	@find plugins dags spark_jobs tests benchmarks sql -name __pycache__ -type d -prune \
 		-exec rm -rf {} +
 
@@ -113,6 +113,7 @@ check:
 	fi
 
 # Made again only when what it is made from changes: these two files, this folder, the Python.
+# The egg-info that the install leaves beside the library would be a second plugin to Airflow.
 .PHONY: venv
 venv: check
 	@made_from() { pwd; "$(PYTHON)" -VV; cat pyproject.toml constraints.txt; }; \
@@ -125,3 +126,4 @@ venv: check
 	.venv/bin/python -m uv pip install --quiet --python .venv/bin/python --compile-bytecode \
 		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]'; \
 	made_from > .venv/.made-from
+	@rm -rf plugins/*.egg-info
