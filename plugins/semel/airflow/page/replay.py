@@ -131,9 +131,11 @@ def _make(
 ) -> None:
     spec = _declared(dag_id)
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
-    _refuse_other(spec, wanted, start, end)
+    roots = _roots(spec, _which(spec, start, end))
+    replays.refuse_other(spec, roots, wanted, next="load the page of days again")
     write_down(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
-    conf: dict[str, Any] = {replays.REPLAY: True}
+    shown = {key: wanted[key] for key in ("batches", "code", "spec")}
+    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN: shown}
     between: dict[str, datetime] = {}
     if spec.source.select is Select.INTERVAL:
         between = {"data_interval_start": start, "data_interval_end": end}
@@ -158,23 +160,6 @@ def _make(
 def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
     """That the run was made, and what comes next."""
     return page(request, "replaying.html", name=dag_id, run_id=run_id)
-
-
-# Keeps A7.
-def _refuse_other(spec: Spec, wanted: dict[str, Any], start: datetime, end: datetime) -> None:
-    """StateError: what would be done is not what was shown."""
-    now = {
-        "batches": _roots(spec, _which(spec, start, end)),
-        "code": code.look(spec).named.digest,
-        "spec": spec.digest(),
-    }
-    other = [key for key, value in now.items() if wanted[key] != value]
-    if other:
-        raise StateError(
-            f"{' and '.join(other)} of {spec.name} changed since the page was loaded, so nothing "
-            "was done",
-            next="load the page of days again",
-        )
 
 
 def _which(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
