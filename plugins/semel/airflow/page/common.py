@@ -64,10 +64,17 @@ def _ledger(address: str) -> Ledger:
 
 def spec_of(dag_id: str) -> tuple[Spec, bool]:
     """A DAG's pipeline, and whether it is declared here. 404: it is none."""
-    found = shown.spec_of(ledger(), dag_id)
+    found = known(dag_id)
     if found is None:
         raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
-    surroundings.find_connections(found[0], settings.told)
+    return found
+
+
+def known(dag_id: str) -> tuple[Spec, bool] | None:
+    """The same; None: it is no pipeline."""
+    found = shown.spec_of(ledger(), dag_id)
+    if found is not None:
+        surroundings.find_connections(found[0], settings.told)
     return found
 
 
