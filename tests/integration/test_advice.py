@@ -248,7 +248,7 @@ def test_an_audit_that_fails(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 8))
     shell.runs("semel run events")
-    next(spec.sink_path().rglob("events-*.parquet")).unlink()
+    next(spec.sink_path().rglob("events-*.parquet")).write_bytes(b"other")
     *_, step = shell.runs("semel audit events", code=1).splitlines()
     assert step == "next: semel show 1"
     assert "file: data" in shell.runs(step.removeprefix("next: "))

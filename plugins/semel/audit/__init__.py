@@ -29,7 +29,7 @@ from semel.audit.engine import Engine, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
-from semel.batch import Counts
+from semel.batch import Counts, runs
 from semel.errors import TerminalError
 from semel.manifest import Kind
 from semel.plural import those
@@ -87,6 +87,7 @@ class _Audit:
         self._superseded: dict[int, SupersededError] = {}
         self._reread: set[int] = set()
         self._landed: set[int] = set()
+        self._to_replay: set[int] = set()
         self._samples = spec.limits.log_samples
 
     def run(self) -> Verdict:
@@ -99,7 +100,9 @@ class _Audit:
         self._replaced = generations.read(
             self._sink, self._archive, self._markers, self._findings
         )
-        files.check_files(there, self._markers, self._replaced.paths, self._findings)
+        self._to_replay = files.check_files(
+            there, self._markers, self._replaced.paths, self._findings
+        )
         files.check_code([*self._markers, *self._replaced.markers], self._findings)
         files.check_claims(self._markers, self._findings)
         # 2. Read what semel says became of the records, then the records themselves.
@@ -372,6 +375,7 @@ class _Audit:
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
             gone=len(self._gone | self._output_gone.keys()),
+            to_replay=runs(self._to_replay - self._gone, [m.batch_id for m in self._markers]),
             replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),

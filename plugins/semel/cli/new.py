@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from semel import plural
 from semel.cli import output
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "
     print(f"read {read}")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
     print(
-        f"{tried.records:,} records, {tried.quarantined:,} of them quarantined"
+        f"{plural.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
         + (f" ({reasons}); one of them: {tried.example}" if reasons else "")
     )
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
+    files = plural.count(found.files, "file")
     print(f"{made.dialect.format}, {len(made.guesses):,} columns; {made.path} finds {files}")
     print(f"wrote {target}")
     print("look at:")
