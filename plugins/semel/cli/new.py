@@ -11,6 +11,7 @@ import typer
 
 from semel import plural
 from semel.cli import output
+from semel.errors import TerminalError
 
 if TYPE_CHECKING:
     from semel.infer.draft import Draft, Finding, Trial
@@ -39,10 +40,13 @@ def new(
     from semel.infer import sample
     from semel.infer.text import yaml_of
     from semel.infer.write import target_of, write
+    from semel.sources import quoted
 
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise typer.BadParameter(
-            "there is no terminal to ask questions on; add --yes to take what is proposed"
+        files = " ".join(quoted(str(path)) for path in samples)
+        raise TerminalError(
+            "there is no terminal to ask questions on; --yes takes what is proposed",
+            next=f"semel new {quoted(name)} {files} --yes{' --json' if as_json else ''}",
         )
     target = target_of(name)
     read = sample.read(samples)
@@ -121,6 +125,8 @@ def _doubtful(made: "Draft") -> list[str]:
                 f"{ascii(name)}: {guess.exceptions:,} of {guess.records:,} are no {guess.type} "
                 f"({some}), so their records are dead letters; {wider} takes all"
             )
+        if guess.foreign:
+            lines.append(f"{ascii(name)}: {guess.foreign}")
     if made.record_id:
         named = ", ".join(map(ascii, made.record_id))
         lines.append(f"record_id: {named}: records that agree in it are one record")
