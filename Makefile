@@ -120,10 +120,11 @@ venv: check
 	if made_from | cmp -s - .venv/.made-from; then exit 0; fi; \
 	set -e -o pipefail; \
 	if [ -f .venv/.made-from ] && [ -x .venv/bin/semel ]; then .venv/bin/semel down || true; fi; \
-	echo "Installing into .venv from constraints.txt; this takes a minute or two."; \
+	echo "Installing into .venv from constraints.txt; this takes two or three minutes."; \
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
-	.venv/bin/python -m uv pip install --quiet --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]'; \
+	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
+		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]' \
+		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
 	@rm -rf plugins/*.egg-info
