@@ -29,7 +29,9 @@ def test_what_is_left_of_a_file_is_told_in_bytes(
     assert f"1 unclaimed ({len(late)} bytes)" in said
 
 
-def test_a_hole_is_no_day_before_the_data_began(bench: Workbench, ledger: Ledger) -> None:
+def test_a_hole_is_no_day_before_the_data_began(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
     """A day without a file, between days that have some, is told from those before and after all;
     also where the file before it is gone from the source.
     """
@@ -40,6 +42,8 @@ def test_a_hole_is_no_day_before_the_data_began(bench: Workbench, ledger: Ledger
     expected = {2: State.NOTHING, 3: State.COMPLETE, 4: State.HOLE, 5: State.COMPLETE}
     found = states(asked(ledger, spec))
     assert {n: found[n] for n in expected} == expected and found[6] is State.NOTHING
+    page = pages.get("/semel/dags/events?from=2026-11-02&to=2026-11-06").text
+    assert page.count('class="chip s-hole"') == 2, "its line, and the legend's"
     (bench.data / "in/day-2026-11-03.jsonl").unlink()
     assert states(asked(ledger, spec))[4] is State.HOLE
     assert states(asked(ledger, spec, look=False))[4] is State.NO_BATCH
