@@ -17,7 +17,7 @@ from fix_postgres import (  # noqa: F401
 )
 from fix_receivers import mail, statsd, web  # noqa: F401
 from fix_sink_kafka import outlet  # noqa: F401
-from fix_sink_postgres import warehouse  # noqa: F401
+from fix_sink_postgres import table, warehouse, warehouse_dsn  # noqa: F401
 from fix_shell import shell  # noqa: F401
 from fix_spark import spark, spark_engine  # noqa: F401
 from fix_tasks import airflow, tasks  # noqa: F401

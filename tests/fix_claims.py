@@ -8,6 +8,7 @@ from pathlib import Path
 from semel.batch import Claim
 from semel.sources.files import FilesSource
 from semel.spec.pipeline import Spec
+from semel.steps import fatal
 from semel.steps.job import StageJob, splits_of
 
 
@@ -26,6 +27,7 @@ def job_over(
     whole: bool = False, **changes: object,
 ) -> StageJob:  # fmt: skip
     """A stage job whose claims are below a folder. `whole`: no file of theirs can be cut."""
+    fatal.make_folder(folder)
     ordinals = {claim.ordinal for claim in claims} if whole else set()
     values = {
         "pipeline_id": 1, "batch_id": 1, "attempt_id": 1, "began_at": datetime.min, "fence": 1,

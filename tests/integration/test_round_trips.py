@@ -7,7 +7,7 @@ import pytest
 from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_wire import Wire, wire
+from fix_wire import Wire
 from semel import settings
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -25,7 +25,7 @@ VERBS_MAX = {
 @pytest.fixture
 def counting(ledger_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """A proxy before the ledger, for this process and for tasks."""
-    with wire(ledger_dsn) as made:
+    with Wire(ledger_dsn) as made:
         monkeypatch.setenv(settings.LEDGER_VARIABLE, made.dsn)
         yield made
 

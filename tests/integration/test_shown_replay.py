@@ -4,9 +4,10 @@ import pytest
 
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
+from fix_replay import BY_DAY, three_days
 from fix_tasks import Tasks
 from semel.ledger import Ledger
-from test_airflow_replay import BY_DAY, Run, tasks, three_days  # noqa: F401
+from test_airflow_replay import Run, tasks  # noqa: F401
 from test_page_replay import WHERE, asked, token_of
 
 
@@ -20,7 +21,7 @@ def test_a_queued_run_does_what_was_shown(
     # Attacks A7.
     path = bench.transforms / "same.py"
     path.write_text("def same(df):\n    return df\n")
-    spec = three_days(bench, ledger, tasks)
+    spec = three_days(bench, ledger)
     if what == "code":
         bench.spec(source=BY_DAY, schedule="@daily", transforms=["same:same"])
     page = asked(pages, "from=2026-01-01&to=2026-01-04")

@@ -7,29 +7,36 @@ import pytest
 from fix_account import ids, run, settled
 from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
-from semel import limits
 from semel.ledger import Ledger
 from semel.reader import dataset
+from semel.run import run_batch
+from semel.sources.files import FilesSource
 from semel.spark.engine import SparkEngine
 
 
-@pytest.mark.parametrize("split_bytes", [limits.SPLIT_BYTES, 50_000])
+@pytest.mark.parametrize(
+    ("split_bytes", "reads"), [(None, "3 splits in 1 task"), (50_000, "6 splits in 6 tasks")]
+)
 def test_spark_gives_what_the_steps_give(
     bench: Workbench,
     ledger: Ledger,
     spark_engine: SparkEngine,
     monkeypatch: pytest.MonkeyPatch,
-    split_bytes: int,
+    split_bytes: int | None,
+    reads: str,
 ) -> None:
     """Several splits a task, and several tasks a file, through both shuffles: each record is once
     in output or drops.
     """
-    monkeypatch.setattr(limits, "SPLIT_BYTES", split_bytes)
+    if split_bytes:
+        monkeypatch.setattr(FilesSource, "split_size", split_bytes)
     spec = bench.spec(sink={"position_columns": True})
+    said: list[str] = []
     for part in range(3):
         records = [*events(part * 1000, part * 1000 + 1100), b"[]"]
         bench.write(f"in/{part}.jsonl", records)
-    counts = run(ledger, spec, "r1", engine=spark_engine).finalized.counts
+    counts = run_batch(ledger, spec, "r1", spark_engine, log=said.append).finalized.counts
+    assert any(line.endswith(f"reads {reads}") for line in said), said
     assert (counts.records_read, counts.survivors, counts.quarantined) == (3303, 3100, 3)
     assert settled(spec).ids == ids(0, 3100)
     bench.write("in/9.jsonl", events(3000, 3200))
