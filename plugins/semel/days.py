@@ -183,6 +183,7 @@ def days(
     dated = None if blind else seen
     known = [item.when for item in (sight.found if sight else ()) if item.when]
     known += [edges[n] for group in groups for n in group.cells]
+    oldest, newest_known = min(known, default=now), max(known, default=now)
     return Days(
         pipeline=spec.name,
         by_commit=by_commit,
@@ -193,7 +194,7 @@ def days(
                 cell,
                 [group for group in groups if n in group.cells],
                 None if dated is None else dated[n],
-                between=bool(known) and min(known) < cell[0] and max(known) >= cell[1],
+                between=oldest < cell[0] and cell[1] <= newest_known,
             )
             for n, cell in enumerate(pairwise(edges))
         ),

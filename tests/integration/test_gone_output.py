@@ -27,6 +27,8 @@ def test_what_the_audit_advises_repairs_it(
     steps = [line.removeprefix("next: ") for line in said.splitlines() if "next: " in line]
     spans = {(2,): ["2"], (1, 2): ["1..2"], (1, 4): ["1", "4"]}[gone]
     assert steps == [f"semel replay events --batches {span}" for span in spans], said
+    copied = shell.runs(f"semel audit events --sink {spec.sink_path()}", code=1)
+    assert copied.splitlines()[-1] == f"next: semel show {gone[0]}", "no replay mends a copy"
     for step in steps:
         shell.runs(step)
     found = dataset(spec.sink_path()).to_table(columns=["id"]).column("id").to_pylist()

@@ -75,7 +75,7 @@ def audit(
         )
         output.result.print(text, markup=False)
         if not verdict.ok:
-            for step in _steps(verdict):
+            for step in _steps(verdict, copy=sink is not None):
                 print(f"next: {step}")
 
     output.emit(verdict.to_json(), as_json=as_json, render=render)
@@ -83,9 +83,12 @@ def audit(
         raise typer.Exit(1)
 
 
-def _steps(verdict: "Verdict") -> list[str]:
-    """What to do about a verdict that failed. Output that is gone is computed again."""
-    if found := verdict.to_replay[: limits.FILES_NAMED_MAX]:
+def _steps(verdict: "Verdict", *, copy: bool) -> list[str]:
+    """What to do about a verdict that failed. Output that is gone is computed again, if not of a
+    copy.
+    """
+    found = () if copy else verdict.to_replay[: limits.FILES_NAMED_MAX]
+    if found:
         spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in found]
         return [f"semel replay {verdict.pipeline} --batches {span}" for span in spans]
     broken = [one.batch for check in verdict.checks for one in check.offenders if one.batch]
