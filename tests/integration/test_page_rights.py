@@ -27,3 +27,16 @@ def test_a_record_in_an_attempts_reason(pages: Pages, bench: Workbench, ledger: 
     assert "4111-1111" in pages.get(BATCH, "viewer").text
     page = pages.get(BATCH, "nologs").text
     assert "4111-1111" not in page and "its task's log says why" in page
+
+
+def test_a_record_in_the_place_of_a_header(
+    pages: Pages, bench: Workbench, ledger: Ledger
+) -> None:
+    """A CSV file without a header is refused with its first line, which is a record."""
+    schema = {"id": "string", "card": "string"}
+    bench.spec(source={"path": "in/*.csv", "format": "csv", "schema": schema})
+    bench.write("in/a.csv", [b"x1,4111-1111-1111-1111"])
+    where = "/semel/dags/events/refused"
+    assert "4111-1111" in pages.get(where, "viewer").text
+    page = pages.get(where, "nologs").text
+    assert "4111-1111" not in page and "not the header that the schema names" in page
