@@ -25,8 +25,8 @@ DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.j
 @pytest.mark.parametrize(
     ("line", "code", "step"),
     [
-        ("semel run nonsense", 2, "semel validate"),
-        ("semel gaps nonsense", 2, "semel validate"),
+        ("semel run nonsense", 2, "semel batches"),
+        ("semel gaps nonsense", 2, "semel batches"),
         ("semel show 99", 1, "semel batches"),
         ("semel abandon 99", 1, "semel batches"),
         ("semel letters events --batch 99", 1, "semel batches events"),
@@ -34,7 +34,7 @@ DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.j
         ("semel days events --from 1900-01-01", 1, "semel days --help"),
         ("semel accept events in/b.jsonl", 1, "semel gaps events"),
         ("semel accept events --refused 99", 1, "semel batches events"),
-        ("semel adopt nonsense", 2, "semel validate"),
+        ("semel adopt nonsense", 2, "semel batches"),
     ],
 )
 def test_what_is_not_there(

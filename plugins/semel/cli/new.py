@@ -46,7 +46,7 @@ def new(
         files = " ".join(quoted(str(path)) for path in samples)
         raise TerminalError(
             "there is no terminal to ask questions on; --yes takes what is proposed",
-            next=f"semel new {quoted(name)} {files} --yes{' --json' if as_json else ''}",
+            next=f"semel new {quoted(name)} {files} --yes",
         )
     target = target_of(name)
     read = sample.read(samples)
