@@ -15,6 +15,7 @@ from harness import Place, quiet
 
 from semel import settings
 from semel.batch import Counts
+from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
 from semel.catalog.merge import merge, merge_candidates
 from semel.catalog.payload import FilterCache, store_run
@@ -66,24 +67,20 @@ class IdsEngine:
     """Stores ids as the tasks of a stage job do. `store` returns how many there were."""
 
     store: Callable[[StageJob], int]
-    span: Callable[[StageJob], tuple[int, int] | None] = field(default=lambda _: None)
+    buckets: Callable[[StageJob], Buckets | None] = field(default=lambda _: None)
 
     def run(self, job: StageJob) -> Outcome:
         """See semel.stage.Engine."""
         records = self.store(job)
         whole, rest = divmod(records, _RECORDS_PER_FILE)
         sizes = [_RECORDS_PER_FILE] * whole + ([rest] if rest else [])
-        span = self.span(job)
-        low = None if span is None else span[0]
         counts = Counts(records_read=records, survivors=records, rows_written=records, bytes_read=1)
         report = SplitReport(
             split=0,
             digest="",
             counts=counts,
             files=tuple(_file(job, number, size) for number, size in enumerate(sizes)),
-            bucket_min=low,
-            bucket_max=None if span is None else span[1] - 1,
-            bucket_open_min=low,
+            buckets=self.buckets(job),
         )
         return Outcome(reports=[report], files=(), sink_schema=schema_of(job.output_schema()))
 
@@ -140,17 +137,17 @@ class Grown:
     def add_records(self, numbers: np.ndarray) -> int:
         """A staged batch of the ids of records that data.py makes. Returns its id."""
 
-        def span(job: StageJob) -> tuple[int, int] | None:
-            buckets = _buckets(numbers, job)
-            return None if buckets is None else (int(buckets.min()), int(buckets.max()) + 1)
+        def buckets(job: StageJob) -> Buckets | None:
+            found = _buckets(numbers, job)
+            return None if found is None else Buckets.of(found)
 
         def store(job: StageJob) -> int:
             for shard, found in hashed_shards(numbers, job):
                 if len(found[0]):
-                    store_shard(self.ledger, job, shard, found, span(job))
+                    store_shard(self.ledger, job, shard, found, buckets(job))
             return len(numbers)
 
-        return self.staged(IdsEngine(store=store, span=span))
+        return self.staged(IdsEngine(store=store, buckets=buckets))
 
     def live(self) -> tuple[Run, ...]:
         """The visible runs."""
@@ -175,7 +172,7 @@ class Grown:
 
 
 def store_shard(
-    ledger: Ledger, job: StageJob, shard: int, ids: Shard, span: tuple[int, int] | None = None
+    ledger: Ledger, job: StageJob, shard: int, ids: Shard, buckets: Buckets | None = None
 ) -> Run:
     """Store one shard's new ids, as semel.steps.shard does."""
     return store_run(
@@ -184,8 +181,7 @@ def store_shard(
         attempt_id=job.attempt_id,
         shard=shard,
         segment_id=job.segment_id,
-        bucket_start=span[0] if span else None,
-        bucket_end=span[1] if span else None,
+        buckets=buckets,
         h1=ids[0],
         h2=ids[1],
     )

@@ -16,7 +16,6 @@ CREATE TABLE semel.pipeline (
     bucket_seconds    int NOT NULL CHECK (bucket_seconds > 0),
     commit_seq        bigint NOT NULL DEFAULT 0 CHECK (commit_seq >= 0),
     batch_time_last   timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
-    gc_floor          bigint NOT NULL DEFAULT -9223372036854775808,
     sink_schema       text,
     lease_batch_id    bigint,
     lease_until       timestamptz,
@@ -25,6 +24,8 @@ CREATE TABLE semel.pipeline (
     source_version    bigint NOT NULL DEFAULT 0 CHECK (source_version >= 0),
     -- The folder of markers and what else is kept of its batches.
     archive_path      text NOT NULL,
+    -- Buckets of record time whose ids were forgotten: what comes of them again is late.
+    forgotten         int8multirange NOT NULL DEFAULT '{}',
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.
@@ -198,9 +199,7 @@ CREATE TABLE semel.attempt (
     status            text NOT NULL DEFAULT 'running'
                       CHECK (status IN ('running', 'staged', 'won', 'lost')),
     snapshot_seq      bigint NOT NULL CHECK (snapshot_seq >= 0),
-    gc_floor          bigint NOT NULL,
     driver            text NOT NULL,
-    bucket_min        bigint,
     input_digest      text,
     sink_schema       text,
     records_read      bigint CHECK (records_read >= 0),
@@ -215,6 +214,9 @@ CREATE TABLE semel.attempt (
     started_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     staged_at         timestamptz,
     ended_at          timestamptz,
+    -- What was forgotten when it began, and in scope bucket the buckets that its ids are of.
+    forgotten         int8multirange NOT NULL,
+    buckets           int8multirange,
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
     -- Keeps S12.
@@ -269,8 +271,6 @@ CREATE TABLE semel.id_run (
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
     attempt_id        bigint REFERENCES semel.attempt,
     shard             int NOT NULL CHECK (shard >= 0),
-    bucket_start      bigint,
-    bucket_end        bigint,
     seq_min           bigint,
     seq_max           bigint,
     expires_at        timestamptz,
@@ -284,10 +284,12 @@ CREATE TABLE semel.id_run (
     -- ids were looked up, and how often one said yes. Of a merged run: of its parts. Null: not known.
     asked             bigint,
     false_hits        bigint,
+    -- In scope bucket: which its ids are of.
+    buckets           int8multirange,
     CONSTRAINT id_run_asked CHECK (
         (asked IS NULL) = (false_hits IS NULL) AND false_hits BETWEEN 0 AND asked),
-    CONSTRAINT id_run_bucket_whole CHECK (
-        (bucket_start IS NULL) = (bucket_end IS NULL) AND bucket_start < bucket_end),
+    -- An empty set would be asked by nobody.
+    CONSTRAINT id_run_buckets_whole CHECK (NOT isempty(buckets)),
     CONSTRAINT id_run_seq_whole CHECK (
         (seq_min IS NULL) = (seq_max IS NULL) AND seq_min <= seq_max
         AND (seq_min IS NULL) = (expires_at IS NULL)),

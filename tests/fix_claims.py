@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from semel.batch import Claim
+from semel.catalog.buckets import Buckets
 from semel.sources.files import FilesSource
 from semel.spec.pipeline import Spec
 from semel.steps import fatal
@@ -31,7 +32,7 @@ def job_over(
     ordinals = {claim.ordinal for claim in claims} if whole else set()
     values = {
         "pipeline_id": 1, "batch_id": 1, "attempt_id": 1, "began_at": datetime.min, "fence": 1,
-        "shards": 1, "bucket_seconds": 60, "gc_floor": 0, "now_seconds": 0, "segment_id": None,
+        "shards": 1, "bucket_seconds": 60, "forgotten": Buckets(), "now_seconds": 0, "segment_id": None,
         "runs": (), "splits": splits_of(claims, split_bytes, whole=ordinals),
         "source": FilesSource(spec=spec, root=folder),
     }  # fmt: skip

@@ -36,7 +36,7 @@ class Workbench:
             },
             "record_id": ["id"],
             "sink": {"type": "files", "path": f"out/{name}", "format": "parquet"},
-            "limits": {"quarantine_ratio_max": 1.0},
+            "limits": {"quarantine_ratio_max": 1.0, "late_ratio_max": 1.0},
         }
         for key, value in changes.items():
             old = document.get(key)

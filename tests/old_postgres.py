@@ -24,6 +24,8 @@ FILES = (
     "tests/integration/test_catalog.py",
     "tests/integration/test_constraints.py",
     "tests/integration/test_contract_sinks.py",
+    "tests/integration/test_late.py",
+    "tests/integration/test_late_upgrade.py",
     "tests/integration/test_migrate.py",
     "tests/integration/test_postgres.py",
     "tests/integration/test_replay_postgres.py",

@@ -26,6 +26,7 @@ from semel.adoption.partitions import Adoptee, partitions_of
 from semel.adoption.rows import write_batches, write_partitions
 from semel.batch import Log
 from semel.catalog import identity
+from semel.catalog.buckets import Buckets, union
 from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, rows
@@ -64,7 +65,7 @@ class _Catalog:
     """The ids of all batches, ready to be written."""
 
     runs: list[runs.OldRun]
-    gc_floor: int | None
+    forgotten_buckets: Buckets
     expired: int
     forgotten: tuple[int, ...]
 
@@ -80,7 +81,8 @@ def adopt(
     """Take over what batches left in a pipeline's sink. The same call again changes nothing.
 
     `others`: pipelines that may be adopted later, whose numbers are left free. `forget_ids`: go on
-    where neither files nor source hold a batch's ids; they come again as new records.
+    where neither files nor source hold a batch's ids; they come again as new records, in scope
+    `bucket` as late ones.
     TerminalError: what is there does not go together, or the ledger has other batches.
     """
     try:
@@ -296,28 +298,23 @@ def _catalog(
     horizon = int(spec.dedup.horizon.total_seconds())
     of = {part.known.source_partition_id: part for part in partitions}
     made = runs.OldRuns(folder, horizon)
-    # Keeps D8.
-    floor = None
-    if spec.dedup.scope is Scope.BUCKET:
-        seconds = batches[-1].first.bucket_seconds if batches else spec.bucket_seconds
-        # What collect would say now: each bucket from there on is made again.
-        floor = int(now.timestamp() - horizon) // seconds
-    expired, gone = 0, []
+    expired, gone = [], []
     for batch in batches:
         marker = batch.first
         if marker.spec.by_position:
             continue
         # Keeps C8.
-        if _is_expired(marker, now, floor):
-            expired += 1
+        if _last_time(marker) + marker.spec.dedup.horizon <= now:
+            expired.append(marker)
             continue
         try:
             ids = ids_of(batch, [of[c.source_partition_id].here(c) for c in batch.claims])
         except GoneError as error:
             gone.append((marker, str(error)))
             continue
-        ends = [part.bucket_end for part in ids if part.bucket_end is not None]
-        last = last_time(marker.batch_time, max(ends, default=None), marker.bucket_seconds)
+        buckets = union(part.buckets for part in ids)
+        end = buckets and buckets.end
+        last = last_time(marker.batch_time, end, marker.bucket_seconds)
         made.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
     # Keeps D7.
     if gone and not forget_ids:
@@ -325,32 +322,34 @@ def _catalog(
         raise TerminalError(
             f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
             f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
-            "goes on without them: records with these ids that come again are new",
+            "goes on without them: records with these ids that come again are new (in scope bucket, "
+            "all of their buckets are late)",
             next=AGAIN,
         )
-    for marker, _ in gone if floor is not None else ():
-        # A bucket that lacks ids takes no more records.
-        floor = max(floor, _bucket_max(marker) + 1)
+    # Keeps D8.
+    lacking = [_buckets(marker) for marker in (*expired, *(marker for marker, _ in gone))]
     return _Catalog(
         runs=made.finish(),
-        gc_floor=floor,
-        expired=expired,
+        forgotten_buckets=union(lacking) or Buckets(),
+        expired=len(expired),
         forgotten=tuple(marker.batch_id for marker, _ in gone),
     )
 
 
-def _is_expired(marker: Marker, now: datetime, floor: int | None) -> bool:
-    """Whether all ids of a batch are surely older than they need be remembered."""
-    if floor is None:
-        return marker.batch_time + marker.spec.dedup.horizon <= now
-    end = last_time(marker.batch_time, _bucket_max(marker) + 1, marker.bucket_seconds)
-    return end + marker.spec.dedup.horizon <= now and _bucket_max(marker) < floor
+def _last_time(marker: Marker) -> datetime:
+    """From when on the horizon of a batch's ids counts."""
+    buckets = _buckets(marker)
+    return last_time(marker.batch_time, buckets and buckets.end, marker.bucket_seconds)
 
 
-def _bucket_max(marker: Marker) -> int:
-    """The newest bucket that a batch can have: record_time is a day ahead at most."""
+def _buckets(marker: Marker) -> Buckets | None:
+    """The buckets that a batch's ids can be of, in scope `bucket`."""
+    if marker.buckets is not None or marker.spec.dedup.scope is not Scope.BUCKET:
+        return marker.buckets
+    # The marker is of an earlier version. No record_time is more than a day ahead.
     ahead = timedelta(seconds=limits.RECORD_TIME_AHEAD_SECONDS)
-    return int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
+    newest = int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
+    return Buckets.before(newest + 1)
 
 
 # Keeps D4.
@@ -378,7 +377,7 @@ def _write(
             bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,
             commit_seq=last.commit_seq if last else 0,
             batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
-            gc_floor=catalog.gc_floor,
+            forgotten=catalog.forgotten_buckets.to_ledger(),
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
         )
         if made is None:

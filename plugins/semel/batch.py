@@ -77,7 +77,6 @@ class Pipeline(_FromRow):
     shards: int
     bucket_seconds: int
     commit_seq: int
-    gc_floor: int
     sink_schema: str | None
 
 
@@ -267,7 +266,6 @@ class Attempt(_FromRow):
     fence: int
     status: AttemptStatus
     snapshot_seq: int
-    bucket_min: int | None
     input_digest: str | None
     sink_schema: str | None
 

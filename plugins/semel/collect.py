@@ -1,7 +1,7 @@
 """collect: forget what no promise needs any more. It runs on its own clock, beside everything else.
 
 How it works, each in a transaction of its own:
-1. raise the gc floor (scope bucket), then retire id runs whose horizon is over;
+1. forget the buckets of id runs whose horizon is over (scope bucket), then retire these runs;
 2. merge small id runs, so that a classification asks few filters;
 3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
 4. remove staged files of attempts that are proven lost, or whose batch is finalized, and what
@@ -26,6 +26,7 @@ from semel.catalog.runs import (
     delete_payload,
     drop_segment,
     droppable_segments,
+    forget_expired,
     retire_expired,
     snapshot,
 )
@@ -129,9 +130,7 @@ def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
     if spec.dedup.scope == "bucket":
         with ledger.transaction() as connection:
             pipelines.lock(connection, pipeline)
-            horizon = spec.dedup.horizon.total_seconds()
-            values = {"pipeline_id": pipeline.pipeline_id, "horizon_seconds": horizon}
-            rows(connection, "collect", "raise_floor", **values)
+            forget_expired(connection, pipeline.pipeline_id)
             faults.point("collect.before_floor")
         faults.point("collect.after_floor")
     with ledger.transaction() as connection:

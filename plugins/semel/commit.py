@@ -201,11 +201,8 @@ def _decide(
     if batch.replays is None and (now["commit_seq"] != compared or leased):
         raise _Behind
     # Keeps C5.
-    if attempt.bucket_min is not None and attempt.bucket_min < now["gc_floor"]:
-        return (
-            f"its bucket {attempt.bucket_min} was collected: it lies below the garbage-collection "
-            f"watermark {now['gc_floor']}"
-        )
+    if attempt_now["forgotten"] is not None:
+        return f"the ids of its bucket {attempt_now['forgotten']} were forgotten since it began"
     # Keeps C13.
     if now["sink_schema"] not in (None, attempt.sink_schema):
         return "the output's columns changed since it was staged"
@@ -284,7 +281,7 @@ def _not_planned(batch: Batch) -> str:
 
 
 def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> datetime:
-    ends = [run.bucket_end for run in mine if run.bucket_end is not None]
+    ends = [run.buckets.end for run in mine if run.buckets]
     return last_time(batch_time, max(ends, default=None), pipeline.bucket_seconds)
 
 

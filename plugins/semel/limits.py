@@ -14,6 +14,10 @@ RUNS_LIVE_PER_SHARD_MAX = 12
 """Live id runs of a shard before collect merges them: probing costs per filter, not per size, and
 twelve filters send less than 1 % of new ids to a look-up."""
 
+BUCKET_RANGES_MAX = 1_000
+"""Ranges in a stored set of buckets: 20 kB. A year of working hours is 260 of them. Of more the
+smallest gaps count as in it."""
+
 SPANS_PER_HORIZON = 4
 """Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
 

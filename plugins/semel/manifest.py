@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from semel.batch import Counts, Ignored
+from semel.catalog.buckets import Buckets
 
 # Keeps L6.
 MARKER_FORMAT = 4
@@ -68,6 +69,7 @@ class Sample:
 class SplitReport:
     """What one split came to. `digest` covers the bytes that were read and what became of them.
 
+    `buckets`: those of record time that its ids are of, in scope `bucket`.
     `samples` has one record for each of the `reasons`. Its valid rows begin at `spill_row` of the
     task's spill. `kept` is a file with a mask of all rows of the spill, for transforms.
     """
@@ -80,9 +82,7 @@ class SplitReport:
     spill_row: int = 0
     kept: str | None = None
     sink_schema: str | None = None
-    bucket_min: int | None = None
-    bucket_max: int | None = None
-    bucket_open_min: int | None = None
+    buckets: Buckets | None = None
     reasons: dict[str, int] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
@@ -97,6 +97,8 @@ class SplitReport:
         plain["ignored"] = Ignored(**plain["ignored"])
         plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
         plain["files"] = staged_files(plain["files"])
+        if plain["buckets"] is not None:
+            plain["buckets"] = Buckets(tuple(plain["buckets"]["bounds"]))
         return cls(**plain)
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from semel import faults, limits
 from semel.batch import Attempt, Batch, Claim, Counts, Pipeline
+from semel.catalog.buckets import Buckets
 from semel.claims import pack_claims, read_claims
 from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.ledger import Row
@@ -76,6 +77,7 @@ def content(
         "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
         "counts": asdict(counts),
         **_admits(batch),
+        **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
         "files": [
             {
                 "kind": file.kind,
@@ -94,6 +96,10 @@ def _admits(batch: Batch) -> dict[str, Any]:
     if batch.admits is None:
         return {}
     return {"admits": {"batch_id": batch.admits, "admission": batch.admission}}
+
+
+def _buckets(buckets: Buckets | None) -> dict[str, Any]:
+    return {} if buckets is None else {"buckets": buckets.ranges}
 
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
@@ -253,6 +259,7 @@ def _successor(
         "files": [*own, *beside],
         **({} if there.of_kind(Kind.CLAIMS) else {"claims": claims}),
         **({"admits": asdict(there.admits)} if there.admits else {}),
+        **_buckets(there.buckets),
         "generation": batch.generation,
         "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],
         "replay": {

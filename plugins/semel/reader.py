@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.batch import Claim, Counts
+from semel.catalog.buckets import Buckets
 from semel.claims import read_claims, to_claim, typed
 from semel.code import Named
 from semel.errors import CorruptionError, SpecError, TerminalError
@@ -68,7 +69,7 @@ class Marker:
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
     `address` is the sink's when the marker was written (None in formats 1 and 2).
     `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
-    `generation`, `replay`, `admits`, `code`, `code_digest` and `parser_rules` are as in
+    `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets` are as in
     docs/protocol.md.
     """
 
@@ -97,6 +98,7 @@ class Marker:
     code: Named | None
     code_digest: str | None
     parser_rules: int
+    buckets: Buckets | None
 
     @property
     def made_by(self) -> int:
@@ -308,6 +310,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         code=Named.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
+        buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
     )
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")

@@ -2,8 +2,8 @@
 visible to readers.
 
 How it works:
-1. take a new fence, and in one statement read the commit sequence, the gc floor and the live id
-   runs: the pinned list, which is all that the attempt may consult;
+1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
+   live id runs: the pinned list, which is all that the attempt may consult;
 2. make the attempt's folder, keep the code in it, and check the planned ranges;
 3. look for records that the last attempts died of, and judge a part of the batch, to stop here when
    it is surely too bad;
@@ -36,6 +36,7 @@ from semel.batch import (
     opened,
 )
 from semel.catalog import identity
+from semel.catalog.buckets import union
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.errors import (
     AGAIN,
@@ -239,7 +240,7 @@ def _begin(
             "begin_attempt",
             batch_id=batch.batch_id,
             snapshot_seq=pinned.commit_seq,
-            gc_floor=pinned.gc_floor,
+            forgotten=pinned.forgotten.to_ledger(),
             driver=f"{socket.gethostname()}:{os.getpid()}",
         )
         if begun is None:
@@ -269,7 +270,7 @@ def _begin(
         splits=splits_of(claims, batch.split_bytes, whole=whole),
         shards=pipeline.shards,
         bucket_seconds=pipeline.bucket_seconds,
-        gc_floor=pinned.gc_floor,
+        forgotten=pinned.forgotten,
         now_seconds=begun["now_seconds"],
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
@@ -320,9 +321,9 @@ def _seal(
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)
     faults.point("stage.after_sync")
-    buckets = [r.bucket_open_min for r in outcome.reports if r.bucket_open_min is not None]
+    buckets = union(report.buckets for report in outcome.reports)
     sealed = {
-        "bucket_min": min(buckets, default=None),
+        "buckets": buckets and buckets.to_ledger(),
         "input_digest": digest,
         "sink_schema": schema,
         **asdict(counts),

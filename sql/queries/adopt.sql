@@ -30,10 +30,10 @@ SELECT setval(pg_get_serial_sequence('semel.batch', 'batch_id'),
 
 -- name: insert_pipeline
 INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, bucket_seconds,
-                            commit_seq, batch_time_last, gc_floor, sink_schema)
+                            commit_seq, batch_time_last, forgotten, sink_schema)
 VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds, :commit_seq,
         COALESCE(:batch_time_last, CAST('1970-01-01 00:00:00+00' AS timestamptz)),
-        COALESCE(:gc_floor, -9223372036854775808), :sink_schema)
+        CAST(:forgotten AS int8multirange), :sink_schema)
 ON CONFLICT DO NOTHING
 RETURNING pipeline_id;
 
@@ -78,13 +78,13 @@ WHERE b.batch_id = r.batch_id;
 
 -- name: insert_attempts
 INSERT INTO semel.attempt
-    (batch_id, fence, status, snapshot_seq, gc_floor, driver, input_digest, sink_schema,
+    (batch_id, fence, status, snapshot_seq, forgotten, driver, input_digest, sink_schema,
      records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
      rows_written, bytes_read, reason, started_at, staged_at, ended_at)
-SELECT b.batch_id, a.fence, 'won', COALESCE(b.commit_seq, r.commit_seq) - 1, p.gc_floor, 'adopt', a.input_digest,
-       a.sink_schema, a.records_read, a.survivors, a.duplicates_batch, a.duplicates_catalog,
-       a.quarantined, a.late, a.rows_written, a.bytes_read, 'taken over by adopt', b.committed_at,
-       b.committed_at, b.committed_at
+SELECT b.batch_id, a.fence, 'won', COALESCE(b.commit_seq, r.commit_seq) - 1, p.forgotten, 'adopt',
+       a.input_digest, a.sink_schema, a.records_read, a.survivors, a.duplicates_batch,
+       a.duplicates_catalog, a.quarantined, a.late, a.rows_written, a.bytes_read,
+       'taken over by adopt', b.committed_at, b.committed_at, b.committed_at
 FROM jsonb_to_recordset(CAST(:attempts AS jsonb))
          AS a (batch_id bigint, fence int, input_digest text, sink_schema text,
                records_read bigint, survivors bigint, duplicates_batch bigint,

@@ -5,6 +5,8 @@
 CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horizon_seconds DOUBLE,
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
                     checked BOOLEAN, registered BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
+-- In scope bucket: which buckets the ids of a batch are of, by its marker. Its end is exclusive.
+CREATE TABLE named (batch BIGINT, commit_seq BIGINT, low BIGINT, high BIGINT, exact BOOLEAN);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 -- The same, read by the declaration of the newest output, where that reads it otherwise.
@@ -164,6 +166,39 @@ FROM (
 )
 WHERE what IS NOT NULL
 ORDER BY batch, part, pos LIMIT $shown;
+
+-- name: buckets
+-- Late is only what is of a bucket that an earlier batch had: else nobody can have forgotten it. And
+-- what a marker says of its batch's buckets is true, from the first to the last of each range.
+WITH there AS (
+    SELECT batch, bucket, min(part) AS part, min(pos) AS pos
+    FROM record JOIN batch USING (batch)
+    WHERE letter IS NULL AND bucketed AND bucket IS NOT NULL
+    GROUP BY batch, bucket
+)
+SELECT "check", batch, part, pos, id, what, count(*) OVER (PARTITION BY "check") AS total
+FROM (
+    SELECT 'dead letters' AS "check", batch, part, pos, r.id,
+           'a dead letter says late, but no earlier batch has a record of its bucket' AS what
+    FROM record AS r JOIN batch AS b USING (batch)
+    WHERE letter = 'late' AND bucket IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM named AS n WHERE n.commit_seq < b.commit_seq
+                      AND r.bucket >= n.low AND r.bucket < n.high)
+    UNION ALL
+    SELECT 'records', batch, part, pos, NULL,
+           'its marker does not name the bucket ' || bucket || ' of record_time'
+    FROM there AS t
+    WHERE NOT EXISTS (SELECT 1 FROM named AS n WHERE n.batch = t.batch
+                      AND t.bucket >= n.low AND t.bucket < n.high)
+    UNION ALL
+    SELECT 'records', batch, NULL, NULL, NULL,
+           'its marker names the bucket ' || bucket || ' of record_time, and it has no record of it'
+    FROM (SELECT batch, unnest([low, high - 1]) AS bucket FROM named WHERE exact)
+    JOIN batch USING (batch) ANTI JOIN there USING (batch, bucket)
+    WHERE proven
+)
+QUALIFY row_number() OVER (PARTITION BY "check" ORDER BY batch, part, pos) <= $shown
+ORDER BY "check", batch, part, pos;
 
 -- name: decisions
 -- $proven_below: from this place in the order of commits on, the survivors of an earlier batch are

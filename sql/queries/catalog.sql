@@ -4,8 +4,8 @@
 -- name: snapshot
 -- Keeps S2.
 -- One statement, so one view: the commit sequence and the runs that were visible at it.
-SELECT p.commit_seq, p.gc_floor,
-       r.id_run_id, r.pipeline_id, r.attempt_id, r.shard, r.bucket_start, r.bucket_end,
+SELECT p.commit_seq, p.forgotten,
+       r.id_run_id, r.pipeline_id, r.attempt_id, r.shard, r.buckets,
        r.seq_min, r.seq_max, r.expires_at, r.segment_id, r.ids, r.filter_bytes, r.checksum
 FROM semel.pipeline AS p
 LEFT JOIN semel.id_run AS r
@@ -14,14 +14,14 @@ WHERE p.pipeline_id = :pipeline_id
 ORDER BY r.shard, r.id_run_id;
 
 -- name: own_runs
-SELECT id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+SELECT id_run_id, pipeline_id, attempt_id, shard, buckets,
        seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum
 FROM semel.id_run
 WHERE attempt_id = :attempt_id
 ORDER BY shard;
 
 -- name: own_run
-SELECT id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+SELECT id_run_id, pipeline_id, attempt_id, shard, buckets,
        seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum
 FROM semel.id_run
 WHERE attempt_id = :attempt_id AND shard = :shard;
@@ -75,13 +75,13 @@ WHERE attempt_id = :attempt_id AND status = 'running'
 FOR SHARE;
 
 -- name: insert_run
-INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, buckets,
                           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum,
                           asked, false_hits)
-VALUES (:pipeline_id, :attempt_id, :shard, :bucket_start, :bucket_end, :seq_min, :seq_max,
+VALUES (:pipeline_id, :attempt_id, :shard, CAST(:buckets AS int8multirange), :seq_min, :seq_max,
         :expires_at, :segment_id, :ids, :filter_bytes, :checksum, :asked, :false_hits)
 ON CONFLICT (attempt_id, shard) DO NOTHING
-RETURNING id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+RETURNING id_run_id, pipeline_id, attempt_id, shard, buckets,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;
 
 -- name: seal_run
@@ -92,7 +92,7 @@ FROM (SELECT CAST(sum(asked) AS bigint) AS asked, CAST(sum(false_hits) AS bigint
       FROM semel.id_run
       WHERE id_run_id = ANY(CAST(:parts AS bigint[]))) AS p
 WHERE id_run_id = :id_run_id
-RETURNING id_run_id, pipeline_id, attempt_id, shard, bucket_start, bucket_end,
+RETURNING id_run_id, pipeline_id, attempt_id, shard, buckets,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;
 
 -- name: copy_payload
@@ -112,6 +112,19 @@ SET retired_at = clock_timestamp(), retired_by = :merged
 WHERE id_run_id = ANY(CAST(:parts AS bigint[])) AND retired_at IS NULL
 RETURNING id_run_id;
 
+-- name: expired_buckets
+SELECT r.buckets, p.forgotten
+FROM semel.id_run AS r
+JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE r.pipeline_id = :pipeline_id AND r.seq_min IS NOT NULL AND r.retired_at IS NULL
+  AND r.expires_at <= clock_timestamp() AND r.buckets IS NOT NULL;
+
+-- name: forget
+-- Keeps G1.
+-- Committed before the runs are retired: no attempt that began before it commits in these buckets.
+UPDATE semel.pipeline SET forgotten = CAST(:forgotten AS int8multirange)
+WHERE pipeline_id = :pipeline_id;
+
 -- name: retire_expired
 -- Keeps G1.
 UPDATE semel.id_run
@@ -119,10 +132,10 @@ SET retired_at = clock_timestamp()
 -- Who expires is published: the index of the live runs is for those.
 WHERE pipeline_id = :pipeline_id AND seq_min IS NOT NULL AND retired_at IS NULL
   AND expires_at <= clock_timestamp()
-  -- A bucket that is still open is asked, however old its runs are.
-  AND (bucket_end IS NULL
-       OR bucket_end <= (SELECT p.gc_floor FROM semel.pipeline AS p
-                         WHERE p.pipeline_id = :pipeline_id))
+  -- In scope bucket, once what it held is late.
+  AND (buckets IS NULL
+       OR buckets <@ (SELECT p.forgotten FROM semel.pipeline AS p
+                      WHERE p.pipeline_id = :pipeline_id))
 RETURNING id_run_id;
 
 -- name: live_segments

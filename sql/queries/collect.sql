@@ -1,14 +1,5 @@
 -- collect: forget what no promise needs any more.
 
--- name: raise_floor
--- Keeps G1.
--- Raised and committed before anything is dropped: attempts below it cannot commit any more.
-UPDATE semel.pipeline
-SET gc_floor = GREATEST(gc_floor, CAST(
-        floor((extract(epoch FROM clock_timestamp()) - :horizon_seconds) / bucket_seconds) AS bigint))
-WHERE pipeline_id = :pipeline_id
-RETURNING gc_floor;
-
 -- name: unfinished
 -- Committed, and its run has not come back for long: nobody else would finalize it.
 SELECT batch_id FROM semel.batch

@@ -3,7 +3,7 @@
 -- name: pipeline_now
 -- Keeps C9.
 -- A lease holds while its batch may still commit: nobody waits for one that has, or was given up.
-SELECT p.commit_seq, p.gc_floor, p.sink_schema, p.lease_batch_id,
+SELECT p.commit_seq, p.sink_schema, p.lease_batch_id,
        COALESCE(p.lease_until > clock_timestamp() AND b.status = 'planned', false) AS leased
 FROM semel.pipeline AS p
 LEFT JOIN semel.batch AS b ON b.batch_id = p.lease_batch_id
@@ -13,7 +13,15 @@ WHERE p.pipeline_id = :pipeline_id;
 SELECT status FROM semel.batch WHERE batch_id = :batch_id FOR NO KEY UPDATE;
 
 -- name: lock_attempt
-SELECT status, bucket_min FROM semel.attempt WHERE attempt_id = :attempt_id FOR NO KEY UPDATE;
+-- Keeps C5.
+-- And the first of its buckets that was forgotten since it began. Under the pipeline's lock none is
+-- forgotten now.
+SELECT a.status, lower(a.buckets * (p.forgotten - a.forgotten)) AS forgotten
+FROM semel.attempt AS a
+JOIN semel.batch AS b USING (batch_id)
+JOIN semel.pipeline AS p USING (pipeline_id)
+WHERE a.attempt_id = :attempt_id
+FOR NO KEY UPDATE OF a;
 
 -- name: since
 -- The batches that took a place behind a given one, the newest first.

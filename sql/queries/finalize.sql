@@ -1,7 +1,7 @@
 -- finalize: give the winner's files their final names.
 
 -- name: won
-SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+SELECT attempt_id, batch_id, fence, status, snapshot_seq, buckets, input_digest, sink_schema,
        records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
        rows_written, bytes_read, ended_at
 FROM semel.attempt

@@ -2,19 +2,19 @@
 
 -- name: by_name
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       sink_schema
 FROM semel.pipeline
 WHERE name = :name;
 
 -- name: by_id
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       sink_schema
 FROM semel.pipeline
 WHERE pipeline_id = :pipeline_id;
 
 -- name: owner
 SELECT pipeline_id, name, sink_address, archive_path, identity, shards, bucket_seconds, commit_seq,
-       gc_floor, sink_schema
+       sink_schema
 FROM semel.pipeline
 WHERE sink_address = :sink_address OR archive_path = :archive_path
 ORDER BY sink_address <> :sink_address

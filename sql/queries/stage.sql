@@ -3,7 +3,7 @@
 -- name: staged
 -- Keeps C1.
 -- The attempt that commit would take: the highest staged fence.
-SELECT attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+SELECT attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
        records_read, survivors, duplicates_batch, duplicates_catalog, quarantined, late,
        rows_written, bytes_read
 FROM semel.attempt
@@ -19,12 +19,12 @@ WITH b AS (
     WHERE batch_id = :batch_id AND status = 'planned'
     RETURNING batch_id
 )
-INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver)
+INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver)
 SELECT b.batch_id,
        1 + COALESCE((SELECT max(a.fence) FROM semel.attempt AS a WHERE a.batch_id = b.batch_id), 0),
-       :snapshot_seq, :gc_floor, :driver
+       :snapshot_seq, CAST(:forgotten AS int8multirange), :driver
 FROM b
-RETURNING attempt_id, batch_id, fence, status, snapshot_seq, bucket_min, input_digest, sink_schema,
+RETURNING attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
           started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds;
 
 -- name: sign_of_life
@@ -52,8 +52,8 @@ WHERE b.batch_id = :batch_id;
 -- With its manifest.
 WITH sealed AS (
     UPDATE semel.attempt
-    SET status = 'staged', staged_at = clock_timestamp(), bucket_min = :bucket_min,
-        input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
+    SET status = 'staged', staged_at = clock_timestamp(),
+        buckets = CAST(:buckets AS int8multirange), input_digest = :input_digest, sink_schema = :sink_schema, records_read = :records_read,
         survivors = :survivors, duplicates_batch = :duplicates_batch,
         duplicates_catalog = :duplicates_catalog, quarantined = :quarantined, late = :late,
         rows_written = :rows_written, bytes_read = :bytes_read

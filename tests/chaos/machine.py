@@ -290,7 +290,8 @@ class World:
                 self.arena.note(f"{name}: {what}", count)
 
     def _finish(self, name: str, request: str) -> bool:
-        spec = self.specs[name].model_copy(update={"limits": Limits(quarantine_ratio_max=1.0)})
+        loose = Limits(quarantine_ratio_max=1.0, late_ratio_max=1.0)
+        spec = self.specs[name].model_copy(update={"limits": loose})
         interval = (DAY, DAY + timedelta(days=1)) if name == "hours" else None
         batch = None
         with contextlib.suppress(SourceError):  # What is gone makes an interval fail.
@@ -324,7 +325,7 @@ class World:
 
 
 def _declare(bench: Workbench) -> list[Spec]:
-    common = {"quarantine_ratio_max": 1.0, "orphan_after": "30m"}
+    common = {"quarantine_ratio_max": 1.0, "late_ratio_max": 1.0, "orphan_after": "30m"}
     live = bench.spec(
         "live",
         dedup={"shards": 2, "horizon": "4h"},

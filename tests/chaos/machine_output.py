@@ -1,8 +1,9 @@
 """Is what readers see right at this moment? From markers and files alone, batch after batch.
 
 The model: of the ids that a pipeline read, by the order of its commits, the first copy of each is
-in the output, and another only a horizon later. In scope `bucket` it never comes again: what is so
-late that its bucket was collected is a dead letter. A replay puts the same rows into other files.
+in the output, and another only a horizon later. In scope `bucket` it never comes again: once an
+earlier batch's ids of a bucket may have been forgotten, what comes of that bucket may be late, and is
+a dead letter then; no other record is. A replay puts the same rows into other files.
 """
 
 import json
@@ -51,8 +52,10 @@ class Output:
         self.markers: dict[Path, tuple[str, Listed]] = {}
         self.survivors: dict[Key, list[tuple[int, datetime]]] = defaultdict(list)
         self.spans: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
+        self.read: dict[int, list[tuple[int, datetime]]] = defaultdict(list)
+        """By bucket: the commits that took records of it."""
         self.counts: Counter[str] = Counter()
-        self._batches: dict[int, tuple[datetime, set[Key]]] = {}
+        self._batches: dict[int, tuple[datetime, set[Key], set[int]]] = {}
         self._settled = 0
 
     def look(self) -> None:
@@ -182,9 +185,9 @@ class Output:
         """Each record is where the model has it. Causes that are not visible yet come later."""
         now, seq = datetime.fromisoformat(marker["batch_time"]), marker["commit_seq"]
         seconds = marker["bucket_seconds"]
-        floor = (now - self.horizon).timestamp() // seconds
         first: dict[Key, str] = {}
         causes: set[Key] = set()
+        late: set[int] = set()
         for at, line in lines.items():
             record = _parsed(line)
             reason = listed.letters.get(at)
@@ -194,7 +197,8 @@ class Output:
             bucket = None
             if self.by_bucket:
                 bucket = int(datetime.fromisoformat(record["at"]).timestamp() // seconds)
-            if reason == "late" and self.by_bucket and bucket < floor:
+            if reason == "late" and self.by_bucket:
+                late.add(bucket)
                 continue
             assert reason is None, f"{path}: {line!r} at {at} is {reason}"
             key = bucket, record["id"]
@@ -211,22 +215,28 @@ class Output:
             told = {"survivor": "duplicate_in_batch"}.get(first[key], first[key])
             assert found == told, f"{path}: {key} at {at} is {found}, and should be {told}"
         assert seq not in self._batches, f"{path}: commit {seq} is another batch's"
-        self._batches[seq] = now, causes
+        self._batches[seq] = now, causes, late
 
     def _survives(self, key: Key, seq: int, now: datetime, path: Path) -> None:
         for other, then in self.survivors[key]:
             far = not self.by_bucket and abs(now - then) >= self.horizon
             assert far, f"{path}: {key} is in commits {other} and {seq}, {now - then} apart"
         self.survivors[key].append((seq, now))
+        self.read[key[0]].append((seq, now))
 
     def _settle(self, seq: int) -> None:
-        """With all commits before this one in sight: nothing was dropped without a cause."""
-        now, causes = self._batches[seq]
-        before = self._batches.get(seq - 1, (datetime.min.replace(tzinfo=UTC), ()))[0]
+        """With all commits before this one in sight: nothing was dropped without a cause, and
+        nothing was late of which no batch had ids for a horizon.
+        """
+        now, causes, late = self._batches[seq]
+        before = self._batches.get(seq - 1, (datetime.min.replace(tzinfo=UTC),))[0]
         assert before < now, f"commit {seq} is of {now}, and the one before of {before}"
         for key in causes:
             held = any(other < seq for other, _ in self.survivors[key])
             assert held, f"{key} was dropped in commit {seq}, and no earlier one has it: lost"
+        for bucket in late:
+            held = (now - then for other, then in self.read[bucket] if other < seq)
+            assert any(age >= self.horizon for age in held), f"{bucket} is late in commit {seq}"
         self._settled = seq
 
 

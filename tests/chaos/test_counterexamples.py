@@ -227,7 +227,6 @@ def test_a_late_copy_beside_a_retirement(bench: Workbench, ledger: Ledger, point
         rows = [{**event, "at": old.isoformat()} for event in events(0, 6)]
         path = bench.write(f"in/{name}.jsonl", rows)
     timed = {"record_time": "at", "limits": {"bytes_per_batch_max": path.stat().st_size}}
-    shorter = bench.spec(dedup={"shards": 1, "scope": "bucket", "horizon": "100 d"}, **timed)
     spec = bench.spec(dedup={"shards": 1, "scope": "bucket", "horizon": "3650 d"}, **timed)
     run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     sql(ledger, "UPDATE semel.id_run SET expires_at = now() WHERE seq_min IS NOT NULL")
@@ -236,7 +235,7 @@ def test_a_late_copy_beside_a_retirement(bench: Workbench, ledger: Ledger, point
         run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
 
     with faults.armed(point, meanwhile) as fault:
-        assert collect(ledger, shorter, quiet).runs_retired == 1
+        assert collect(ledger, spec, quiet).runs_retired == 1
     assert fault.hit
     run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     found = settled(spec)

@@ -264,8 +264,22 @@ class Scenes:
         scene.add("d.jsonl", events(110, 130))
         with pytest.raises(RetryableError):
             run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), log=quiet)
-        time_passes(self.ledger, runs=True)
+        if scene.spec.dedup.scope == "bucket":
+            self._old_bucket(scene)
+        else:
+            time_passes(self.ledger, runs=True)
         assert len(payload_tables(self.ledger)) == 2 and staged_folders(scene.spec)
+
+    def _old_bucket(self, scene: Scene) -> None:
+        """The horizon of one bucket is over, of which nothing comes again."""
+        old = [{**event, "at": "2020-01-01T00:00:00Z"} for event in events(400, 410)]
+        scene.add("old.jsonl", old)
+        scene.run("old")
+        newest = "(SELECT max(attempt_id) FROM semel.attempt)"
+        sql(
+            self.ledger,
+            f"UPDATE semel.id_run SET expires_at = now() WHERE attempt_id = {newest}",
+        )
 
 
 # Attacks P1, F1, F6, A2, G1, C11, D4, RP2, RP4, RP5, RP7, RP9, PG1, PG2, PG7, KP1, KP2.
@@ -315,8 +329,11 @@ def _fails(_: object) -> None:
 def _only_garbage_went(scene: Scene, point: str, *, pinned: bool) -> None:
     """All garbage is gone, but for what an open attempt holds."""
     tables, folders = payload_tables(scene.ledger), staged_folders(scene.spec)
-    if point in FLOOR:  # In scope bucket the bucket is still open, so its runs stay.
-        assert len(tables) == 2
+    if point in FLOOR:  # One bucket is forgotten, and the runs of the other stay.
+        expired = "retired_at IS NOT NULL AND retired_by IS NULL"
+        buckets = sql(scene.ledger, f"SELECT buckets FROM semel.id_run WHERE {expired}")
+        forgotten = sql(scene.ledger, "SELECT forgotten FROM semel.pipeline")
+        assert forgotten == [{"forgotten": buckets[0]["buckets"]}]
     elif not pinned:
         assert len(tables) == 1 and max(live_runs(scene.ledger).values()) == 1
     assert len(folders) == (1 if pinned else 0)

@@ -224,6 +224,7 @@ READING = "sources.kafka.messages:READING"
 MESSAGES = "sources.kafka.messages:messages"
 POINT = "\n        faults.point('finalize.before_rename')\n        "
 KEY = "(table_name, pipeline, batch_id)"
+TOLD = "CAST(:forgotten AS int8multirange)"
 ASIDE = 'path.with_name(f"b99999999.json")'
 
 # fmt: off - a row is a line, or two.
@@ -245,12 +246,21 @@ OF_SECONDS: dict[str, Removal] = {
         sql("commit.take_place", "commit_seq = :compared_seq", ":compared_seq >= 0"),
         code("commit:_decide", 'now["commit_seq"] != compared'),
     ),
-    "garbage-collection watermark looked at by commit":
-        code("commit:_decide", "attempt.bucket_min is not None"),
-    "garbage-collection watermark raised before a run is retired": all_of(
-        sql("collect.raise_floor", "GREATEST(gc_floor,", "LEAST(gc_floor,"),
-        sql("catalog.retire_expired", "bucket_end IS NULL", "true"),
+    "forgotten buckets looked at by commit":
+        code("commit:_decide", 'attempt_now["forgotten"] is not None'),
+    # Commit also counts what was late for the attempt already.
+    "commit looks at what was forgotten since":
+        sql("commit.lock_attempt", "(p.forgotten - a.forgotten)", "p.forgotten"),
+    "buckets forgotten before a run is retired": all_of(
+        gives("collect:forget_expired"),
+        sql("catalog.retire_expired", "buckets IS NULL", "true"),
     ),
+    # With a bucket all before it are forgotten, also those that nobody ever read.
+    "what nobody read is not forgotten": sql(
+        "catalog.forget", TOLD, f"int8multirange(int8range(0, upper({TOLD})))",
+    ),
+    # A set of buckets is its hull.
+    "sets of buckets are exact": other("limits:BUCKET_RANGES_MAX", lambda _: 1),
     # It is taken for a duplicate.
     "a hit in a filter is looked up": other(
         "catalog.payload:_look_up",

@@ -86,8 +86,7 @@ def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
     [batch] = histories([marker])
     made = ids_of(batch, claims)
-    spans = {(part.bucket_start, part.bucket_end) for part in made}
-    assert len(spans) == 1
+    assert len({part.buckets for part in made}) == 1
     return {part.shard: set(zip(part.h1.tolist(), part.h2.tolist(), strict=True)) for part in made}
 
 
@@ -273,32 +272,29 @@ def test_what_has_expired_is_not_made_again(
 
 
 # Attacks D8.
-def test_the_gc_floor_is_that_of_now(bench: Workbench, ledger: Ledger) -> None:
-    """In scope bucket: what lies below it is late; from it on every id is there.
-
-    Also that of a batch whose own horizon is over: a longer one was declared since.
-    """
-    short, long = ({"scope": "bucket", "horizon": horizon} for horizon in ("10 d", "3650 d"))
-    spec = bench.spec(record_time="at", dedup=short)
-    at = (datetime.now(UTC) - timedelta(days=15)).isoformat()
-    records = [{**event, "at": at} for event in events(0, 10)]
+def test_a_marker_without_buckets_forgets_all_that_it_may_have(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """One of an earlier version: once its ids are past their horizon, all up to its time is late."""
+    dedup = {"scope": "bucket", "horizon": "10 d"}
+    spec = bench.spec(record_time="at", dedup=dedup)
+    old = (datetime.now(UTC) - timedelta(days=15)).isoformat()
+    records = [{**event, "at": old} for event in events(0, 10)]
     bench.write("in/0.jsonl", records)
     run(ledger, spec, "r1")
     (marker,) = markers(spec.sink_path())
     backdate(marker, 14)
-    later = bench.spec(record_time="at", dedup=long)
+    content = json.loads(marker.path.read_text())
+    assert content.pop("buckets") == [list(of) for of in marker.buckets.ranges]
+    marker.path.write_text(json.dumps(content))
     lose(ledger)
-    adopted = adopt(ledger, later, log=quiet)
-    assert adopted.ids == 10
-    with ledger.engine.connect() as connection:
-        text = "SELECT gc_floor * bucket_seconds, extract(epoch FROM now()) FROM semel.pipeline"
-        floor, now = connection.exec_driver_sql(text).one()
-    assert 0 <= float(now) - 3650 * 86400 - floor < marker.bucket_seconds + 60
-    ancient = [{"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}]
-    bench.write("in/again.jsonl", [*ancient, *records])
-    run(ledger, later, "again")
+    assert adopt(ledger, spec, log=quiet).batches_expired == 1
+    now = datetime.now(UTC).isoformat()
+    ancient = {"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}
+    bench.write("in/again.jsonl", [ancient, *records, {"id": "new", "n": 1, "at": now}])
+    run(ledger, spec, "again")
     counts = markers(spec.sink_path())[-1].counts
-    assert (counts.duplicates_catalog, counts.late) == (10, 1)
+    assert (counts.survivors, counts.late) == (1, 11)
 
 
 def test_runs_are_few_and_of_one_span(

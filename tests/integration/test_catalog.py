@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from semel import limits
 from semel.catalog import merge, payload
 from semel.catalog import runs as catalog
+from semel.catalog.buckets import Buckets
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import Run
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
@@ -68,8 +69,8 @@ class Catalog:
             "WITH b AS (INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec,"
             " spec_digest, split_bytes)"
             " SELECT :p, 'r', count(*) + 1, '{}', '', 1 FROM semel.batch RETURNING batch_id) "
-            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver) "
-            "SELECT batch_id, 1, 0, 0, 'd' FROM b RETURNING attempt_id",
+            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver) "
+            "SELECT batch_id, 1, 0, '{}', 'd' FROM b RETURNING attempt_id",
             p=self.pipeline_id,
         )
 
@@ -99,8 +100,7 @@ class Catalog:
             attempt_id=attempt_id or self.attempt(),
             shard=shard,
             segment_id=self.segment_id,
-            bucket_start=bucket.get("bucket_start"),
-            bucket_end=bucket.get("bucket_end"),
+            buckets=bucket.get("buckets"),
             h1=h1,
             h2=h2,
         )
@@ -216,13 +216,13 @@ def test_unpublished_ids_are_not_known(pipeline):
 def test_only_the_same_bucket_and_shard_overlap(pipeline):
     """Runs of other shards or other buckets are not compared at commit: they cannot share an id."""
     ids = random_ids(10, 1)
-    mine = pipeline.store(ids, bucket_start=5, bucket_end=6)
+    mine = pipeline.store(ids, buckets=Buckets((5, 6)))
     apart = [
-        pipeline.publish(ids, shard=1, bucket_start=5, bucket_end=6),
-        pipeline.publish(ids, bucket_start=6, bucket_end=9),
+        pipeline.publish(ids, shard=1, buckets=Buckets((5, 6))),
+        pipeline.publish(ids, buckets=Buckets((6, 9))),
     ]
     assert payload.overlap(pipeline.ledger, pipeline.cache, [mine], apart) == 0
-    same = pipeline.publish(ids, bucket_start=2, bucket_end=6)
+    same = pipeline.publish(ids, buckets=Buckets((2, 6)))
     assert payload.overlap(pipeline.ledger, pipeline.cache, [mine], [same]) == 10
 
 
@@ -274,7 +274,7 @@ def test_unsorted_ids_are_refused(pipeline):
     with pytest.raises(ValueError, match="not sorted"):
         payload.store_run(
             pipeline.ledger, pipeline_id=pipeline.pipeline_id, attempt_id=pipeline.attempt(),
-            shard=0, segment_id=pipeline.segment_id, bucket_start=None, bucket_end=None,
+            shard=0, segment_id=pipeline.segment_id, buckets=None,
             h1=np.array([2, 1], np.uint64), h2=np.array([1, 1], np.uint32),
         )  # fmt: skip
 

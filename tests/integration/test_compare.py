@@ -236,7 +236,7 @@ def test_a_late_record(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/a.jsonl", events(0, 10))
     batch(ledger, spec)
     with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE semel.pipeline SET gc_floor = 1000000")
+        connection.exec_driver_sql("UPDATE semel.pipeline SET forgotten = '{[0,1000000)}'")
     bench.write("in/b.jsonl", [{"id": "late", "n": 1, "at": "2020-01-01T00:00:00Z"}])
     batch(ledger, spec)
     found = compared(ledger, spec)
@@ -474,7 +474,7 @@ def test_records_behind_a_transform(
     bench.write("in/z.jsonl", events(0, 10))
     batch(ledger, spec, spark_engine)
     with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE semel.pipeline SET gc_floor = 20000")
+        connection.exec_driver_sql("UPDATE semel.pipeline SET forgotten = '{[0,20000)}'")
     late = {"id": "late", "n": 1, "at": "2001-01-01T00:00:00Z"}
     os.utime(bench.write("in/a.jsonl", [late, {**events(5, 6)[0], "n": 500}]), ns=(1, 1))
     batch(ledger, spec, spark_engine)

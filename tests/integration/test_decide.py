@@ -242,8 +242,8 @@ def test_a_batch_that_somebody_began_is_not_abandoned_unseen(
     form = {"token": token_of(pages.get(where))}
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, gc_floor, driver) "
-            f"VALUES ({planned.batch_id}, 1, 0, 0, 'somewhere')"
+            "INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver) "
+            f"VALUES ({planned.batch_id}, 1, 0, '{{}}', 'somewhere')"
         )
     late = pages.send(where, form)
     assert late.status == 409 and "another attempt than was shown" in late.text

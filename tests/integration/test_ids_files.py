@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from semel.audit import audit
+from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind
@@ -51,14 +52,14 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
 
 
 def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
-    """In scope bucket a file says in which buckets its ids lie."""
+    """In scope bucket a file says of which buckets its ids are."""
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
     spec = first_batch(bench, ledger, events(0, 5), dedup=dedup, record_time="at")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(archive.of(spec) / file.path)
     bucket = 1_767_225_600 // marker.bucket_seconds  # 2026-01-01
-    assert (of.bucket_start, of.bucket_end) == (bucket, bucket + 1)
+    assert of.buckets == Buckets((bucket, bucket + 1))
 
 
 def test_transforms_keep_ids_by_default(

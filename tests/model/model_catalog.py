@@ -5,13 +5,13 @@ id runs that they pinned one by one; drivers compare, lock and win. A driver may
 and begin again, also while its earlier attempt goes on as a zombie.
 
 There are four scopes of what collect does at once. "merge": it merges runs and deletes payloads.
-"floor": in dedup.scope `bucket` the horizon of the one bucket ends, the gc floor is raised, runs
-are retired by age and payloads deleted. "drop": the same at once, and the segment's span ends and
-it is dropped. "new" is "drop" where the run from before lies in an earlier segment.
+"forgotten": in dedup.scope `bucket` the horizon of what was committed ends, the buckets of runs are
+forgotten, runs are retired by age and payloads deleted. "drop": the same at once, and the segment's
+span ends and it is dropped. "new" is "drop" where the run from before lies in an earlier segment.
 
 What it leaves away: Bloom filters and shards (a run is the set of its ids), the files of an attempt
-and its abandonment (model_batch), the lease. All ids are of one bucket: once that is below the
-floor every record of a new attempt is late.
+and its abandonment (model_batch), the lease. Ids 0 and 1 are of one bucket, id 2 of another: once a
+bucket is forgotten, its records are late in every new attempt.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,12 @@ TWICE = "an id is in the output twice"
 LOST = "a record is in no output, and nothing accounts for it"
 GONE = "ids that an open attempt needs are gone"
 ALARM = "an attempt is refused though nothing is damaged"
+LATE = "a record is late whose bucket nobody ever read"
 
 BATCHES = ("A", "B")
 WANTED = (0b011, 0b101)  # A holds ids 0 and 1, B ids 0 and 2.
 BEFORE = 0b010  # Committed before as place 1: id 1.
+BUCKETS = (0b011, 0b100)  # The ids of each bucket.
 
 IDLE, PINNED, LISTED, COMPARED, LOCKED, CHECKED = range(6)
 
@@ -47,7 +49,7 @@ class Attempt(NamedTuple):
     batch: int
     status: str  # running, staged, won, lost
     seq: int
-    floor: int
+    forgotten: int
     pinned: int
     rows: int
     ids: int
@@ -66,7 +68,7 @@ class Driver(NamedTuple):
     attempt: int = -1
     seq: int = 0
     runs: int = 0
-    floor: int = 0
+    forgotten: int = 0
     segment: int = 0
 
 
@@ -80,8 +82,8 @@ class Catalog(NamedTuple):
     lock: int = -1
     merging: int = 0  # Runs that a merge has read, as bits.
     half_merged: int = 0  # Parts whose merged run is to follow in a transaction of its own.
-    old: bool = False  # The bucket's horizon is over.
-    floor: int = 0
+    old: bool = False  # The horizon of what was committed is over.
+    forgotten: int = 0  # Buckets, as bits.
     closed: int = -1  # The segment's span is over: the attempts that began before, as bits.
     dropped: bool = False
     gone: bool = False
@@ -101,8 +103,10 @@ class CatalogModel(Model):
         "merge is one transaction": "a merge retires its parts before its run is there",
         "payload is kept": "collect deletes what is retired, whoever pinned it",
         "missing is an error": "a run that is missing counts as `no ids`",
-        "floor before retirement": "runs are retired before the gc floor is raised",
-        "floor at commit": "commit does not look at the gc floor",
+        "forgotten before retirement": "runs are retired before their buckets are forgotten",
+        "forgotten at commit": "commit does not look at what is forgotten",
+        "what nobody read is open": "all buckets of some age are forgotten",
+        "forgotten since it began": "commit counts what was forgotten before, too",
         "drop asks for attempts": "a segment is dropped though an open attempt may ask it",
         "attempt before segment": "an attempt's segment is chosen before the attempt is inserted",
     }
@@ -122,8 +126,10 @@ class CatalogModel(Model):
             owned |= attempt.rows
         if twice:
             yield TWICE
-        if any(a.floor == 0 and WANTED[a.batch] & ~owned for a in won):
+        if any(WANTED[a.batch] & ~late(a.forgotten) & ~owned for a in won):
             yield LOST
+        if any(WANTED[a.batch] & late(a.forgotten & ~buckets_of(owned)) for a in won):
+            yield LATE
         if s.gone:
             yield GONE
         if s.alarm:
@@ -165,7 +171,7 @@ class CatalogModel(Model):
                 words = f"{name} finds no payload of run {self._name(r)}: `no ids`."
                 yield words, now(a._replace(pinned=rest))
             return
-        if not self.pinned_list and a.copies < 2 and a.floor == 0:
+        if not self.pinned_list and a.copies < 2:
             yield from self._copies(s, name, a, now)
             return
         if a.ids and s.dropped and a.segment == 0:
@@ -179,7 +185,7 @@ class CatalogModel(Model):
 
     def _copies(self, s: Catalog, name: str, a: Attempt, now: object) -> Iterator:
         """Without a pinned list a task and its speculative copy may see different runs."""
-        left = WANTED[a.batch] & ~self._held(s)
+        left = WANTED[a.batch] & ~late(a.forgotten) & ~self._held(s)
         if a.copies == 0:
             words = f"{name}: a task reads which runs are live, and keeps {shown(left)}."
             yield words, now(a._replace(copies=1, rows=left, ids=left))
@@ -213,8 +219,8 @@ class CatalogModel(Model):
                 i = staged[-1]
                 yield self._list(s, k, Driver(LISTED, i, s.attempts[i].seq), now, {})
             elif len(s.attempts) < self.attempts_max and may:
-                live = self._live(s, 0) if s.floor == 0 else 0
-                pins = Driver(PINNED, -1, s.seq, live, s.floor, int(s.closed >= 0))
+                live = self._live(s, 0)
+                pins = Driver(PINNED, -1, s.seq, live, s.forgotten, int(s.closed >= 0))
                 words = f"{name} reads that the runs {self._names(live)} are live."
                 yield words, now(pins, lock=k if self.pipeline_lock else -1)
             return
@@ -235,9 +241,9 @@ class CatalogModel(Model):
 
     def _begin(self, s: Catalog, k: int, now: object, lock: int) -> tuple[str, Catalog]:
         me = s.drivers[k]
-        rows = WANTED[k] if me.floor == 0 else 0
+        rows = WANTED[k] & ~late(me.forgotten)
         segment = int(s.closed >= 0) if self.attempt_before_segment else me.segment
-        made = Attempt(k, "running", me.seq, me.floor, me.runs, rows, rows, segment)
+        made = Attempt(k, "running", me.seq, me.forgotten, me.runs, rows, rows, segment)
         words = f"{BATCHES[k]}'s driver inserts attempt {len(s.attempts) + 1} with that list."
         return words, now(Driver(), lock=lock, attempts=(*s.attempts, made))
 
@@ -271,10 +277,12 @@ class CatalogModel(Model):
             return f"{name} finds its attempt ended.", now(Driver(), lock=lock)
         if s.seq != me.seq and self.sequence_check:
             return self._list(s, k, me, now, {"lock": lock})
-        if attempt.floor < s.floor and self.floor_at_commit:
+        before = attempt.forgotten if self.forgotten_since_it_began else 0
+        if buckets_of(WANTED[k]) & s.forgotten & ~before and self.forgotten_at_commit:
             attempts = swap(s.attempts, me.attempt, attempt._replace(status="lost"))
-            words = f"{name} finds the bucket below the floor: attempt {me.attempt + 1} is lost."
-            return words, now(Driver(), lock=lock, attempts=attempts)
+            words = f"{name} finds a bucket forgotten: attempt {me.attempt + 1} is lost."
+            alarm = s.alarm or s.forgotten == attempt.forgotten  # So will be all that follow it.
+            return words, now(Driver(), lock=lock, attempts=attempts, alarm=alarm)
         return f"{name} finds nothing against it.", now(me._replace(at=CHECKED))
 
     def _win(self, s: Catalog, k: int, me: Driver, now: object, lock: int) -> tuple[str, Catalog]:
@@ -344,21 +352,38 @@ class CatalogModel(Model):
 
     def _forget(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
         if not s.old:
-            yield "The horizon of the bucket ends.", s._replace(old=True)
+            yield "The horizon of what was committed ends.", s._replace(old=True)
             return
         live = self._live(s, 0)
-        names = self._names(live)
         if s.lock >= 0 and self.pipeline_lock:
             return
-        if self.scope != "floor":
-            words = f"Collect raises the gc floor, and then retires the old runs {names}."
-            yield words, s._replace(floor=1, runs=self._retired(s, live))
+        forgotten = s.forgotten | buckets_of(self._ids(s, live))
+        if not self.what_nobody_read_is_open:
+            forgotten = (1 << len(BUCKETS)) - 1
+        if self.scope != "forgotten":
+            words = f"Collect forgets and then retires the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten, runs=self._retired(s, live))
             return
-        if s.floor == 0:
-            yield "Collect raises the gc floor above the bucket.", s._replace(floor=1)
-        if live and (s.floor or not self.floor_before_retirement):
-            words = f"Collect retires the old runs {names}."
-            yield words, s._replace(runs=self._retired(s, live))
+        if forgotten != s.forgotten:
+            words = f"Collect forgets the buckets of the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten)
+        old = live
+        if self.forgotten_before_retirement:
+            all_late = (r for r in range(len(s.runs)) if live >> r & 1 and self._is_late(s, r))
+            old = sum(1 << r for r in all_late)
+        if old:
+            words = f"Collect retires the old runs {self._names(old)}."
+            yield words, s._replace(runs=self._retired(s, old))
+
+    def _ids(self, s: Catalog, runs: int) -> int:
+        held = 0
+        for r, run in enumerate(s.runs):
+            held |= run.ids if runs >> r & 1 else 0
+        return held
+
+    def _is_late(self, s: Catalog, r: int) -> bool:
+        """Whether all that a run holds is of forgotten buckets."""
+        return not buckets_of(s.runs[r].ids) & ~s.forgotten
 
     def _drop(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
         if s.closed < 0:
@@ -404,3 +429,13 @@ class CatalogModel(Model):
     def _names(self, bits: int) -> str:
         names = (self._name(r) for r in range(self.attempts_max + 2) if bits >> r & 1)
         return "{" + ", ".join(sorted(names)) + "}"
+
+
+def buckets_of(ids: int) -> int:
+    """The buckets of some ids, as bits."""
+    return bits(BUCKETS, lambda own: bool(ids & own))
+
+
+def late(forgotten: int) -> int:
+    """The ids of some buckets."""
+    return sum(own for b, own in enumerate(BUCKETS) if forgotten >> b & 1)

@@ -17,6 +17,7 @@ from model_search import STUCK, Model
 
 TWINS = "chaos/test_twins.py::"
 ORDERS = "chaos/test_interleavings.py::"
+LATE = "integration/test_late.py::"
 RULES = "chaos/test_rules.py::"
 FILES = "chaos/test_rules_of_files.py::"
 PLAYED = "chaos/test_counterexamples.py::"
@@ -60,7 +61,7 @@ SCOPES = {
     "losses": _scope(losses.LossesModel, 5_000, plans=1, accepts=2, cells=2),
     "batch": _scope(batch.BatchModel, 10_000),
     "catalog": _scope(catalog.CatalogModel, 7_000),
-    "floor": _scope(catalog.CatalogModel, 40_000, scope="floor"),
+    "forgotten": _scope(catalog.CatalogModel, 40_000, scope="forgotten"),
     "drop": _scope(catalog.CatalogModel, 5_000, scope="drop", attempts_max=2),
     "new segment": _scope(catalog.CatalogModel, 5_000, scope="new", attempts_max=2),
     "finalize": _scope(final.FinalizeModel, 2_000),
@@ -179,10 +180,14 @@ GUARDS = (
            _BESIDE),
     _guard("payload is kept + missing is an error", "catalog", catalog.TWICE, "G4, S3",
            "integration/test_catalog.py::test_damage_is_an_error_and_never_no_ids"),
-    _guard("floor before retirement", "floor", catalog.TWICE, "G1",
+    _guard("forgotten before retirement", "forgotten", catalog.TWICE, "G1",
            PLAYED + "test_a_late_copy_beside_a_retirement"),
-    _guard("floor at commit", "floor", catalog.TWICE, "C5",
+    _guard("forgotten at commit", "forgotten", catalog.TWICE, "C5",
            RULES + "test_a_bucket_that_was_collected_takes_no_commit"),
+    _guard("what nobody read is open", "forgotten", catalog.LATE, "G1",
+           LATE + "test_what_was_never_read_is_not_late"),
+    _guard("forgotten since it began", "forgotten", catalog.ALARM, "C5",
+           LATE + "test_a_batch_around_what_is_forgotten_commits"),
     _guard("drop asks for attempts", "drop", catalog.GONE, "G5", ORDERS + "test_commit_and_drop"),
     _guard("attempt before segment", "new segment", catalog.GONE, "G5",
            PLAYED + "test_a_span_ends_while_an_attempt_begins"),

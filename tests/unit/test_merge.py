@@ -15,8 +15,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def run(number: int, *, ids: int = 1000, expires_at: datetime = START, shard: int = 0) -> Run:
     return Run(
-        id_run_id=number, pipeline_id=1, attempt_id=number, shard=shard, bucket_start=None,
-        bucket_end=None, seq_min=number, seq_max=number, expires_at=expires_at, segment_id=1,
+        id_run_id=number, pipeline_id=1, attempt_id=number, shard=shard, buckets=None,
+        seq_min=number, seq_max=number, expires_at=expires_at, segment_id=1,
         ids=ids, filter_bytes=32, checksum="",
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fix_claims import claim_of, job_over
 from fix_sink import spec_of
 from semel import limits
+from semel.catalog.buckets import Buckets
 from semel.errors import LimitError
 from semel.steps.job import StageJob
 from semel.steps.sample import check_sample
@@ -41,7 +42,7 @@ def job_of(
     )
     return job_over(
         folder, spec, claims, split_bytes=200, whole=gzipped, bucket_seconds=3600,
-        gc_floor=1_262_304_000 // 3600, now_seconds=1_800_000_000, segment_id=1,
+        forgotten=Buckets((0, 1_262_304_000 // 3600)), now_seconds=1_800_000_000, segment_id=1,
     )  # fmt: skip
 
 

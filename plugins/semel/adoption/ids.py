@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from semel.adoption.history import History
 from semel.batch import Claim
 from semel.catalog import sortedids
+from semel.catalog.buckets import Buckets, union
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
 from semel.manifest import Kind
@@ -34,7 +35,7 @@ from semel.steps.job import StageJob, splits_of
 from semel.steps.read import read_again
 from semel.storage import checksum
 
-_EVER = 1 << 62  # Seconds beyond any clock: what is late or ahead is in the dead letters.
+_EVER = 1 << 62  # Seconds beyond any clock: what is ahead is in the dead letters.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,7 @@ class ShardIds:
     shard: int
     h1: np.ndarray
     h2: np.ndarray
-    bucket_start: int | None
-    bucket_end: int | None
+    buckets: Buckets | None
 
 
 class GoneError(Exception):
@@ -54,8 +54,8 @@ class GoneError(Exception):
 
 _POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
 
-Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-"""h1, h2, shard and bucket of some ids."""
+Part = tuple[np.ndarray, np.ndarray, np.ndarray, Buckets | None]
+"""h1, h2 and shard of some ids, and in scope `bucket` the buckets that they are of."""
 
 _NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
 
@@ -95,11 +95,7 @@ def _kept(marker: Marker) -> list[ShardIds]:
         of, h1, h2 = read_ids(whole_file(marker, file))
         if of.shards != marker.spec.dedup.shards:
             raise ValueError(f"{file.path} has {of.shards} shards")
-        found.append(
-            ShardIds(
-                shard=of.shard, h1=h1, h2=h2, bucket_start=of.bucket_start, bucket_end=of.bucket_end
-            )
-        )
+        found.append(ShardIds(shard=of.shard, h1=h1, h2=h2, buckets=of.buckets))
     _check_count(marker, sum(len(part.h1) for part in found))
     return found
 
@@ -117,20 +113,12 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
     held = [none, *parts]
     h1, h2, shard = (np.concatenate([part[at] for part in held]) for at in range(3))
-    buckets = [part[3] for part in held if part[3] is not None and len(part[3])]
+    buckets = union(part[3] for part in held)
     found = []
     for number in np.unique(shard):
         own = shard == number
         once = distinct(h1[own], h2[own])
-        found.append(
-            ShardIds(
-                shard=int(number),
-                h1=once[0],
-                h2=once[1],
-                bucket_start=min((int(b.min()) for b in buckets), default=None),
-                bucket_end=max((int(b.max()) + 1 for b in buckets), default=None),
-            )
-        )
+        found.append(ShardIds(shard=int(number), h1=once[0], h2=once[1], buckets=buckets))
     _check_count(marker, sum(len(part.h1) for part in found))
     return found
 
@@ -168,7 +156,7 @@ def _in_output(marker: Marker) -> Iterator[Part]:
         ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
         if not ids.valid.all():
             raise ValueError(f"{file.path} has rows without an id")
-        yield ids.h1, ids.h2, ids.shard, buckets
+        yield ids.h1, ids.h2, ids.shard, None if buckets is None else Buckets.of(buckets)
 
 
 def in_source(
@@ -198,10 +186,9 @@ def _read_again(job: StageJob, skip: dict[int, np.ndarray]) -> Iterator[Part]:
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         done = read_again(job, split, offsets)
-        low, high = done.report.bucket_min, done.report.bucket_max
-        buckets = np.array([low, high]) if low is not None else None
         for shard, ids in done.ids.items():
-            yield ids.h1, ids.h2, np.full(len(ids.h1), shard, np.uint16), buckets
+            shards = np.full(len(ids.h1), shard, np.uint16)
+            yield ids.h1, ids.h2, shards, done.report.buckets
 
 
 def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
@@ -236,7 +223,7 @@ def job_of(
         splits=splits_of(list(claims), split_size or source.split_size, whole=whole),
         shards=marker.spec.dedup.shards,
         bucket_seconds=marker.bucket_seconds,
-        gc_floor=-_EVER,
+        forgotten=Buckets(),
         now_seconds=_EVER,
         segment_id=None,
         runs=(),

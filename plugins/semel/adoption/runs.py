@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from semel import limits
 from semel.adoption.ids import ShardIds, distinct
+from semel.catalog.buckets import Buckets, union
 from semel.catalog.payload import Encoder, write_pieces
 from semel.catalog.runs import span_seconds
 from semel.ledger import row
@@ -23,8 +24,7 @@ class OldRun:
     """A run that is to be written. Its ids, sorted, lie in the files `h1` and `h2`."""
 
     shard: int
-    bucket_start: int | None
-    bucket_end: int | None
+    buckets: Buckets | None
     seq_min: int
     seq_max: int
     expires_at: datetime
@@ -83,12 +83,10 @@ class OldRuns:
             files = [self._folder / f"{len(self._runs)}.{name}.npy" for name in ("h1", "h2")]
             for path, column in zip(files, (h1, h2), strict=True):
                 np.save(path, column)
-            starts = [p.bucket_start for p in group.parts if p.bucket_start is not None]
             self._runs.append(
                 OldRun(
                     shard=shard,
-                    bucket_start=min(starts, default=None),
-                    bucket_end=max((p.bucket_end for p in group.parts if starts), default=None),
+                    buckets=union(part.buckets for part in group.parts),
                     seq_min=min(group.seqs),
                     seq_max=max(group.seqs),
                     expires_at=max(group.ends),  # Keeps G7.
@@ -109,7 +107,7 @@ def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: Old
     header = row(
         connection, "catalog", "insert_run",
         pipeline_id=pipeline_id, attempt_id=None, shard=run.shard, segment_id=segment_id,
-        bucket_start=run.bucket_start, bucket_end=run.bucket_end, ids=run.ids,
+        buckets=run.buckets and run.buckets.to_ledger(), ids=run.ids,
         filter_bytes=encoder.filter_bytes, checksum=checksum,
         seq_min=run.seq_min, seq_max=run.seq_max, expires_at=run.expires_at,
         asked=None, false_hits=None,

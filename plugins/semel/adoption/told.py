@@ -25,7 +25,10 @@ def told(answer: "Adopted") -> str:
         lines.append(f"the ids of {expired} are past their horizon, and were left out")
     if answer.batches_forgotten:
         shown = ", ".join(map(str, answer.batches_forgotten))
-        lines.append(f"FORGOTTEN: the ids of batch {shown}: what comes again of them is new")
+        lines.append(
+            f"FORGOTTEN: the ids of batch {shown}: what comes again of them is new, or in scope "
+            "bucket late"
+        )
     for first, last in answer.commits_lost:
         lines.append(f"commits {first} to {last} never had a marker: their records are read again")
     if answer.strays:

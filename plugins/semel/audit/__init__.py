@@ -8,10 +8,11 @@ that was replayed, what became of its records is proven by the marker of its own
 kept aside, and the rows by the newest one: the source is read by both declarations where they read
 it differently.
 What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
-Known limitations: whether a bucket had been collected (late) or a time was too far ahead at the
-moment of staging cannot be seen in files; a numeral that readers read in two ways may be in the
-output or in the dead letters. With transforms, output rows are matched by id or position, not by
-their values: a transform that changes id columns, or makes several rows of one, fails the audit.
+Known limitations: whether a bucket that an earlier batch had was forgotten (late) or a time was too
+far ahead at the moment of staging cannot be seen in files; a numeral that readers read in two ways
+may be in the output or in the dead letters. With transforms, output rows are matched by id or
+position, not by their values: a transform that changes id columns, or makes several rows of one,
+fails the audit.
 """
 
 from collections.abc import Iterator
@@ -242,7 +243,7 @@ class _Audit:
         self._findings.blame("files", offender)
 
     def _write_batches(self) -> None:
-        rows = []
+        rows, named = [], []
         for marker in self._markers:
             first = (self._replaced.first(marker) or marker).spec
             row = {
@@ -261,6 +262,10 @@ class _Audit:
                 "proven": marker.batch_id not in self._lost,
             }
             rows.append(row)
+            if row["bucketed"]:
+                named += _named(marker)
+        if named:
+            self._engine.insert("named", pa.Table.from_pylist(named))
         if rows:
             self._engine.insert("batch", pa.Table.from_pylist(rows))
 
@@ -285,6 +290,7 @@ class _Audit:
             "accounted": ("accounted", read),
             "records": ("records", read - letters),
             "letters": ("dead letters", letters),
+            "buckets": ("dead letters", 0),
             "decisions": ("decisions", dropped),
             "ids": ("ids", sum(c.survivors for c in counts.values())),
             "output": ("output", sum(c.rows_written for c in counts.values())),
@@ -386,6 +392,14 @@ class _Audit:
 
 def _upsert(marker: Marker) -> bool:
     return getattr(marker.spec.sink, "mode", "append") == "upsert"
+
+
+def _named(marker: Marker) -> list[dict[str, int | bool]]:
+    """The ranges of buckets that a marker names; of an earlier version's, all that there are."""
+    exact = marker.buckets is not None
+    ranges = marker.buckets.ranges if exact else [(-(1 << 63), (1 << 63) - 1)]
+    row = {"batch": marker.batch_id, "commit_seq": marker.commit_seq, "exact": exact}
+    return [{**row, "low": low, "high": high} for low, high in ranges]
 
 
 def _matched_by(marker: Marker) -> str:

@@ -22,7 +22,7 @@ _CHECK = "generations"
 _OWN = (Kind.DATA, Kind.REFUSED)
 _OF_THE_BATCH = (
     "pipeline", "fence", "request_key", "commit_seq", "batch_time", "interval", "bucket_seconds",
-    "input_digest", "admits",
+    "input_digest", "admits", "buckets",
 )  # fmt: skip
 """What a replay leaves as it was. The counts are, too, but for `rows_written`."""
 

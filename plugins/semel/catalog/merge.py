@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from semel import faults, limits
 from semel.batch import Pipeline
 from semel.catalog import bloom, sortedids
+from semel.catalog.buckets import union
 from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
 from semel.catalog.runs import Run, span_seconds
 from semel.errors import RetryableError
@@ -114,16 +115,16 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
 
 
 def _header(parts: tuple[Run, ...], encoder: Encoder) -> dict[str, object]:
-    """The merged run's columns: the hull of its parts, in the segment of the last to expire."""
+    """The merged run's columns: what its parts hold, in the segment of the last to expire."""
     # Keeps G7.
     last = max(parts, key=lambda run: run.expires_at)
-    spans = [run for run in parts if run.bucket_start is not None]
+    # All of its parts' buckets and no other: each will be forgotten.
+    buckets = union(run.buckets for run in parts)
     return {
         "pipeline_id": last.pipeline_id,
         "attempt_id": None,
         "shard": last.shard,
-        "bucket_start": min((run.bucket_start for run in spans), default=None),
-        "bucket_end": max((run.bucket_end for run in spans), default=None),
+        "buckets": buckets and buckets.to_ledger(),
         "seq_min": min(run.seq_min for run in parts),
         "seq_max": max(run.seq_max for run in parts),
         "expires_at": last.expires_at,

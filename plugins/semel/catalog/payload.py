@@ -28,6 +28,7 @@ from psycopg import errors as pg
 from semel import faults, limits
 from semel.catalog import bloom, sortedids
 from semel.catalog.room import Room
+from semel.catalog.buckets import Buckets
 from semel.catalog.runs import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
@@ -142,8 +143,7 @@ def store_run(
     attempt_id: int,
     shard: int,
     segment_id: int,
-    bucket_start: int | None,
-    bucket_end: int | None,
+    buckets: Buckets | None,
     h1: np.ndarray,
     h2: np.ndarray,
     tally: "Tally | None" = None,
@@ -169,7 +169,7 @@ def store_run(
         header = row(
             connection, "catalog", "insert_run",
             pipeline_id=pipeline_id, attempt_id=attempt_id, shard=shard, segment_id=segment_id,
-            bucket_start=bucket_start, bucket_end=bucket_end, ids=len(h1),
+            buckets=buckets and buckets.to_ledger(), ids=len(h1),
             filter_bytes=encoder.filter_bytes, checksum=checksum,
             seq_min=None, seq_max=None, expires_at=None,
             asked=tally and tally.asked, false_hits=tally and tally.false_hits,
@@ -330,7 +330,7 @@ def overlap(
     theirs = list(theirs)
     for own in mine:
         for other in theirs:
-            if own.may_share_ids(other):
+            if own.may_hold(other.shard, other.buckets):
                 small, large = sorted((own, other), key=lambda run: run.ids)
                 common += _common(ledger, cache, small, large)
     return common

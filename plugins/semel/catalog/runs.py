@@ -13,14 +13,15 @@ inserted, in one transaction under the lock of the pipeline, which `merge` and t
 
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, reduce
 from typing import Any, Self
 
 import sqlalchemy as sa
 
 from semel import faults, limits
+from semel.catalog.buckets import Buckets
 from semel.errors import RetryableError, StateError
-from semel.ledger import Ledger, Row, query, row, rows
+from semel.ledger import Ledger, Row, change, query, row, rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +29,15 @@ class Run:
     """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while
     unpublished.
 
-    `bucket_start` to `bucket_end` (exclusive) are None in scope `horizon`. `checksum` is that of
-    the run's filter and of its directory, which holds a digest of every chunk of ids.
+    `buckets`: those of record time that its ids can be of, None in scope `horizon`. `checksum` is
+    that of the run's filter and of its directory, which holds a digest of every chunk of ids.
     """
 
     id_run_id: int
     pipeline_id: int
     attempt_id: int | None
     shard: int
-    bucket_start: int | None
-    bucket_end: int | None
+    buckets: Buckets | None
     seq_min: int | None
     seq_max: int | None
     expires_at: datetime | None
@@ -49,20 +49,21 @@ class Run:
     @classmethod
     def from_row(cls, found: Row) -> Self:
         """The run in a row that holds its columns (others are ignored)."""
-        return cls(**{field.name: found[field.name] for field in fields(cls)})
+        values = {field.name: found[field.name] for field in fields(cls)}
+        if values["buckets"] is not None:
+            values["buckets"] = Buckets.from_ledger(values["buckets"])
+        return cls(**values)
 
     @property
     def chunks(self) -> int:
         """How many chunks its ids are cut into."""
         return -(-self.ids // limits.IDS_PER_CHUNK)
 
-    def may_share_ids(self, other: "Run") -> bool:
-        """Whether one id can be in both: the same shard, and buckets that overlap."""
-        if self.shard != other.shard:
+    def may_hold(self, shard: int, buckets: Buckets | None) -> bool:
+        """Whether ids of this shard and of these buckets can be in it."""
+        if self.shard != shard:
             return False
-        if self.bucket_start is None or other.bucket_start is None:
-            return True
-        return self.bucket_start < other.bucket_end and other.bucket_start < self.bucket_end
+        return self.buckets is None or buckets is None or self.buckets.overlaps(buckets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +71,18 @@ class Snapshot:
     """What an attempt may consult: the runs that were visible at one commit sequence."""
 
     commit_seq: int
-    gc_floor: int
+    forgotten: Buckets
     runs: tuple[Run, ...]
 
 
 def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
-    """The pipeline's commit sequence, gc floor and live runs, read in one statement."""
+    """The pipeline's commit sequence, forgotten buckets and live runs, read in one statement."""
     found = rows(connection, "catalog", "snapshot", pipeline_id=pipeline_id)
     if not found:
         raise StateError(f"there is no pipeline {pipeline_id} in the ledger; plan a batch first")
     return Snapshot(
         commit_seq=found[0]["commit_seq"],
-        gc_floor=found[0]["gc_floor"],
+        forgotten=Buckets.from_ledger(found[0]["forgotten"]),
         runs=tuple(Run.from_row(each) for each in found if each["id_run_id"] is not None),
     )
 
@@ -129,11 +130,22 @@ def span_seconds(horizon_seconds: int) -> int:
     return max(1, horizon_seconds // limits.SPANS_PER_HORIZON)
 
 
+# Keeps G1.
+def forget_expired(connection: sa.Connection, pipeline_id: int) -> None:
+    """Forget the buckets of the runs whose horizon is over. The caller holds the pipeline's lock."""
+    found = rows(connection, "catalog", "expired_buckets", pipeline_id=pipeline_id)
+    if found:
+        sets = [found[0]["forgotten"], *(run["buckets"] for run in found)]
+        forgotten = reduce(Buckets.__or__, map(Buckets.from_ledger, sets))
+        values = {"pipeline_id": pipeline_id, "forgotten": forgotten.to_ledger()}
+        change(connection, "catalog", "forget", **values)
+
+
 # Keeps G2.
 def retire_expired(connection: sa.Connection, pipeline_id: int) -> int:
     """Retire the runs whose horizon is over. Returns how many.
 
-    The caller holds the pipeline's lock; in scope `bucket` it has raised the gc floor first.
+    The caller holds the pipeline's lock; in scope `bucket` it has forgotten their buckets first.
     """
     return len(rows(connection, "catalog", "retire_expired", pipeline_id=pipeline_id))
 

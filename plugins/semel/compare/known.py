@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from semel.adoption.ids import ShardIds, in_source, whole_file
+from semel.adoption.ids import Part, ShardIds, in_source, whole_file
 from semel.adoption.runs import OldRuns, write
 from semel.batch import Pipeline
+from semel.catalog.buckets import union
 from semel.catalog.ids import hash_ids
 from semel.catalog.runs import ensure_segment
 from semel.compare.engine import Engine
@@ -50,13 +51,11 @@ def _find(engine: Engine, chosen: Chosen) -> list[ShardIds]:
     dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     if not dropping:
         return []
-    low, high = [], []
+    buckets = None
     for marker in dropping:
-        for part, buckets in _repeated(chosen, marker):
+        for part in _repeated(chosen, marker):
             engine.insert("insert_repeated", _table(marker, part, ("h1", "h2", "shard")))
-            if buckets is not None:
-                low.append(int(buckets.min()))
-                high.append(int(buckets.max()) + 1)
+            buckets = union((buckets, part[3]))
     last = dropping[-1].commit_seq
     for marker in chosen.markers:
         before = last + (marker.spec.dedup.scope is Scope.BUCKET)
@@ -70,24 +69,20 @@ def _find(engine: Engine, chosen: Chosen) -> list[ShardIds]:
             shard=int(shard),
             h1=h1[shards == shard],
             h2=h2[shards == shard],
-            bucket_start=min(low, default=None),
-            bucket_end=max(high, default=None),
+            buckets=buckets,
         )
         for shard in np.unique(shards)
     ]
 
 
-def _repeated(
-    chosen: Chosen, marker: Marker
-) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray | None]]:
+def _repeated(chosen: Chosen, marker: Marker) -> Iterator[Part]:
     """Ids that the catalog made a batch drop, and in scope `bucket` their buckets.
 
     Decisions do not hold buckets, so in that scope all records of the batch are read again. Those
     that survived do no harm: they are also among what the range's batches saw first.
     """
     if marker.spec.dedup.scope is Scope.BUCKET:
-        for part in in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,)):
-            yield part, part[3]
+        yield from in_source(marker, chosen.claims_of(marker), (Kind.DEAD_LETTERS,))
         return
     for file in marker.of_kind(Kind.DECISIONS):
         with pq.ParquetFile(whole_file(marker, file)) as there:
@@ -96,7 +91,7 @@ def _repeated(
                 wanted = pc.equal(table.column("reason"), _IN_CATALOG)
                 ids = pa.Table.from_struct_array(table.filter(wanted).column("record_id"))
                 hashed = hash_ids(ids, marker.spec.record_id, shards=chosen.pipeline.shards)
-                yield (hashed.h1, hashed.h2, hashed.shard), None
+                yield hashed.h1, hashed.h2, hashed.shard, None
 
 
 def _table(marker: Marker, part: tuple, names: tuple[str, ...]) -> pa.Table:

@@ -85,7 +85,7 @@ class Scope(StrEnum):
 
 
 class Late(StrEnum):
-    """What becomes of a record whose bucket has been collected."""
+    """What becomes of a record of a bucket whose ids were forgotten."""
 
     QUARANTINE = "quarantine"
     ACCEPT = "accept"
@@ -116,7 +116,7 @@ class Dedup(Model):
     shards: int = Field(default=4, ge=1, le=256, strict=True)
     """Parts of the id catalog that are worked on in parallel. Fixed at the first batch."""
     late: Late = Late.QUARANTINE
-    """scope: bucket only: what becomes of a record whose bucket has been collected."""
+    """scope: bucket only: what becomes of a record of a bucket whose ids were forgotten."""
     keep_ids: bool | None = Field(default=None, strict=True)
     """Keep each batch's ids as files, 12 bytes an id. null: with transforms, which may drop ids."""
 
@@ -137,6 +137,8 @@ class Limits(Model):
     """Offsets of one batch, of topics; the rest as above."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
     """The batch fails when a larger share of its records is quarantined (1: never)."""
+    late_ratio_max: float = Field(default=0.5, ge=0, le=1, strict=True)
+    """scope: bucket only: the batch fails when a larger share of its records is late (1: never)."""
     unknown_schemas_max: int = Field(default=limits.UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
     """Schemas that the registry lacks, of which one part of a topic (200,000 offsets) may have
     values. Each is a request to it; the batch fails where there are more."""

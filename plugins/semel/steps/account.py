@@ -26,7 +26,9 @@ class SetAside:
 
 
 def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
-    """Why records were set aside. LimitError when it is a larger share than declared."""
+    """Why records were set aside. LimitError when it is a larger share than declared, of those
+    that were quarantined or of those that were late.
+    """
     reasons: Counter[str] = Counter()
     samples: dict[str, Sample] = {}
     for report in reports:
@@ -37,6 +39,9 @@ def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetA
     if counts.quarantined > job.spec.limits.quarantine_ratio_max * counts.records_read:
         share = f"{counts.quarantined:,} of {counts.records_read:,} records"
         raise too_many(job, f"{share} would be quarantined", found.samples)
+    # Keeps S28.
+    if counts.late > job.spec.limits.late_ratio_max * counts.records_read:
+        raise _too_late(job, counts, found.samples)
     return found
 
 
@@ -48,6 +53,21 @@ def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
     lines += [
         "No reader sees any of it. Correct the file, or the pipeline's YAML (its schema, or",
         "limits.quarantine_ratio_max): the batch is planned anew when the whole run is cleared, or",
+        f"`semel run {job.spec.name}` is repeated",
+    ]
+    return LimitError("\n".join(lines), next=ANEW)
+
+
+def _too_late(job: StageJob, counts: Counts, samples: Iterable[str]) -> LimitError:
+    share = f"{counts.late:,} of {counts.records_read:,} records are late"
+    limit = f"limits.late_ratio_max {job.spec.limits.late_ratio_max}"
+    lines = [f"batch {job.batch_id}: {share}, more than {limit} allows"]
+    lines += samples
+    lines += [
+        f"The ids of their buckets of {job.spec.record_time} were forgotten, a dedup.horizon after",
+        "their commit: nobody can tell which of these are repeats. In the pipeline's YAML",
+        "`dedup.late: accept` takes them all as new, and `limits.late_ratio_max: 1.0` sets them aside",
+        "as dead letters: the batch is planned anew when the whole run is cleared, or",
         f"`semel run {job.spec.name}` is repeated",
     ]
     return LimitError("\n".join(lines), next=ANEW)

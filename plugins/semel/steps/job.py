@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from semel import limits
 from semel.batch import Claim
+from semel.catalog.buckets import Buckets
 from semel.catalog.runs import Run
 from semel.formats.records import OFFSET
 from semel.sinks import Refuses
@@ -107,7 +108,7 @@ class StageJob:
     splits: Splits
     shards: int
     bucket_seconds: int
-    gc_floor: int
+    forgotten: Buckets
     now_seconds: int
     segment_id: int | None
     runs: tuple[Run, ...]

@@ -15,6 +15,7 @@ import xxhash
 
 from semel import limits
 from semel.batch import Counts, Ignored
+from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
@@ -42,8 +43,8 @@ SINK_REFUSES = "sink_refuses"
 OUTSIDE_REASONS = frozenset(
     {REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES, str(Reason.unknown_schema)}
 )
-"""Reasons that the clock, the gc floor, a sink or a Schema Registry decide: two attempts may differ
-in them."""
+"""Reasons that the clock, what is forgotten, a sink or a Schema Registry decide: two attempts may
+differ in them."""
 
 
 Write = Callable[[pa.Table], None]
@@ -202,9 +203,7 @@ class _Reader:
         if skip is not None:
             self._selection = (self._selection or EVERYTHING).without(skip)
         self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._bucket_min: int | None = None
-        self._bucket_max: int | None = None
-        self._bucket_open_min: int | None = None
+        self._seen = Buckets() if job.spec.dedup.scope is Scope.BUCKET else None
 
     def run(self, write: Write, letters: Write) -> Read:
         """Give `write` the valid records, and `letters` the others, as they come."""
@@ -229,9 +228,7 @@ class _Reader:
             split=self._split.number,
             digest=self._digest.hexdigest(),
             counts=counts,
-            bucket_min=self._bucket_min,
-            bucket_max=self._bucket_max,
-            bucket_open_min=self._bucket_open_min,
+            buckets=self._seen,
             reasons=dict(tally.reasons),
             samples=tally.samples,
             ignored=tally.ignored,
@@ -296,7 +293,7 @@ class _Reader:
         return block.without(np.array(bad), [faults[offset] for offset in bad])
 
     def _identify(self, block: Block) -> Block:
-        """Hash the ids of a block; reject rows without one, and rows of collected buckets."""
+        """Hash the ids of a block; reject rows without one, and rows of forgotten buckets."""
         spec, table = self._job.spec, block.table
         if spec.by_position or not table.num_rows:
             return block
@@ -315,8 +312,8 @@ class _Reader:
             block = block.without(offsets, faults)
             h1, h2, shard = h1[good], h2[good], shard[good]
             buckets = buckets[good] if buckets is not None else None
-        if buckets is not None and len(buckets):
-            self._note_buckets(buckets)
+        if buckets is not None:
+            self._seen = self._seen | Buckets.of(buckets)
         self._ids.append((h1, h2, shard))
         return block
 
@@ -329,25 +326,15 @@ class _Reader:
         found = (REASONS[code] for code in reason.tolist())
         return [(why, f"{name}: {said}") for name, (why, said) in zip(columns, found, strict=True)]
 
-    def _note_buckets(self, buckets: np.ndarray) -> None:
-        low, high = int(buckets.min()), int(buckets.max())
-        self._bucket_min = min(low, self._bucket_min if self._bucket_min is not None else low)
-        self._bucket_max = max(high, self._bucket_max if self._bucket_max is not None else high)
-        # Accepted late records are in buckets that were collected: those do not bar the commit.
-        still_open = buckets[buckets >= self._job.gc_floor]
-        if len(still_open):
-            low = int(still_open.min())
-            known = self._bucket_open_min
-            self._bucket_open_min = low if known is None else min(low, known)
-
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
         """The bucket of each row by its record time. Marks rows that have none or are too late."""
         job = self._job
         time = table.column(job.spec.record_time)
         seconds = seconds_of(time)
         buckets = np.floor_divide(seconds, job.bucket_seconds)
-        if job.spec.dedup.late is Late.QUARANTINE:
-            reason[buckets < job.gc_floor] = LATE
+        quarantines = job.spec.dedup.late is Late.QUARANTINE
+        if quarantines and job.forgotten.overlaps(Buckets.of(buckets)):
+            reason[job.forgotten.has(buckets)] = LATE
         reason[seconds > job.now_seconds + limits.RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
         reason[time.is_null().to_numpy()] = TIME_MISSING
         return buckets

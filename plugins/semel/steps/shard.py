@@ -10,6 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from semel import settings
+from semel.catalog.buckets import union
 from semel.catalog.payload import FilterCache, Tally, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
@@ -87,15 +88,8 @@ def classify_shard(
     """
     if not any(len(part.h1) for part in parts):
         return {}, ()  # There is nothing to ask the ledger.
-    low = [r.bucket_min for r in reports if r.bucket_min is not None]
-    high = [r.bucket_max for r in reports if r.bucket_max is not None]
-    span = (min(low), max(high) + 1) if low else (None, None)
-    runs = [
-        run
-        for run in job.runs
-        if run.shard == shard
-        and (span[0] is None or run.bucket_start < span[1] and span[0] < run.bucket_end)
-    ]
+    buckets = union(report.buckets for report in reports)
+    runs = [run for run in job.runs if run.may_hold(shard, buckets)]
     filters, tally = filters_in(settings.cache_dir()), Tally()
     with _connected(job) as ledger:
         verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
@@ -106,8 +100,7 @@ def classify_shard(
                 attempt_id=job.attempt_id,
                 shard=shard,
                 segment_id=job.segment_id,
-                bucket_start=span[0],
-                bucket_end=span[1],
+                buckets=buckets,
                 h1=verdict.h1,
                 h2=verdict.h2,
                 tally=tally,
@@ -115,6 +108,6 @@ def classify_shard(
     files: tuple[StagedFile, ...] = ()
     if job.spec.keeps_ids and len(verdict.h1):
         path = job.data_dir / f"c{shard:05d}-ids-{uuid.uuid4().hex}"
-        of = Shard(shard=shard, shards=job.shards, bucket_start=span[0], bucket_end=span[1])
+        of = Shard(shard=shard, shards=job.shards, buckets=buckets)
         files = (write_ids(path, of, verdict.h1, verdict.h2),)
     return verdict.dropped, files

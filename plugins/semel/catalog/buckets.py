@@ -1,0 +1,117 @@
+"""Sets of buckets of record time: those of a batch's ids, of an id run, and those forgotten.
+
+A set is exact. One of more than limits.BUCKET_RANGES_MAX ranges also holds its smallest gaps, so that
+a run's header, a marker and the pipeline's row stay small whatever record times come. What is held
+too much is asked once more than needed, and is late once it was forgotten.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Protocol, Self
+
+import numpy as np
+
+from semel import limits
+
+_FIRST = -(1 << 63)
+_DENSE = 16
+"""Up to so many buckets for each record are marked one by one: that is faster than sorting."""
+
+
+class _Range(Protocol):
+    """A range as the ledger gives it, its end exclusive."""
+
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """A set of buckets. `bounds`: ascending; in it are bounds[0] up to, and without, bounds[1],
+    bounds[2] up to bounds[3], and so on.
+    """
+
+    bounds: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: np.ndarray) -> Self:
+        """The set of these buckets (int64), which may come in any order and more than once."""
+        if not len(numbers):
+            return cls()
+        low = int(numbers.min())
+        span = int(numbers.max()) - low + 1
+        if span <= _DENSE * len(numbers):
+            there = np.zeros(span + 1, bool)
+            there[numbers - low] = True
+            return cls._bounded(low + np.flatnonzero(np.diff(there, prepend=False)))
+        once = np.unique(numbers)
+        gaps = np.diff(once) > 1
+        starts, ends = once[np.append(True, gaps)], once[np.append(gaps, True)] + 1
+        return cls._bounded(np.stack([starts, ends], axis=1).ravel())
+
+    @classmethod
+    def of_ranges(cls, ranges: Iterable[Iterable[int]]) -> Self:
+        """The set with these `ranges`. ValueError: they are not ascending, or touch."""
+        bounds = tuple(int(bound) for start, end in ranges for bound in (start, end))
+        if any(one >= two for one, two in pairwise(bounds)):
+            raise ValueError(f"its ranges of buckets are not in order: {bounds[:20]}")
+        return cls(bounds)
+
+    @classmethod
+    def before(cls, end: int) -> Self:
+        """All buckets before one."""
+        return cls((_FIRST, end))
+
+    @classmethod
+    def from_ledger(cls, multirange: Iterable[_Range]) -> Self:
+        """The set that a column of the type int8multirange holds."""
+        return cls.of_ranges((part.lower, part.upper) for part in multirange)
+
+    @classmethod
+    def _bounded(cls, bounds: np.ndarray) -> Self:
+        gaps = bounds[2::2] - bounds[1:-1:2]
+        excess = len(gaps) + 1 - limits.BUCKET_RANGES_MAX
+        if excess > 0:
+            taken = 2 * np.argpartition(gaps, excess - 1)[:excess]
+            bounds = np.delete(bounds, np.concatenate([taken + 1, taken + 2]))
+        return cls(tuple(bounds.tolist()))
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Its ranges, ascending, their ends exclusive; no two touch."""
+        return list(zip(self.bounds[::2], self.bounds[1::2], strict=True))
+
+    @property
+    def end(self) -> int | None:
+        """The bucket after the newest one. None: the set is empty."""
+        return self.bounds[-1] if self.bounds else None
+
+    def to_ledger(self) -> str:
+        """The set as the text of an int8multirange."""
+        return "{" + ",".join(f"[{start},{end})" for start, end in self.ranges) + "}"
+
+    def __or__(self, other: "Buckets") -> "Buckets":
+        if not (self.bounds and other.bounds):
+            return self if self.bounds else other
+        at = np.unique([*self.bounds, *other.bounds])
+        inside = self.has(at) | other.has(at)
+        return self._bounded(at[np.diff(inside, prepend=False)])
+
+    def has(self, numbers: np.ndarray) -> np.ndarray:
+        """Which of some buckets are in the set: a mask."""
+        if not self.bounds:
+            return np.zeros(len(numbers), bool)
+        return np.searchsorted(self.bounds, numbers, side="right") % 2 == 1
+
+    def overlaps(self, other: "Buckets") -> bool:
+        """Whether any bucket is in both."""
+        one, two = np.array(self.bounds), np.array(other.bounds)
+        # The first bucket that both have begins a range of one of them.
+        return bool(self.has(two[::2]).any() or other.has(one[::2]).any())
+
+
+def union(sets: Iterable[Buckets | None]) -> Buckets | None:
+    """All buckets of some sets. None: all are None, since nothing is by bucket."""
+    return reduce(Buckets.__or__, found) if (found := [s for s in sets if s is not None]) else None
