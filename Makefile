@@ -80,7 +80,7 @@ down: ## Stop everything that was started here
 
 .PHONY: clean
 clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)
-	@rm -rf .venv build .pytest_cache .hypothesis plugins/*.egg-info
+	@rm -rf .venv build .pytest_cache .hypothesis
 	@find plugins dags spark_jobs tests benchmarks sql -name __pycache__ -type d -prune \
 		-exec rm -rf {} +
 
@@ -113,15 +113,18 @@ check:
 	fi
 
 # Made again only when what it is made from changes: these two files, this folder, the Python.
+# The egg-info that the install leaves beside the library would be a second plugin to Airflow.
 .PHONY: venv
 venv: check
 	@made_from() { pwd; "$(PYTHON)" -VV; cat pyproject.toml constraints.txt; }; \
 	if made_from | cmp -s - .venv/.made-from; then exit 0; fi; \
 	set -e -o pipefail; \
 	if [ -f .venv/.made-from ] && [ -x .venv/bin/semel ]; then .venv/bin/semel down || true; fi; \
-	echo "Installing into .venv from constraints.txt; this takes a minute or two."; \
+	echo "Installing into .venv from constraints.txt; this takes two or three minutes."; \
 	"$(PYTHON)" -m venv --clear .venv; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
-	.venv/bin/python -m uv pip install --quiet --python .venv/bin/python --compile-bytecode \
-		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]'; \
+	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
+		-c constraints.txt -e '.[local,demo,postgres,kafka,avro,openlineage,test]' \
+		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
+	@rm -rf plugins/*.egg-info

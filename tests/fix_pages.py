@@ -28,6 +28,7 @@ OWN_SITE = {"origin": "http://testserver", "sec-fetch-site": "same-origin"}
 SERVER = """
 import json, os, sys
 from airflow.api_fastapi import app as api
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.connection import Connection
@@ -49,6 +50,8 @@ class Picky(SimpleAuthManager):
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
         if user.username == "viewer" and details and details.id == "hidden":
             return False
+        if user.username == "nologs" and access_entity is DagAccessEntity.TASK_LOGS:
+            return False
         return super().is_authorized_dag(
             method=method, user=user, access_entity=access_entity, details=details)
 
@@ -68,17 +71,20 @@ root = FastAPI()
 api._AuthManagerState.instance = manager = Picky()
 api.init_plugins(root)
 clients = {None: TestClient(root, raise_server_exceptions=False)}
-for name, role in (("second", "USER"), ("admin", "ADMIN"), ("viewer", "VIEWER")):
+for name, role in (("second", "USER"), ("admin", "ADMIN"), ("viewer", "VIEWER"),
+                   ("nologs", "VIEWER")):
     token = manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
     clients[name] = TestClient(root, cookies={"_token": token}, raise_server_exceptions=False)
 clients["forged"] = TestClient(root, cookies={"_token": token[:-4] + "AAAA"})
 
 def use(address, variables):
-    from semel import limits
+    from semel import limits, settings
     from semel.airflow.page import common
-    if common.ledger.cache_info().currsize:
+    if common._ledger.cache_info().currsize:
         common.ledger().engine.dispose()
-        common.ledger.cache_clear()
+        common._ledger.cache_clear()
+    common._told_at.cache_clear()
+    settings.told.clear()
     common._looks = common.Looks(limits.PAGE_LOOK_SECONDS)
     for name in [name for name in os.environ if name.startswith("SEMEL_")]:
         del os.environ[name]
@@ -124,7 +130,7 @@ class Answer(NamedTuple):
 
 class Pages:
     """Asks the pages as somebody: `admin`, `second` (who may edit too), `viewer`, None without a
-    login, `forged`.
+    login, `nologs`, a viewer who may not read task logs, `forged`.
     """
 
     def __init__(self, process: subprocess.Popen[str], home: Path) -> None:
@@ -178,7 +184,7 @@ def pages_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     variables |= {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,nologs:viewer",
         "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
         "AIRFLOW__API__SECRET_KEY": SECRET,
         # What is in the metadata database is found as by an API server.

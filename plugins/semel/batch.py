@@ -6,10 +6,11 @@ test compares the three.
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 from semel import limits
@@ -179,6 +180,13 @@ def numbers(text: str) -> tuple[int, int]:
     if first > last:
         raise TerminalError(f"{text}: the first number is the larger one")
     return first, last
+
+
+def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Some of a pipeline's batches as runs [first, last] in which no other one of all lies."""
+    some = set(some)
+    groups = (list(g) for there, g in groupby(sorted(all_of_them), some.__contains__) if there)
+    return tuple((group[0], group[-1]) for group in groups)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ A pipeline with `select: arrival` has no intervals: its batches stand on the day
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -45,6 +45,8 @@ class State(StrEnum):
     """All complete records are finalized; a last line or a file is not complete yet."""
     DONE = "done"
     """Its batches are finalized. Whether the source holds more of it is not known."""
+    HOLE = "hole"
+    """The source shows nothing of it, though of time before and after it, and no batch is of it."""
     NOTHING = "nothing there"
     """The source shows nothing of it, and no batch is of it."""
     NO_BATCH = "no batch"
@@ -56,7 +58,8 @@ class Seen:
     """How many names (files) the source shows of one cell, and of how many some is not finalized.
 
     `open`: an open batch has some of it. A name may count in several; `settled` are those that
-    count in none: all of them is finalized.
+    count in none: all of them is finalized. `left`: the positions (bytes, offsets) of the unclaimed
+    ones that no batch has.
     """
 
     shown: int = 0
@@ -65,11 +68,14 @@ class Seen:
     refused: int = 0
     open: int = 0
     settled: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a cell's state is decided by. `done`: some of it is finalized."""
+    """What a cell's state is decided by. `done`: some of it is finalized. `between`: there is
+    something of time before and of time after it.
+    """
 
     looked: bool
     refused: bool
@@ -77,6 +83,7 @@ class Facts:
     unclaimed: bool
     waiting: bool
     done: bool
+    between: bool
 
 
 def judge(facts: Facts) -> State:
@@ -91,7 +98,9 @@ def judge(facts: Facts) -> State:
         return State.WAITING
     if facts.done:
         return State.COMPLETE if facts.looked else State.DONE
-    return State.NOTHING if facts.looked else State.NO_BATCH
+    if not facts.looked:
+        return State.NO_BATCH
+    return State.HOLE if facts.between else State.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +181,9 @@ def days(
     seen = None if sight is None else _seen(sight, edges)
     blind = by_commit or seen is None or not spec.source.dated or _is_blind(sight)
     dated = None if blind else seen
+    known = [item.when for item in (sight.found if sight else ()) if item.when]
+    known += [edges[n] for group in groups for n in group.cells]
+    oldest, newest_known = min(known, default=now), max(known, default=now)
     return Days(
         pipeline=spec.name,
         by_commit=by_commit,
@@ -182,6 +194,7 @@ def days(
                 cell,
                 [group for group in groups if n in group.cells],
                 None if dated is None else dated[n],
+                between=oldest < cell[0] and cell[1] <= newest_known,
             )
             for n, cell in enumerate(pairwise(edges))
         ),
@@ -255,11 +268,25 @@ def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
     count("refused", (refusal.name for refusal in sight.gaps.refusals))
     for one in counted:
         one["settled"] = one["shown"].difference(*(one[kind] for kind in _UNSETTLED))
-    return [Seen(**{kind: len(names) for kind, names in one.items()}) for one in counted]
+    left = Counter[str]()
+    for gap in of(GapState.UNCLAIMED):
+        left[gap.name] += gap.end - gap.start
+    return [
+        Seen(
+            left=sum(left[name] for name in one["unclaimed"]),
+            **{kind: len(names) for kind, names in one.items()},
+        )
+        for one in counted
+    ]
 
 
 def _day(
-    spec: Spec, cell: tuple[datetime, datetime], groups: list[Group], seen: Seen | None
+    spec: Spec,
+    cell: tuple[datetime, datetime],
+    groups: list[Group],
+    seen: Seen | None,
+    *,
+    between: bool,
 ) -> Day:
     start, end = cell
     there = seen or Seen()
@@ -272,6 +299,7 @@ def _day(
             waiting=there.waiting > 0,
             # A batch of another interval may have it: by lookback, or because it was longer.
             done=there.settled > 0 or any(g.finalized for g in groups),
+            between=between,
         )
     )
     newest = sorted((b for g in groups for b in g.newest), key=lambda b: -b.batch_id)

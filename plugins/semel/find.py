@@ -5,6 +5,7 @@ decisions do not.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -219,7 +220,8 @@ def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
 
 
 def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Iterator[Place]:
-    """Dead letters whose bytes hold every value: they need not be readable as records.
+    """Dead letters whose bytes hold every value, as they are or as JSON or CSV writes texts: they
+    need not be readable as records.
 
     `told`: what was wrong may be said, which shows a part of the record.
     """
@@ -228,7 +230,7 @@ def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Ite
     for file in marker.of_kind(Kind.DEAD_LETTERS):
         for rows in pieces(marker.path_of(file), columns):
             for row in rows.to_pylist():
-                if all(text in row["raw"] for text in texts):
+                if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
                     yield Place(
                         what="dead_letter",
                         batch_id=marker.batch_id,
@@ -237,6 +239,23 @@ def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Ite
                         offset=row["offset"],
                         detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
                     )
+
+
+_ESCAPE = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
+
+
+def _readings(raw: bytes) -> Iterator[bytes]:
+    """A record's bytes, and with JSON's escapes and CSV's doubled quotes undone, where it has any."""
+    yield raw
+    if b"\\" in raw:
+        yield _ESCAPE.sub(_unescaped, raw)
+    if b'""' in raw:
+        yield raw.replace(b'""', b'"')
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    # Half a surrogate pair stays as it is: no id has one.
+    return json.loads(b'"%b"' % found[0]).encode(errors="surrogatepass")
 
 
 def _condition(

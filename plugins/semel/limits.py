@@ -374,6 +374,9 @@ PAGE_LOOK_SECONDS = 1.0
 PAGE_LOOKS = 64
 """Such looks that wait, or whose answers are kept, in one server at most."""
 
+PAGE_TOLD_SECONDS = 10.0
+"""How long a server goes by the folders and the ledger that Airflow told it, before it asks anew."""
+
 PAGE_CATALOG_BATCHES = 5_000
 """Newest batches whose repeats the page of a catalog counts by days."""
 

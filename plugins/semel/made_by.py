@@ -1,14 +1,14 @@
 """Which code made which batches: what a mistake in a transform, once found, has reached."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from semel.batch import runs
 from semel.code import Named, of_marker
 from semel.ledger import Ledger
 from semel.sinks import archive
@@ -82,12 +82,6 @@ def _made(
         ),
     )
 
-
-def runs(some: Collection[int], all_of_them: list[int]) -> tuple[tuple[int, int], ...]:
-    """Numbers as runs [first, last] in which no other one of all lies; all of them ascend."""
-    some = set(some)
-    groups = (list(g) for there, g in groupby(all_of_them, some.__contains__) if there)
-    return tuple((group[0], group[-1]) for group in groups)
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:

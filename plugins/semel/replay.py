@@ -22,7 +22,7 @@ from semel.batch import Batch, BatchStatus, Counts, Log, Pipeline, batch_of, run
 from semel.errors import RetryableError, SemelError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
-from semel.made_by import runs
+from semel.batch import runs
 from semel.register import register
 from semel.replayed import check_source, check_verdicts, has_letters, outputs
 from semel.run import finish

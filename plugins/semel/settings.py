@@ -20,6 +20,9 @@ PIPELINES_VARIABLE = "SEMEL_PIPELINES_DIR"
 TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
 DATA_VARIABLE = "SEMEL_DATA_ROOTS"
 
+told: dict[str, str] = {}
+"""Variables that Airflow tells a server for a while; they may change, unlike its environment's."""
+
 
 def ledger_dsn() -> str:
     """The ledger's address: SEMEL_LEDGER_DSN, else the stack's. UnavailableError without either."""
@@ -63,7 +66,7 @@ def _address(variable: str) -> str:
 
 
 def _known(variable: str) -> str | None:
-    if named := os.environ.get(variable):
+    if named := _said(variable):
         return named
     path = addresses_file()
     try:
@@ -75,6 +78,10 @@ def _known(variable: str) -> str | None:
             f"{path} is not what semel wrote ({error}); remove it and start the local stack",
             next="semel up",
         ) from error
+
+
+def _said(variable: str) -> str | None:
+    return os.environ.get(variable) or told.get(variable)
 
 
 def project() -> Path | None:
@@ -105,12 +112,12 @@ def sql_dir() -> Path:
 
 def pipelines_dir() -> Path:
     """The folder of the pipelines' YAML files (SEMEL_PIPELINES_DIR, else dags/pipelines)."""
-    return Path(os.environ.get(PIPELINES_VARIABLE) or home() / "dags" / "pipelines")
+    return Path(_said(PIPELINES_VARIABLE) or home() / "dags" / "pipelines")
 
 
 def transforms_dir() -> Path:
     """The only folder that transforms are taken from (SEMEL_TRANSFORMS_DIR, else spark_jobs)."""
-    return Path(os.environ.get(TRANSFORMS_VARIABLE) or home() / "spark_jobs")
+    return Path(_said(TRANSFORMS_VARIABLE) or home() / "spark_jobs")
 
 
 def data_roots() -> list[Path]:
@@ -118,7 +125,7 @@ def data_roots() -> list[Path]:
 
     The first one is what relative paths in a pipeline's YAML start from.
     """
-    named = os.environ.get(DATA_VARIABLE)
+    named = _said(DATA_VARIABLE)
     roots = named.split(os.pathsep) if named else [str(home() / "data")]
     return [Path(root).resolve() for root in roots if root]
 

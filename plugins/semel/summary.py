@@ -260,7 +260,7 @@ def replay_plan(found: "list[Root]") -> str:
     lines = []
     for one in found:
         span = f" of {interval(*one.interval)}" if one.interval else ""
-        head = f"batch {one.batch_id}{span}: {one.counts.survivors:,} records"
+        head = f"batch {one.batch_id}{span}: {_count(one.counts.survivors, 'record')}"
         if one.why:
             lines.append(f"{head}, cannot be replayed: {one.why}")
         elif one.done:

@@ -25,8 +25,8 @@ DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.j
 @pytest.mark.parametrize(
     ("line", "code", "step"),
     [
-        ("semel run nonsense", 2, "semel validate"),
-        ("semel gaps nonsense", 2, "semel validate"),
+        ("semel run nonsense", 2, "semel batches"),
+        ("semel gaps nonsense", 2, "semel batches"),
         ("semel show 99", 1, "semel batches"),
         ("semel abandon 99", 1, "semel batches"),
         ("semel letters events --batch 99", 1, "semel batches events"),
@@ -34,7 +34,7 @@ DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.j
         ("semel days events --from 1900-01-01", 1, "semel days --help"),
         ("semel accept events in/b.jsonl", 1, "semel gaps events"),
         ("semel accept events --refused 99", 1, "semel batches events"),
-        ("semel adopt nonsense", 2, "semel validate"),
+        ("semel adopt nonsense", 2, "semel batches"),
     ],
 )
 def test_what_is_not_there(
@@ -248,7 +248,7 @@ def test_an_audit_that_fails(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 8))
     shell.runs("semel run events")
-    next(spec.sink_path().rglob("events-*.parquet")).unlink()
+    next(spec.sink_path().rglob("events-*.parquet")).write_bytes(b"other")
     *_, step = shell.runs("semel audit events", code=1).splitlines()
     assert step == "next: semel show 1"
     assert "file: data" in shell.runs(step.removeprefix("next: "))

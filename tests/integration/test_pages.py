@@ -97,7 +97,7 @@ def test_days_and_what_to_do(pages: Pages, bench: Workbench, ledger: Ledger) -> 
     assert [day for day, _ in rows] == ["20261103", "20261102", "20261101"]
     found = {day[-1]: body for day, body in rows}
     assert "nothing there" in found["3"] and "complete" in found["1"]
-    assert "1 of 1 files unclaimed" in found["2"]
+    assert "bytes of 1 file unclaimed" in found["2"]
     assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
     assert 'href="/dags/events/runs/scheduled__1"' in found["1"]
     assert "1 refused of an unknown day" in text

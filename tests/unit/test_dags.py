@@ -275,7 +275,8 @@ def test_only_what_may_succeed_is_retried(
     with pytest.raises(SystemExit, match="the fact, the ids") as ended:
         FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
     again = "nothing, Airflow tries this task again by itself"
-    assert said[-1] == "next: " + (again if retried else "clear the run's finalize task")
+    first = "correct what is said above, then clear the run's finalize task"
+    assert said[-1] == "next: " + (again if retried else first)
     assert str(ended.value).splitlines()[-1] == said[-1], "callbacks see it too"
     decided = task.retry_policy.evaluate(ended.value, 1, 3)
     assert decided.action is (RetryAction.DEFAULT if retried else RetryAction.FAIL)

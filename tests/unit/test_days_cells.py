@@ -27,23 +27,25 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("bits", list(product([False, True], repeat=6)))
+@pytest.mark.parametrize("bits", list(product([False, True], repeat=7)))
 def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
-    """Each of the 64 sets of facts has its state: a refused file counts before an open batch, and
+    """Each of the 128 sets of facts has its state: a refused file counts before an open batch, and
     that before what is decided by the table.
     """
-    refused, is_open, looked, *rest = bits
+    refused, is_open, looked, between, *rest = bits
     unclaimed, waiting, done = rest
     found = judge(
         Facts(
             looked=looked, refused=refused, open=is_open, unclaimed=unclaimed, waiting=waiting,
-            done=done,
+            done=done, between=between,
         )  # fmt: skip
     )
     if refused:
         assert found is State.REFUSED
     elif is_open:
         assert found is State.IN_WORK
+    elif looked and between and not any(rest):
+        assert found is State.HOLE
     else:
         assert found is TABLE[tuple(rest)][0 if looked else 1]
 

@@ -245,7 +245,7 @@ REFUSED = [
     (b"id,_semel_x\n1,2\n", "kept for semel"),
     (b"id,a`b\n1,2\n", "no column's name may hold"),
     (b"id,a\x1bb\n1,2\n", "'a\\x1bb'"),
-    (b"id,caf\xe9\n1,2\n", "no CSV header"),
+    (b"id,caf\xe9\n1,2\n", "is not UTF-8, but WINDOWS-1252"),
     ("id,n\nä,1\n".encode("utf-16"), "UTF-16"),
     (b"id,n\r1,2\r3,4\r", "CR alone"),
     (b"id\x00,n\n1,2\n", "NUL"),

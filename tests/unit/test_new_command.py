@@ -71,12 +71,14 @@ def test_a_name_that_no_pipeline_can_have(bench: Workbench, orders: Path, capsys
 
 
 def test_nobody_to_ask(bench: Workbench, orders: Path, capsys) -> None:
-    """Without a terminal and without --yes it is a wrong command line, also with --json."""
-    for words in ([], ["--json"]):
-        assert cli.main(["new", "orders", str(orders), *words]) == 2
-        out, err = capsys.readouterr()
-        assert "add --yes" in re.sub(r"[\s│]+", " ", out + err)
+    """Without a terminal the next command is the same with --yes, also with --json; it works."""
+    line = f"semel new orders {orders} --yes"
+    assert cli.main(["new", "orders", str(orders)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: {line}"
+    assert cli.main(["new", "orders", str(orders), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["next"] == line
     assert not list(bench.pipelines.iterdir())
+    assert cli.main(line.split()[1:]) == 0
 
 
 @pytest.mark.rest

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from semel.batch import Batch
     from semel.ledger import Ledger
 
-REPLAY, BATCHES = "replay", "batches"
-"""The keys of a run's configuration."""
+REPLAY, BATCHES, SHOWN = "replay", "batches", "shown"
+"""The keys of a run's configuration. `shown`: by a page that made the run; see `refuse_other`."""
+
+_AGAIN = "load the page of days again, and replay from there what it shows now"
 
 _TRIGGER = f'trigger the DAG again, with the configuration {{"{REPLAY}": true, "{BATCHES}": "17"}}'
 
@@ -88,7 +90,27 @@ def plan(
         if context["dag_run"].run_type != "backfill":
             raise
         return []
+    if shown := context["params"].get(SHOWN):
+        refuse_other(spec, roots, shown, next=_AGAIN)
     return replay.plan_all(ledger, spec, request_key, roots)
+
+
+# Keeps A7.
+def refuse_other(spec: Spec, roots: list[int], shown: Any, *, next: str) -> None:
+    """StateError: what would be done (batches, digests of code and declaration) is not what was
+    shown.
+    """
+    from semel import code
+
+    now = {"batches": roots, "code": code.look(spec).named.digest, "spec": spec.digest()}
+    told = shown if isinstance(shown, Mapping) else {}
+    other = [key for key, value in now.items() if told.get(key) != value]
+    if other:
+        raise StateError(
+            f"{' and '.join(other)} of {spec.name} changed since the page showed them, so nothing "
+            "was done",
+            next=next,
+        )
 
 
 def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 The environment's own variables win. What they leave open, Airflow's Variables say of folders, and
 the connection `semel_ledger` of the ledger. A task's process, and one that parses a DAG file, is
-its own, so that nothing outlives it.
+its own, so that nothing outlives it. A server lives on: it keeps apart what it was told (`into`:
+`semel.settings.told`), and asks again.
 """
 
 import os
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook, Connection, Variable
@@ -28,42 +30,50 @@ FOLDERS = (
 all of them are, and Airflow is not asked."""
 
 
-def find_folders() -> None:
+def find_folders(into: MutableMapping[str, str] = os.environ) -> None:
     """Set the folders' variables. TerminalError when nothing says where data may lie."""
     if os.environ.get(settings.HOME_VARIABLE):
         return
     for name in FOLDERS:
-        if not os.environ.get(name) and (value := Variable.get(name.lower(), default=None)):
-            os.environ[name] = value
+        if not os.environ.get(name):
+            _tell(into, name, Variable.get(name.lower(), default=None))
     # The working folder, which the command line takes, may differ from one task to the next.
     name = settings.DATA_VARIABLE
-    if not os.environ.get(name) and settings.project() is None:
+    if not (os.environ.get(name) or into.get(name)) and settings.project() is None:
         raise TerminalError(
             f"nothing says where sources and sinks lie: set the Airflow Variable {name.lower()}, "
             f"or {name} in the environment of the DAG processor and of all workers"
         )
 
 
-def find_ledger() -> None:
+def find_ledger(into: MutableMapping[str, str] = os.environ) -> None:
     """Set SEMEL_LEDGER_DSN by the connection `semel_ledger`, where there is one.
 
     TerminalError when it is none to a Postgres.
     """
     if os.environ.get(settings.LEDGER_VARIABLE):
         return
-    if connection := connection_of(LEDGER_CONNECTION):
-        os.environ[settings.LEDGER_VARIABLE] = _address(connection)
+    connection = connection_of(LEDGER_CONNECTION)
+    _tell(into, settings.LEDGER_VARIABLE, connection and _address(connection))
 
 
-def find_connections(spec: "Spec") -> None:
+def find_connections(spec: "Spec", into: MutableMapping[str, str] = os.environ) -> None:
     """Set AIRFLOW_CONN_<NAME>, as source, sink and spark-submit read it, by each connection that a
     pipeline names.
     """
     named = {*getattr(spec.source, "connections", ()), getattr(spec.sink, "connection", None)}
     for name in sorted(filter(None, named)):
         variable = settings.connection_variable(name)
-        if not os.environ.get(variable) and (connection := connection_of(name)):
-            os.environ[variable] = connection.get_uri()
+        if not os.environ.get(variable):
+            connection = connection_of(name)
+            _tell(into, variable, connection and connection.get_uri())
+
+
+def _tell(into: MutableMapping[str, str], variable: str, value: str | None) -> None:
+    if value:
+        into[variable] = value
+    else:
+        into.pop(variable, None)
 
 
 def connection_of(name: str) -> Connection | None:

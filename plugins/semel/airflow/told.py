@@ -16,11 +16,12 @@ from typing import Any
 from airflow import sdk
 from airflow.sdk.exceptions import AirflowFailException
 
-from semel.errors import Doing, RetryableError, SemelError, TerminalError
+from semel.errors import Doing, LimitError, RetryableError, SemelError, TerminalError
 
 WIDTH = 110
 """Characters of a line in a task's log: Airflow's page does not wrap them."""
 
+_FIRST = "correct what is said above, then "
 _COMMANDS = ("next: semel ", "next: airflow ")
 _WORD = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
@@ -83,12 +84,17 @@ def _broken_command(line: str) -> list[str]:
 def doing(
     context: Mapping[str, Any], pipeline: str, batch_id: int | None, error: SemelError
 ) -> Doing:
-    """What a task does, and how a user does it again."""
+    """What a task does, and how a user does it again: after a correction, where that fails else."""
     instance = context["ti"]
     again = f"clear the run's {context['task'].task_id} task"
+    anew = "clear the whole run"
+    if isinstance(error, TerminalError):
+        again = f"{_FIRST}{again}"
+    if isinstance(error, LimitError):
+        anew = f"{_FIRST}{anew}"
     if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
         again = "nothing, Airflow tries this task again by itself"
-    return Doing(again=again, anew="clear the whole run", pipeline=pipeline, batch_id=batch_id)
+    return Doing(again=again, anew=anew, pipeline=pipeline, batch_id=batch_id)
 
 
 def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:

@@ -29,7 +29,7 @@ from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
-from semel.batch import Counts
+from semel.batch import Counts, runs
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.pieces import gathered, pieces
 from semel.manifest import Kind
@@ -99,6 +99,7 @@ class _Audit:
         self._reread: set[int] = set()
         self._notes: Notes | None = None
         self._in_flight: set[int] = set()
+        self._to_replay: set[int] = set()
         self._samples = spec.limits.log_samples
 
     def run(self) -> Verdict:
@@ -111,7 +112,9 @@ class _Audit:
         self._replaced = generations.read(
             self._sink, self._archive, self._markers, self._findings
         )
-        files.check_files(there, self._markers, self._replaced.paths, self._findings)
+        self._to_replay = files.check_files(
+            there, self._markers, self._replaced.paths, self._findings
+        )
         files.check_code([*self._markers, *self._replaced.markers], self._findings)
         files.check_claims(self._markers, self._findings)
         self._check_target()
@@ -432,6 +435,7 @@ class _Audit:
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
             gone=len(self._gone | self._output_gone.keys()),
+            to_replay=runs(self._to_replay - self._gone, [m.batch_id for m in self._markers]),
             replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),

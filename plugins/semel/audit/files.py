@@ -93,12 +93,14 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
 
 def check_files(
     there: set[Path], markers: list[Marker], replaced: Iterable[Path], findings: Findings
-) -> None:
+) -> set[int]:
     """Hold each listed file against the marker, and find those that none lists.
 
-    `replaced`: what belongs to outputs that replays replaced.
+    `replaced`: what belongs to outputs that replays replaced. Returns the batches of which files of
+    the output are gone, and which have no other trouble: a replay makes their output again.
     """
     owner: dict[Path, int] = {}
+    gone, wrong = set[int](), set[int]()
     for marker in markers:
         for file in marker.files:
             if file.kind is Kind.DATA and marker.sink is None:
@@ -112,6 +114,8 @@ def check_files(
             elif sum(other.path == file.path for other in marker.files) > 1:
                 what = "its marker lists it twice"
             if what:
+                again = file.kind is Kind.DATA and not os.path.lexists(path)
+                (gone if again else wrong).add(marker.batch_id)
                 findings.blame(
                     "files", Offender(what=what, batch=marker.batch_id, file=str(path))
                 )
@@ -123,6 +127,7 @@ def check_files(
     for path in sorted(there.difference(owner, replaced)):
         what = "no marker lists it: its batch is being finalized just now, or it was put there"
         findings.blame("strays", Offender(what=what, file=str(path)))
+    return gone - wrong
 
 
 def trouble(path: Path, file: MarkedFile, form: str) -> str | None:

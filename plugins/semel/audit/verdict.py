@@ -64,7 +64,8 @@ class Verdict:
 
     `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
     deleted what they read, or the retention of the sink's what they wrote. `replayed`: of how many
-    a replay made the output that counts.
+    a replay made the output that counts. `to_replay`: the batches, as runs [first, last],
+    of whose output files are gone, and which a replay makes again, as far as files tell.
     """
 
     pipeline: str
@@ -73,6 +74,7 @@ class Verdict:
     gone: int
     replayed: int
     proved_by: str
+    to_replay: tuple[tuple[int, int], ...]
     checks: tuple[Check, ...]
     totals: Counts
     notes: tuple[str, ...] = ()

@@ -108,7 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
         output.fail(error, error.format_message(), _help_of(words), as_json=as_json)
         return EXIT_USAGE
     except SemelError as error:
-        output.fail(error, str(error), error.next_step(_doing(words)), as_json=as_json)
+        step = error.next_step(_doing(_meant(words, error)))
+        output.fail(error, str(error), step, as_json=as_json)
         return _exit_code(error)
     except Exception as error:
         if not as_json:
@@ -131,6 +132,16 @@ def _doing(words: list[str]) -> Doing:
     given = command.make_context(words[0], words[1:], resilient_parsing=True).params
     known = {"pipeline": given.get("pipeline") or "", "batch_id": given.get("batch")}
     return Doing(again=again, anew=again, **known)
+
+
+def _meant(words: list[str], error: SemelError) -> list[str]:
+    """The command line with the name of a pipeline that there is, where it is like the given one."""
+    from semel.spec.pipeline import UnknownPipelineError
+
+    if not isinstance(error, UnknownPipelineError) or error.meant is None:
+        return words
+    given, there = error.meant
+    return [there if word == given else word for word in words]
 
 
 def _help_of(words: list[str]) -> str:

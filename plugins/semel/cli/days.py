@@ -47,34 +47,34 @@ def days(
             since=_day(since), until=_day(until),
         )  # fmt: skip
     payload = {"answer": answer}
-    items = f"{spec.source.part}s"
-    output.emit(payload, as_json=as_json, render=lambda: _render(answer, items))
+    items, unit = f"{spec.source.part}s", spec.source.unit
+    output.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit))
 
 
 def _day(at: datetime | None) -> date | None:
     return at.date() if at else None
 
 
-def _render(answer: "Days", items: str) -> None:
+def _render(answer: "Days", items: str, unit: str) -> None:
     when = "committed on" if answer.by_commit else "interval"
     numbers = ("read", "new", "set aside")
     table = output.table(when, "state", *numbers, "batches", "not finalized", numbers=numbers)
     for day in answer.days:
-        table.add_row(*_row(day))
+        table.add_row(*_row(day, unit))
     output.show(table)
-    for line in _notes(answer, items):
+    for line in _notes(answer, items, unit):
         print(line)
 
 
-def _row(day: "Day") -> list[str]:
+def _row(day: "Day", unit: str) -> list[str]:
     from semel.summary import interval
 
     counts = day.counts
     account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
     numbers = [f"{n:,}" for n in account] if day.counted else [""] * 3
     silent = ", no sign of life" if day.silent else ""
-    state = f"{day.state}{silent}"
-    return [interval(day.start, day.end), state, *numbers, _batches(day), unsettled(day.seen)]
+    state, left = f"{day.state}{silent}", unsettled(day.seen, unit)
+    return [interval(day.start, day.end), state, *numbers, _batches(day), left]
 
 
 def _batches(day: "Day") -> str:
@@ -90,15 +90,16 @@ def _batches(day: "Day") -> str:
     return ", ".join(texts) + (f" and {more:,} more" if more else "")
 
 
-def unsettled(seen: "Seen | None") -> str:
-    """What of some time is not finalized: `2 unclaimed, 1 refused`."""
+def unsettled(seen: "Seen | None", unit: str) -> str:
+    """What of some time is not finalized: `2 unclaimed (78 bytes), 1 refused`."""
     if seen is None:
         return ""
     counts = {name: getattr(seen, name) for name in _UNSETTLED}
-    return ", ".join(f"{n:,} {'in work' if k == 'open' else k}" for k, n in counts.items() if n)
+    words = {"open": "in work", "unclaimed": f"unclaimed ({seen.left:,} {unit})"}
+    return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n)
 
 
-def _notes(answer: "Days", items: str) -> list[str]:
+def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     from semel.summary import interval
 
     lines = []
@@ -116,7 +117,7 @@ def _notes(answer: "Days", items: str) -> list[str]:
             f"{answer.pipeline} takes what has arrived (select: arrival): it has no intervals, and "
             "each batch stands on the day of its commit"
         )
-    if text := unsettled(answer.undated):
+    if text := unsettled(answer.undated, unit):
         where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
         lines.append(f"{where}: {items} {text}; `semel gaps {answer.pipeline}` lists them")
     todo = [day for day in answer.days if day.command]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel import limits
+from semel import limits, plural
 from semel.cli import output
 
 if TYPE_CHECKING:
+    from semel.audit import Verdict
     from semel.gaps import Gaps
     from semel.spec.pipeline import Spec
 
@@ -65,20 +66,33 @@ def audit(
         if verdict.ok and verdict.gone:
             word = f"passed for {verdict.batches - verdict.gone:,} of {verdict.batches:,} batches"
         again = f" ({verdict.replayed:,} replayed)" if verdict.replayed else ""
+        batches = plural.count(verdict.batches, "batch", "batches")
+        records = plural.count(total.records_read, "record")
+        survivors = plural.count(total.survivors, "survivor")
         text = (
-            f"audit of {pipeline}: {word}; {verdict.batches:,} batches{again}, "
-            f"{total.records_read:,} records, {total.survivors:,} survivors; "
+            f"audit of {pipeline}: {word}; {batches}{again}, {records}, {survivors}; "
             f"proved by {verdict.proved_by}"
         )
         output.result.print(text, markup=False)
         if not verdict.ok:
-            broken = [one.batch for check in verdict.checks for one in check.offenders if one.batch]
-            step = f"semel show {min(broken)}" if broken else f"semel batches {pipeline}"
-            print(f"next: {step}")
+            for step in _steps(verdict, copy=sink is not None):
+                print(f"next: {step}")
 
     output.emit(verdict.to_json(), as_json=as_json, render=render)
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+def _steps(verdict: "Verdict", *, copy: bool) -> list[str]:
+    """What to do about a verdict that failed. Output that is gone is computed again, if not of a
+    copy.
+    """
+    found = () if copy else verdict.to_replay[: limits.FILES_NAMED_MAX]
+    if found:
+        spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in found]
+        return [f"semel replay {verdict.pipeline} --batches {span}" for span in spans]
+    broken = [one.batch for check in verdict.checks for one in check.offenders if one.batch]
+    return [f"semel show {min(broken)}" if broken else f"semel batches {verdict.pipeline}"]
 
 
 def find(
@@ -311,7 +325,7 @@ def show(
             shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
             print(f"attempt: {shown}")
         for file in files:
-            print(f"file: {file['kind']} {file['path']!r}, {file['records']:,} rows")
+            print(f"file: {file['kind']} {file['path']!r}, {plural.count(file['records'], 'row')}")
         _print_code(code)
 
     payload: dict[str, Any] = {

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from semel import plural
 from semel.cli import output
+from semel.errors import TerminalError
 
 if TYPE_CHECKING:
     from semel.infer.draft import Draft, Finding, Trial
@@ -38,10 +40,13 @@ def new(
     from semel.infer import sample
     from semel.infer.text import yaml_of
     from semel.infer.write import target_of, write
+    from semel.sources import quoted
 
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise typer.BadParameter(
-            "there is no terminal to ask questions on; add --yes to take what is proposed"
+        files = " ".join(quoted(str(path)) for path in samples)
+        raise TerminalError(
+            "there is no terminal to ask questions on; --yes takes what is proposed",
+            next=f"semel new {quoted(name)} {files} --yes",
         )
     target = target_of(name)
     read = sample.read(samples)
@@ -85,10 +90,10 @@ def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "
     print(f"read {read}")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
     print(
-        f"{tried.records:,} records, {tried.quarantined:,} of them quarantined"
+        f"{plural.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
         + (f" ({reasons}); one of them: {tried.example}" if reasons else "")
     )
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
+    files = plural.count(found.files, "file")
     print(f"{made.dialect.format}, {len(made.guesses):,} columns; {made.path} finds {files}")
     print(f"wrote {target}")
     print("look at:")
@@ -120,6 +125,8 @@ def _doubtful(made: "Draft") -> list[str]:
                 f"{ascii(name)}: {guess.exceptions:,} of {guess.records:,} are no {guess.type} "
                 f"({some}), so their records are dead letters; {wider} takes all"
             )
+        if guess.foreign:
+            lines.append(f"{ascii(name)}: {guess.foreign}")
     if made.record_id:
         named = ", ".join(map(ascii, made.record_id))
         lines.append(f"record_id: {named}: records that agree in it are one record")

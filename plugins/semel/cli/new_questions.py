@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from semel.plural import count
+
 if TYPE_CHECKING:
     from semel.infer.draft import Draft, Trial
     from semel.infer.sample import Samples
@@ -16,7 +18,7 @@ _TRIES_MAX = 5
 
 def asked(made: "Draft", tried: "Trial", read: "Samples") -> tuple["Draft", "Trial"]:
     """The draft with a person's answers, and its trial. typer.Abort: it is not to be written."""
-    _say(f"Read {read}: {tried.records:,} records, {tried.quarantined:,} of them quarantined.")
+    _say(f"Read {read}: {count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined.")
     _say(f"Enter takes what stands in brackets; {_NOTHING!r} leaves a key out.")
     for question in (_path, _types, _record_id, _record_time, _interval, _sink):
         made = question(made, read)

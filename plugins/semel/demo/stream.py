@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import settings, stack
+from semel import plural, settings, stack
 from semel.cli import output
 from semel.demo import airflow_api, flights, follow
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
@@ -277,14 +277,17 @@ def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> 
 
 
 def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
+    batches = {
+        name: plural.count(n, "batch", "batches") for name, n in payload["batches"].items()
+    }
     output.result.print(
         f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "
         f"{true.repeats:,} that the producer\nsent again, and "
         f"{sum(true.quarantined.values()):,} that cannot be read. "
         "Each flight, with all its values, is once\n"
         f"- in the topic {payload['output'][LIVE]}, as a consumer of committed messages sees it: "
-        f"{payload['batches'][LIVE]} batches\n  of a live schedule;\n"
-        f"- in {payload['output'][BY_DATE]}: {payload['batches'][BY_DATE]} batches of "
+        f"{batches[LIVE]}\n  of a live schedule;\n"
+        f"- in {payload['output'][BY_DATE]}: {batches[BY_DATE]} of "
         "backfills by date.\n"
         "No message of an aborted transaction is in either.",
         markup=False,

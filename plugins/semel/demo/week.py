@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import stack
+from semel import plural, stack
 from semel.cli import output
 from semel.demo import airflow_api, by_day, flights, follow
 from semel.demo.progress import Progress, next_week
@@ -200,6 +200,7 @@ def show_verdict(name: str, verdict: "Verdict") -> None:
     word = "passes" if verdict.ok else "FAILS"
     output.result.print(
         f"semel audit {name} {word}: {sum(check.ok for check in verdict.checks)} of "
-        f"{len(verdict.checks)} checks, {verdict.batches} batches, output matched by "
+        f"{len(verdict.checks)} checks, "
+        f"{plural.count(verdict.batches, 'batch', 'batches')}, output matched by "
         f"{verdict.proved_by}"
     )

@@ -16,6 +16,7 @@ from semel.errors import SourceError
 from semel.formats.csv import Csv
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, told
+from semel.sources import quoted
 from semel.spec.parts import RESERVED_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
@@ -65,7 +66,31 @@ def dialect_of(sampled: Sampled) -> Dialect:
         raise SourceError(
             f"{name}: JSON, but not one object a line; `jq -c .` makes that of it"
         )
-    return _csv(text, name)
+    return _csv(text, name, sampled)
+
+
+def not_utf8(sampled: Sampled) -> str | None:
+    """What a file is written in that is not UTF-8, as far as its bytes tell, and what converts it."""
+    data = b"".join(sampled.parts)
+    if _decodes(data, "utf-8"):
+        return None
+    kind = "WINDOWS-1252" if _decodes(data, "cp1252") else "ISO-8859-1"
+    path = quoted(str(sampled.path))
+    convert = f"iconv -f {kind} -t UTF-8 {path}"
+    if sampled.path.suffix == ".gz":
+        convert = f"gzip -dc {path} | iconv -f {kind} -t UTF-8 | gzip"
+    return (
+        f"{told(sampled.path)} is not UTF-8, but {kind} by its bytes; convert it, and whatever comes "
+        f"after it: `{convert} > {path}.utf8 && mv {path}.utf8 {path}`"
+    )
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unread(head: bytes) -> str | None:
@@ -95,7 +120,7 @@ def _is_json_lines(text: bytes) -> bool:
     return False
 
 
-def _csv(text: bytes, name: str) -> Dialect:
+def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
     """The delimiter and quote with the fewest bad records, then with the most columns."""
     best: tuple[tuple[float, int], Csv] | None = None
     first = text[: text.find(b"\n") + 1 or None]
@@ -114,7 +139,7 @@ def _csv(text: bytes, name: str) -> Dialect:
     if best is None:
         raise SourceError(
             f"{name}: its first line is no CSV header that can be read (UTF-8, quotes that end); "
-            "correct it"
+            f"{not_utf8(sampled) or 'correct it'}"
         )
     # Line ends in fields may be rare: the one form is tried on all that there is.
     form = _multiline(text, best[1], len(text)) or best[1]

@@ -22,7 +22,7 @@ from semel.formats.lines import Lines
 from semel.formats.records import printable
 from semel.formats.table import source_format
 from semel.infer import names
-from semel.infer.dialect import Dialect, column_problem, dialect_of, parts_of
+from semel.infer.dialect import Dialect, column_problem, dialect_of, not_utf8, parts_of
 from semel.infer.identity import Identity, identity, record_time
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, Samples, told
@@ -35,7 +35,7 @@ from semel.spec.parts import GLOB, RESERVED_PREFIX, Limits
 RATIO_MAX: float = Limits().quarantine_ratio_max
 """A larger share of bad records stops a batch, so a draft stays below it."""
 
-_MISSING = "id_missing"
+_MISSING, _ENCODING = "id_missing", "encoding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +122,7 @@ def draft(name: str, samples: Samples) -> Draft:
         guesses, left_out, texts = _columns_of_csv(filled, dialects)
     else:
         guesses, left_out, texts = _columns_of_json(filled)
+    texts = _fitting(texts, guesses)
     found = identity(texts, guesses) if texts.num_rows else Identity()
     return Draft(
         name=name,
@@ -183,9 +184,10 @@ def widened(made: Draft, samples: Samples) -> tuple[Draft, Trial]:
         guess = made.guesses[worst]
         if not guess.exceptions:
             told = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
+            other = filter(None, map(not_utf8, samples.read)) if _ENCODING in tried.reasons else ()
             raise SourceError(
                 f"{tried.quarantined:,} of {tried.records:,} records of the samples cannot be read "
-                f"({told}); one of them: {tried.example}; correct the files"
+                f"({told}); one of them: {tried.example}; {next(iter(other), 'correct the files')}"
             )
         guesses = made.guesses | {worst: widest(guess, made.dialect.format)}
         made = replace(
@@ -295,6 +297,15 @@ def _columns_of_json(
     texts = pa.concat_tables(tables) if tables else schema.empty_table()
     guesses = {name: of_json(name, texts.column(name), RATIO_MAX) for name in keys}
     return guesses, left_out, texts
+
+
+def _fitting(texts: pa.Table, guesses: Mapping[str, Guess]) -> pa.Table:
+    """The records whose values fit: the others are quarantined, and never meet another one's id."""
+    for name, guess in guesses.items():
+        column = texts.column(name)
+        if guess.exceptions:
+            texts = texts.filter(pc.invert(pc.is_in(column, guess.unfit.cast(column.type))))
+    return texts
 
 
 def _keys(part: bytes) -> Counter[str]:

@@ -36,7 +36,7 @@ def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
 def _bare(made: Draft) -> dict[str, Guess]:
     """The guesses without what is said of them."""
     return {
-        name: replace(guess, exceptions=0, notes=()) for name, guess in made.guesses.items()
+        name: replace(guess, exceptions=0, notes=(), foreign="") for name, guess in made.guesses.items()
     }
 
 
@@ -135,6 +135,7 @@ def _comment(guess: Guess) -> str:
         some = ", ".join(map(example, guess.examples))
         said.append(f"{guess.exceptions:,} of {guess.records:,} do not fit: {some}")
     said += guess.notes
+    said += [guess.foreign] if guess.foreign else []
     return f"  # {'; '.join(said)}" if said else ""
 
 

@@ -9,7 +9,7 @@ which take whatever comes.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,21 @@ _MONEY = re.compile(
 _ZONELESS = r"^\"?\d{4}-\d{2}-\d{2}[ T][0-9:.]+\"?$"
 _LOSES_DIGITS = r"\.\d{6}\d*[1-9]"
 _LEADING_ZERO = r"^\s*[+-]?0[0-9]"
+_FOREIGN = (
+    (
+        r'^"?\s*[+-]?[0-9]{1,3}(\.?[0-9]{3})*,([0-9]{1,2}|[0-9]{4,})\s*"?$', "numbers with a comma",
+        "text here; a transform makes numbers of it, "
+        "`CAST(replace(replace(x, '.', ''), ',', '.') AS decimal(18,2))`",
+    ),
+    (
+        r'^"?\s*[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}\s*"?$', "days as dd.mm.yyyy",
+        "text here; a transform makes dates of it, `to_date(x, 'd.M.yyyy')`",
+    ),
+    (
+        r'^"?\s*[0-9]{1,2}/[0-9]{1,2}/[0-9]{4}\s*"?$', "days with slashes",
+        "text here; a transform makes dates of it, `to_date(x, 'd/M/yyyy')` or 'M/d/yyyy'",
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +62,8 @@ class Guess:
 
     `examples` are some of these, the most frequent first. `notes` are for a comment. `nulls` counts
     records without a value. `rounded`: values lose digits, so it is no column of a record id.
+    `unfit`: each value that does not fit. `foreign`: what is wrong with numbers or dates that became
+    text, and how they can be read.
     """
 
     type: str
@@ -56,11 +73,15 @@ class Guess:
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rounded: bool = False
+    unfit: pa.Array = field(default_factory=lambda: pa.array([], pa.string()), repr=False)
+    foreign: str = ""
 
     @property
     def identifies(self) -> bool:
-        """Whether it may be in a record id, without losing a record."""
-        exact = not self.exceptions and not self.nulls and not self.rounded
+        """Whether it may be in a record id, without losing a record: one whose value does not fit
+        is set aside.
+        """
+        exact = not self.nulls and not self.rounded
         return exact and bool(self.records) and ddl.parse(self.type).identifies
 
 
@@ -124,8 +145,8 @@ def of_csv(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
     best = _best(_CSV, name, values, len(column), ratio_max, _taken_by_csv)
     if best is not None:
         return _guess(best, values, len(column), nulls)
-    notes = _why_text(values, len(column))
-    return Guess(type="string", records=len(column), nulls=nulls, notes=notes)
+    notes, foreign = _why_text(values, len(column)), _foreign(values, len(column))
+    return Guess(type="string", records=len(column), nulls=nulls, notes=notes, foreign=foreign)
 
 
 def of_json(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
@@ -212,6 +233,8 @@ def _guess(
         examples=values.most(bad),
         notes=tuple(notes),
         rounded=rounded,
+        unfit=values.texts.filter(pa.array(bad)),
+        foreign=_foreign(values, records) if kind == "string" else "",
     )
 
 
@@ -229,6 +252,15 @@ def _too_many_digits(texts: pa.Array) -> np.ndarray:
     whole = pc.match_substring_regex(texts, f"^{_B}-?[0-9]+{_B}$")
     most = pc.if_else(whole, _WHOLE_DIGITS_OF_DOUBLE, _DIGITS_OF_DOUBLE)
     return pc.greater(count, most).to_numpy(zero_copy_only=False)
+
+
+def _foreign(values: _Values, records: int) -> str:
+    """What most texts are that semel does not read as numbers or dates, and how Spark does."""
+    for form, what, how in _FOREIGN:
+        alike = _alike(values.texts, form)
+        if _MOSTLY * records < values.share(alike):
+            return f"{what}, such as {_shown(values.most(alike)[0])}: {how}"
+    return ""
 
 
 def _why_text(values: _Values, records: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 Progress is said as plain lines. A session that was opened here is stopped here.
 """
 
+import logging
 import os
 import socket
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from semel import limits
@@ -25,6 +27,8 @@ from semel.spark.settings import SETTINGS, settings_for
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
 
+_log = logging.getLogger(__name__)
+
 _CONNECT_PORT = 15002  # Spark's own default
 
 
@@ -34,6 +38,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
 
     UnavailableError: Spark does not answer. TerminalError: it lacks a setting that semel needs.
     """
+    _to_debug()
     connect = remote_or_master.startswith("sc://")
     session = _connect(remote_or_master) if connect else _classic(remote_or_master)
     try:
@@ -53,6 +58,24 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
             # stop() ends the session before these are sent, and logs that the server refused them.
             wait(session.client._release_futures, limits.SPARK_ANSWER_SECONDS)
         session.stop()
+
+
+class _Debug(logging.Handler):
+    """Passes on to semel's own logger, as details."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.debug(self.format(record))
+
+
+def _to_debug() -> None:
+    """What Spark's client logs of an exception that it raises, several kB of JSON on stderr, is
+    said in one line by who catches it.
+    """
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logger = PySparkLogger.getLogger(name)
+        logger.handlers.clear()
+        logger.addHandler(_Debug())
+        logger.propagate = False
 
 
 def interrupt(engine: SparkEngine) -> None:

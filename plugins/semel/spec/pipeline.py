@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from semel import settings
-from semel.errors import SpecError
+from semel.errors import AGAIN, SpecError
 from semel.formats.table import sink_format
 from semel.spec import ddl, machine
 from semel.spec import transforms as spec_transforms
@@ -275,7 +276,11 @@ class Spec(Model):
 
 
 class UnknownPipelineError(SpecError):
-    """No pipeline has this name. The message lists those that there are."""
+    """No pipeline has this name. The message lists those that there are. `meant`: the name that was
+    given, and the one that it is like.
+    """
+
+    meant: tuple[str, str] | None = None
 
 
 def declarations(folder: Path | None = None) -> list[Path]:
@@ -370,10 +375,16 @@ def find(name: str, folder: Path | None = None) -> Spec:
     found = [path for known, path in declared if known == name]
     if not found:
         where = folder or settings.pipelines_dir()
-        there = ", ".join(sorted({known for known, _ in declared})) or "none"
-        raise UnknownPipelineError(
-            f"no pipeline is named {name!r} in {where}; there are: {there}", next="semel validate"
+        there = sorted({known for known, _ in declared})
+        close = get_close_matches(name, there, n=1)
+        told = f"did you mean {close[0]}? " if close else ""
+        unknown = UnknownPipelineError(
+            f"no pipeline is named {name!r} in {where}; {told}there are: "
+            f"{', '.join(there) or 'none'}",
+            next=AGAIN if close else "semel batches" if there else "semel new --help",
         )
+        unknown.meant = (name, close[0]) if close else None
+        raise unknown
     if len(found) > 1:
         shown = " and ".join(map(str, found))
         raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")

@@ -3,7 +3,9 @@
 Airflow authenticates nobody for a plugin's application: each route here names who may see it.
 """
 
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import quote
@@ -24,6 +26,7 @@ from semel.airflow.page.common import (
     Since,
     Until,
     day,
+    known,
     ledger,
     may,
     may_edit,
@@ -34,6 +37,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
+from semel.airflow.page.shown import Overview
 from semel.days import State, days
 from semel.errors import (
     Doing,
@@ -137,7 +141,7 @@ def style(user: GetUserDep) -> FileResponse:  # noqa: ARG001 - who has no login 
 def pipelines(request: Request, user: GetUserDep) -> HTMLResponse:
     """All pipelines whose DAG the user may see."""
     permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    found = shown.overviews(ledger(), permitted)
+    found = _refused_now(shown.overviews(ledger(), permitted))
     return page(
         request, "pipelines.html", found=found, verbs=shown.VERBS, count=limits.PAGE_BATCHES
     )
@@ -213,6 +217,21 @@ def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -
         return page(request, "norun.html", name=dag_id, run_id=run_id)
     where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{found}"
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
+
+
+def _refused_now(found: list[Overview]) -> list[Overview]:
+    """With what a plan would refuse now in the place of what the last one refused: of those whose
+    source can be looked at before a page has to be there.
+    """
+    until = time.monotonic() + limits.PAGE_LOOK_SECONDS
+    for n, one in enumerate(found):
+        if not one.refused or time.monotonic() >= until:
+            continue
+        spec, declared = known(one.name) or (None, False)
+        seen = sight(spec)[0] if declared else None
+        if seen is not None:
+            found[n] = replace(one, refused=len(seen.gaps.refusals), looked=True)
+    return sorted(found, key=Overview.order)
 
 
 def _letters(dag_id: str, batch_id: int) -> Letters:

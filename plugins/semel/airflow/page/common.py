@@ -1,8 +1,9 @@
 """What all routes of the pages share: the ledger, a pipeline's declaration, looks, rendering."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -44,20 +45,36 @@ Until = Annotated[_DayText, Query(alias="to")]
 _looks: Looks[Any] = Looks(limits.PAGE_LOOK_SECONDS)
 
 
-@cache
 def ledger() -> Ledger:
     """The ledger of this server, with a pool of its own."""
-    surroundings.find_folders()
-    surroundings.find_ledger()
-    return Ledger(settings.ledger_dsn())
+    _told_at(int(time.monotonic() / limits.PAGE_TOLD_SECONDS))
+    return _ledger(settings.ledger_dsn())
+
+
+@lru_cache(maxsize=1)
+def _told_at(turn: int) -> None:  # noqa: ARG001 - the next turn asks again
+    surroundings.find_folders(settings.told)
+    surroundings.find_ledger(settings.told)
+
+
+@lru_cache(maxsize=1)
+def _ledger(address: str) -> Ledger:
+    return Ledger(address)
 
 
 def spec_of(dag_id: str) -> tuple[Spec, bool]:
     """A DAG's pipeline, and whether it is declared here. 404: it is none."""
-    found = shown.spec_of(ledger(), dag_id)
+    found = known(dag_id)
     if found is None:
         raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
-    surroundings.find_connections(found[0])
+    return found
+
+
+def known(dag_id: str) -> tuple[Spec, bool] | None:
+    """The same; None: it is no pipeline."""
+    found = shown.spec_of(ledger(), dag_id)
+    if found is not None:
+        surroundings.find_connections(found[0], settings.told)
     return found
 
 

@@ -19,6 +19,7 @@ from semel.airflow.page.common import (
     ledger,
     may,
     may_edit,
+    may_read,
     page,
     sight,
     soon,
@@ -69,6 +70,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         losses=seen.gaps.losses if seen else (),
         choices=CHOICES,
         edits=may(may_edit, request, user),
+        reads=may(may_read, request, user),
     )
 
 

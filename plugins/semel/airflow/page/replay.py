@@ -8,7 +8,7 @@ its configuration, and it cannot be made while another one is at work.
 import inspect
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -47,7 +47,8 @@ KNOWN = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
 """Whether this Airflow makes a run as this module does. Else Days has no link to a replay."""
 
 _Start = Annotated[datetime, Query(alias="from")]
-_End = Annotated[datetime, Query(alias="to")]
+_End = Annotated[datetime | None, Query(alias="to")]
+_Last = Annotated[date | None, Query()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,21 @@ class Foreseen:
 
 @router.get("/dags/{dag_id}/replay", response_class=HTMLResponse, dependencies=[MayRun])
 def ask_replay(
-    request: Request, dag_id: str, user: GetUserDep, start: _Start, end: _End
+    request: Request,
+    dag_id: str,
+    user: GetUserDep,
+    start: _Start,
+    end: _End = None,
+    last: _Last = None,
 ) -> HTMLResponse:
-    """Which batches a replay of [start, end) would compute again, to be confirmed."""
+    """Which batches a replay of [start, end) would compute again, to be confirmed. `last`: the last
+    day of it, in the place of its end.
+    """
     spec = _declared(dag_id)
+    if last is not None:
+        end = datetime.combine(last, time.min) + timedelta(days=1)
+    if end is None:
+        raise HTTPException(422, "An interval has an end.")
     start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
     days = limits.PAGE_BACKFILL_DAYS_MAX
     if not start < end <= start + timedelta(days=days):
@@ -92,6 +104,7 @@ def ask_replay(
         spec=spec,
         start=start,
         end=end,
+        last=(end - timedelta(microseconds=1)).date(),
         count=len(roots),
         found=found,
         codes=Counter(one.made_by.digest for one in found or () if one.made_by),
@@ -131,9 +144,11 @@ def _make(
 ) -> None:
     spec = _declared(dag_id)
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
-    _refuse_other(spec, wanted, start, end)
+    roots = _roots(spec, _which(spec, start, end))
+    replays.refuse_other(spec, roots, wanted, next="load the page of days again")
     write_down(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
-    conf: dict[str, Any] = {replays.REPLAY: True}
+    shown = {key: wanted[key] for key in ("batches", "code", "spec")}
+    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN: shown}
     between: dict[str, datetime] = {}
     if spec.source.select is Select.INTERVAL:
         between = {"data_interval_start": start, "data_interval_end": end}
@@ -158,23 +173,6 @@ def _make(
 def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
     """That the run was made, and what comes next."""
     return page(request, "replaying.html", name=dag_id, run_id=run_id)
-
-
-# Keeps A7.
-def _refuse_other(spec: Spec, wanted: dict[str, Any], start: datetime, end: datetime) -> None:
-    """StateError: what would be done is not what was shown."""
-    now = {
-        "batches": _roots(spec, _which(spec, start, end)),
-        "code": code.look(spec).named.digest,
-        "spec": spec.digest(),
-    }
-    other = [key for key, value in now.items() if wanted[key] != value]
-    if other:
-        raise StateError(
-            f"{' and '.join(other)} of {spec.name} changed since the page was loaded, so nothing "
-            "was done",
-            next="load the page of days again",
-        )
 
 
 def _which(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:

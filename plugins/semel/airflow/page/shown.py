@@ -62,7 +62,8 @@ class Overview:
     """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
 
     `open` batches are not finalized; `silent` of them give no sign of life. `behind`: how far each
-    verb is. `refused`: the files that the last plan refused.
+    verb is. `refused`: the files that the last plan refused; if `looked`, that a plan would refuse
+    now.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Overview:
     behind: tuple[Behind, ...] = ()
     silent: int = 0
     refused: int = 0
+    looked: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -80,6 +82,9 @@ class Overview:
     @property
     def last(self) -> Newest | None:
         return self.newest[0] if self.newest else None
+
+    def order(self) -> tuple[bool, str]:
+        return not self.needs, self.name
 
     @property
     def needs(self) -> bool:
@@ -123,7 +128,7 @@ def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
         )
         for name in names
     ]
-    return sorted(found, key=lambda one: (not one.needs, one.name))
+    return sorted(found, key=Overview.order)
 
 
 def _open(r: Any, newest: list[Newest], end: datetime | None) -> dict[str, Any]:

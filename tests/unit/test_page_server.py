@@ -1,0 +1,68 @@
+"""The server of the pages lives long: what it keeps of looks and of what Airflow told it."""
+
+import time
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+
+from semel import limits, settings
+from semel.airflow import surroundings
+from semel.airflow.page import looks as module
+from semel.airflow.page.looks import Looks
+from semel.errors import SourceError
+
+
+def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks fail after their pages gave up, and nobody loads those pages again: others go on."""
+    monkeypatch.setattr(module, "_KEPT_TIMES", 0.0)
+    looks, fail = Looks(0.01, threads=limits.PAGE_LOOKS), Event()
+
+    def failing() -> str:
+        assert fail.wait(30)
+        raise SourceError("gone")
+
+    assert [looks.at(f"p{n}", failing) for n in range(limits.PAGE_LOOKS)] == (
+        [None] * limits.PAGE_LOOKS
+    )
+    assert looks.at("q", lambda: "seen") is None, "all have begun, and none has ended"
+    fail.set()
+    until = time.monotonic() + 10
+    while (found := looks.at("q", lambda: "seen")) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found == "seen"
+
+
+def test_a_failed_look_is_told_to_the_page_that_comes_later() -> None:
+    """A look that failed after its page gave up is told by the next one, as long as it is kept."""
+    looks, fail = Looks(0.05), Event()
+
+    def failing() -> str:
+        assert fail.wait(30)
+        raise SourceError("gone")
+
+    assert looks.at("p", failing) is None
+    fail.set()
+    with pytest.raises(SourceError, match="gone"):
+        for _ in range(200):
+            looks.at("p", lambda: None)
+
+
+def test_a_connection_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server goes by what Airflow says now, also that a connection is no more; a task's process
+    has it in its environment, which wins everywhere.
+    """
+    known: dict[str, SimpleNamespace] = {}
+    monkeypatch.setattr(surroundings, "connection_of", known.get)
+    monkeypatch.setattr(settings, "told", {})
+    monkeypatch.delenv("AIRFLOW_CONN_SHOP", raising=False)
+    monkeypatch.setenv("SEMEL_STATE_DIR", "/nowhere")
+    spec = SimpleNamespace(source=SimpleNamespace(), sink=SimpleNamespace(connection="shop"))
+    for address in ("postgres://one/a", "postgres://two/b", None):
+        known["shop"] = address and SimpleNamespace(get_uri=lambda it=address: it)
+        surroundings.find_connections(spec, settings.told)
+        assert settings.connection("shop") == address
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://mine/c")
+    known["shop"] = SimpleNamespace(get_uri=lambda: "postgres://two/b")
+    surroundings.find_connections(spec, settings.told)
+    assert settings.connection("shop") == "postgres://mine/c" and settings.told == {}
