@@ -23,7 +23,7 @@ import psycopg
 from harness import Clock, Place, in_turn, quiet, ratio
 
 from fix_engine import LocalEngine
-from fix_wire import Sent, Wire, wire
+from fix_wire import Sent, Wire
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import steps_of
@@ -52,7 +52,7 @@ def main() -> None:
             {name: partial(_timed, side, name, milliseconds) for name, side in sides.items()},
             options.runs,
         )
-        with wire(place.dsn) as counting:
+        with Wire(place.dsn) as counting:
             sent = {name: _counted(side, counting) for name, side in sides.items()}
     harness.save("batch_overhead", options, _report(found, milliseconds, sent, options.runs))
 

@@ -1,25 +1,3 @@
-"""Fixtures for every folder of tests, and how they are run: what each of the plugins is for."""
-
-from fix_avro import avro  # noqa: F401
-from fix_certificates import authority, stranger  # noqa: F401
-from fix_engine import engine  # noqa: F401
-from fix_kafka import broker, kafka, kafka_jars  # noqa: F401
-from fix_topics import topic  # noqa: F401
-from fix_new import new, refused  # noqa: F401
-from fix_pages import pages, pages_server  # noqa: F401
-from fix_pipelines import bench  # noqa: F401
-from fix_postgres import (  # noqa: F401
-    emptied,
-    executors_state,
-    ledger,
-    ledger_dsn,
-    postgres,
-    template,
-)
-from fix_receivers import mail, statsd, web  # noqa: F401
-from fix_registry import registry  # noqa: F401
-from fix_sink_kafka import outlet  # noqa: F401
-from fix_sink_postgres import warehouse  # noqa: F401
-from fix_spark import spark, spark_engine  # noqa: F401
+"""How the tests of every folder are run: what each of the plugins is for."""
 
 pytest_plugins = ["no_skips", "leftovers", "tiers", "workers", "progress"]

@@ -5,21 +5,24 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
 from fix_engine import LocalEngine
-from fix_pipelines import events
+from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.batch import Counts
 from semel.cli import main
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.run import Ran, run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -50,6 +53,23 @@ class Account:
 
 def quiet(_: str) -> None:
     """Takes what a verb says."""
+
+
+def run(
+    ledger: Ledger, spec: Spec, key: str, interval: Any = None, *, engine: Any = None
+) -> Ran:
+    """All verbs, one after the other, by the local engine unless another one is given."""
+    return run_batch(ledger, spec, key, engine or LocalEngine(), interval, log=quiet)
+
+
+def first_batch(
+    bench: Workbench, ledger: Ledger, records: Iterable[dict | bytes], **changes: object
+) -> Spec:
+    """A pipeline that has finalized its first batch: all of in/a.jsonl."""
+    spec = bench.spec(**changes)
+    bench.write("in/a.jsonl", records)
+    run(ledger, spec, "r1")
+    return spec
 
 
 def committed(ledger: Ledger, spec: Spec, key: str) -> int:

@@ -1,25 +1,44 @@
-"""A topic of Avro values as a test's source, whose schemas are in a real Schema Registry."""
+"""A topic of Avro values as a test's source, whose schemas are in a real Schema Registry.
+
+The registry is Apicurio's, which speaks Confluent's REST API, kept in memory: one for each worker,
+started when the first test asks for it. Maven fetches it once, as the broker.
+"""
 
 import io
 import json
+import os
+import shutil
 import ssl
+import subprocess
+import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
-from fix_kafka import Kafka
+from fix_kafka import FETCHED, JAVA, Kafka, skipping
 from fix_pipelines import Workbench, events
+from fix_postgres import free_port
 from fix_topics import Topic
 from semel.spec.pipeline import Spec
+from semel.stack import kafka as stack_kafka
+from semel.stack import maven
+
+POM = Path(__file__).with_name("registry-pom.xml")
+
+START_SECONDS = 120
+"""Bound of the registry's start, which takes 4 s, and longer on a busy machine."""
 
 FIELDS = (
     ("id", "string"),
@@ -74,6 +93,12 @@ class AvroTopic(Topic):
         self.write(map(typed, events(start, stop)))
 
 
+def connection(url: str, password: str) -> str:
+    """The Airflow connection of a registry."""
+    fields = {"conn_type": "http", "host": url, "login": "semel", "password": password}
+    return json.dumps(fields)
+
+
 def typed(event: dict[str, Any]) -> dict[str, Any]:
     """An event as a producer has it."""
     return event | {"at": datetime.fromisoformat(event["at"])}
@@ -119,6 +144,43 @@ def answering(context: ssl.SSLContext | None = None) -> Iterator[Answers]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """The URL of an empty registry; as Confluent's, but that it takes any change of a schema."""
+    with skipping():
+        program = maven.fetched(POM, FETCHED, "the Schema Registry")
+    [jar] = program.glob("*-runner.jar")
+    folder, port = Path(tempfile.mkdtemp(prefix="semel-registry-")), free_port()
+    options = [*JAVA.split(), "-Xmx512m", f"-Djava.io.tmpdir={folder}"]
+    command = [stack_kafka.java(), *options, "-jar", str(jar)]
+    address = {"QUARKUS_HTTP_HOST": "127.0.0.1", "QUARKUS_HTTP_PORT": str(port)}
+    with open(folder / "log", "wb") as log:
+        started = subprocess.Popen(
+            command, cwd=folder, env=os.environ | address, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+        _wait(started, url, folder / "log")
+        yield url
+    finally:
+        started.terminate()
+        started.wait(30)
+        shutil.rmtree(folder)
+
+
+def _wait(started: subprocess.Popen, url: str, log: Path) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_SECONDS
+    while started.poll() is None and time.monotonic() < deadline:
+        try:
+            direct.open(f"{url}/subjects", timeout=5).close()
+            return
+        except (urllib.error.URLError, TimeoutError):
+            time.sleep(0.2)
+    pytest.fail(f"the Schema Registry did not start: {log.read_text()[-2000:]}")
 
 
 @pytest.fixture

@@ -1,8 +1,16 @@
-"""Claims of files, as a plan would write them."""
+"""Claims of files, as a plan would write them, and stage jobs over them."""
 
 import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 from semel.batch import Claim
+from semel.catalog.buckets import Buckets
+from semel.sources.files import FilesSource
+from semel.spec.pipeline import Spec
+from semel.steps import fatal
+from semel.steps.job import StageJob, splits_of
 
 
 def claim_of(path: object, ordinal: int, start: int, end: int, *, tail_hash: str = "") -> Claim:
@@ -13,3 +21,19 @@ def claim_of(path: object, ordinal: int, start: int, end: int, *, tail_hash: str
         ordinal=ordinal, source_partition_id=ordinal, name=str(path), identity=f"0:{inode}",
         start=start, end=end, evidence=evidence,
     )  # fmt: skip
+
+
+def job_over(
+    folder: Path, spec: Spec, claims: Sequence[Claim], *, split_bytes: int = 1 << 20,
+    whole: bool = False, **changes: object,
+) -> StageJob:  # fmt: skip
+    """A stage job whose claims are below a folder. `whole`: no file of theirs can be cut."""
+    fatal.make_folder(folder)
+    ordinals = {claim.ordinal for claim in claims} if whole else set()
+    values = {
+        "pipeline_id": 1, "batch_id": 1, "attempt_id": 1, "began_at": datetime.min, "fence": 1,
+        "shards": 1, "bucket_seconds": 60, "forgotten": Buckets(), "now_seconds": 0, "segment_id": None,
+        "runs": (), "splits": splits_of(claims, split_bytes, whole=ordinals),
+        "source": FilesSource(spec=spec, root=folder),
+    }  # fmt: skip
+    return StageJob(spec=spec, folder=folder, **values | changes)

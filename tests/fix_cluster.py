@@ -20,13 +20,13 @@ import psutil
 import pytest
 from pyspark import cloudpickle
 
-from fix_faults import PRELOADED
 from fix_pipelines import Workbench
 from fix_postgres import free_port
-from semel import faults, limits, settings
+from semel import faults, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.run import run_batch
+from semel.sources.files import FilesSource
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spark.session import open_engine
 from semel.spark.settings import LOOPBACK, SETTINGS
@@ -231,7 +231,7 @@ def _drive(
     environment: dict[str, str],
 ) -> None:
     os.environ.update(environment)
-    limits.SPLIT_BYTES = SPLIT_BYTES
+    FilesSource.split_size = SPLIT_BYTES
     settings.transforms_dir = lambda: transforms
     faults.arm_all(armed, folder)
     file = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends
@@ -348,16 +348,13 @@ def wait_for(happened: Callable[[], object], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def _cluster(
-    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    executors_state: Path,
+    forks: multiprocessing.context.BaseContext,
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        multiprocessing.forkserver.ensure_running()
     with standalone(folder, executors_state) as (remote, processes):
-        yield Cluster(folder=folder, remote=remote, processes=processes, context=context)
+        yield Cluster(folder=folder, remote=remote, processes=processes, context=forks)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +113,17 @@ def comparing(ledger: Ledger, spec: pipeline.Spec) -> None:
     """Compare all batches with the batch path."""
     wanted, engine = Range(first=1, last=1_000), nullcontext(LocalEngine())
     compare(ledger, spec, wanted, open_job=lambda: engine, shown=1, log=quiet)
+
+
+@contextmanager
+def dies_at(point: str, nth: int = 1) -> Iterator[None]:
+    """The block ends at a point, as if its process had been killed."""
+
+    def dies() -> None:
+        raise faults.FaultError("died here")
+
+    with faults.armed(point, dies, nth), pytest.raises(faults.FaultError, match="died here"):
+        yield
 
 
 SCRIPTS = {

@@ -21,7 +21,6 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (
@@ -56,6 +55,9 @@ SETTINGS = {
     "log.retention.check.interval.ms": "200",
     "log.cleaner.backoff.ms": "200",
 }
+
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For servers that live for minutes."""
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -100,7 +102,9 @@ class Kafka:
     def __init__(self, broker: Broker, authority: Authority) -> None:
         self.broker, self.authority = broker, authority
         self.admin = AdminClient(self.client() | _QUIET)
-        self._open: list[Producer] = []  # A producer that nobody holds is closed.
+        self._open: list[Transaction] = []  # A producer that nobody holds is closed.
+        self._idle: list[Producer] = []
+        self._plain: Producer | None = None
 
     def client(self, listener: Listener = Listener.PLAIN, **more: str) -> dict[str, str]:
         """A client's settings for one of the listeners: `more` with `_` for each `.`."""
@@ -137,38 +141,43 @@ class Kafka:
         """Let a topic have `total` partitions."""
         _done(self.admin.create_partitions([NewPartitions(topic, total)]))
         self._led(topic, total)
+        self._forget()
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until the broker knows nothing of it."""
         _done(self.admin.delete_topics([topic]))
         _until(lambda: topic not in self.admin.list_topics(timeout=SECONDS_MAX).topics)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Producers know partitions as they were."""
+        self._plain = None
+        self._idle.clear()
 
     def recreate(self, topic: str, *, partitions: int = 1) -> None:
         """Delete a topic, and make another one of its name."""
         self.delete(topic)
         self.topic(topic, partitions=partitions)
 
-    def topic_id(self, topic: str) -> str:
-        """The broker's own id of a topic, which is another one after it was recreated."""
-        [found] = self.admin.describe_topics(TopicCollection([topic])).values()
-        return str(found.result(SECONDS_MAX).topic_id)
-
     def produce(self, topic: str, records: Iterable[Record], **settings: str) -> None:
         """Write records, and wait until each is acknowledged. `settings` as in `client`."""
-        _send(Producer(self._producing(settings)), topic, records)
+        if settings:
+            _send(Producer(self._producing(settings)), topic, records)
+            return
+        self._plain = self._plain or Producer(self._producing({}))
+        _send(self._plain, topic, records)
 
-    def begin(self, topic: str, records: Iterable[Record], **settings: str) -> Producer:
-        """Write records in a transaction that stays open, and wait until each is acknowledged.
-
-        Returns its producer, which commits, aborts, or is left as it is.
-        """
-        settings = {"transactional_id": f"x-{secrets.token_hex(6)}"} | settings
-        producer = Producer(self._producing(settings))
-        producer.init_transactions(SECONDS_MAX)
-        producer.begin_transaction()
-        _send(producer, topic, records)
-        self._open.append(producer)
-        return producer
+    def begin(self, topic: str, records: Iterable[Record]) -> "Transaction":
+        """Write records in a transaction that stays open, and wait until each is acknowledged."""
+        if not self._idle:
+            made = self._producing({"transactional_id": f"x-{secrets.token_hex(6)}"})
+            self._idle.append(Producer(made))
+            self._idle[0].init_transactions(SECONDS_MAX)
+        opened = Transaction(self._idle.pop(), self._idle)
+        self._open.append(opened)
+        opened.producer.begin_transaction()
+        _send(opened.producer, topic, records)
+        return opened
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete what lies before an offset, by partition; not even SIGKILL brings it back then."""
@@ -192,11 +201,9 @@ class Kafka:
         finally:
             consumer.close()
 
-    def drain(
-        self, topic: str, *, isolation: str = "read_committed", **settings: str
-    ) -> list[Read]:
+    def drain(self, topic: str, *, isolation: str = "read_committed") -> list[Read]:
         """All that a topic has now, as a consumer reads it; ordered by partition and offset."""
-        consumer = Consumer(self._reading(isolation) | self.client(**settings))
+        consumer = Consumer(self._reading(isolation))
         parts = self._partitions(topic)
         for part in parts:
             part.offset, _ = _ends(consumer, part)
@@ -228,6 +235,7 @@ class Kafka:
             found = self.drain(topic)
             if len({read.key for read in found}) == len(found):
                 return found
+            time.sleep(0.1)
             assert time.monotonic() < deadline, f"{topic} was not compacted in {SECONDS_MAX} s"
 
     def user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
@@ -237,12 +245,15 @@ class Kafka:
         made = UserScramCredentialUpsertion(name, wanted, password.encode())
         _done(self.admin.alter_user_scram_credentials([made]))
 
-    def allow(self, user: str, operation: str, *, topic: str = "", group: str = "") -> None:
-        """Let a user (`CN=reader` by certificate) READ, WRITE or DESCRIBE a topic or a group."""
-        kind = ResourceType.TOPIC if topic else ResourceType.GROUP
+    def allow(self, user: str, operation: str, *, topic: str = "", ids_of: str = "") -> None:
+        """Let a user (`CN=reader` by certificate) READ, WRITE, DESCRIBE and so on a topic, or the
+        transactional ids that begin so."""
+        kind, pattern = ResourceType.TOPIC, ResourcePatternType.LITERAL
+        if ids_of:
+            kind, pattern = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
         rule = AclBinding(
-            kind, topic or group, ResourcePatternType.LITERAL, f"User:{user}", "*",
-            AclOperation[operation], AclPermissionType.ALLOW,
+            kind, topic or ids_of, pattern, f"User:{user}", "*", AclOperation[operation],
+            AclPermissionType.ALLOW,
         )  # fmt: skip
         _done(self.admin.create_acls([rule]))
 
@@ -271,6 +282,23 @@ class Kafka:
             return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
         _until(led)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """An open transaction, which commits, aborts, or is left as it is."""
+
+    producer: Producer
+    idle: list[Producer]
+    """Where its producer waits for the next one: to make another takes longer than to use it."""
+
+    def commit_transaction(self) -> None:
+        self.producer.commit_transaction()
+        self.idle.append(self.producer)
+
+    def abort_transaction(self) -> None:
+        self.producer.abort_transaction()
+        self.idle.append(self.producer)
 
 
 _STARTING = (
@@ -328,6 +356,15 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+class Light(Broker):
+    """A broker whose Java compiles less, and collects in one thread: half the CPU of a start."""
+
+    def start(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+            super().start()
+
+
 @contextmanager
 def skipping() -> Iterator[None]:
     """Where Maven is missing, or finds no repository, the test is skipped."""
@@ -349,7 +386,7 @@ def broker(kafka_jars: Path, authority: Authority) -> Iterator[Broker]:
     """This worker's broker, with all listeners and with ACLs for whoever logs in."""
     folder = Path(tempfile.mkdtemp(prefix="semel-kafka-"))
     tls = Tls(own=authority.sign("broker").both, authority=authority.certificate)
-    made = Broker(
+    made = Light(
         folder, jars=kafka_jars, listeners=set(Listener) - {Listener.PLAIN}, tls=tls,
         authorizer=True, settings=SETTINGS,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """What a run does: {how it was started} x {what is there} x {what happens to it}, as few rules.
 
 A cell's sentence is put together from the three tables of docs/operations.md, which are these.
-tests/unit/test_matrix.py compares the two; tests/integration/test_matrix.py does what each cell
-says with the real verbs, and tests/acceptance/test_b_matrix.py some of them through Airflow.
+tests/unit/test_matrix_page.py compares the two; tests/integration/test_matrix.py does what each
+cell says with the real verbs, and tests/acceptance/test_b_matrix.py some of them through Airflow.
 """
 
 from enum import StrEnum

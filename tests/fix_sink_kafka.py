@@ -5,8 +5,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fix_kafka import Kafka, Read, Record
-from fix_pipelines import Workbench, events
+from fix_pipelines import Workbench
 from fix_sinks import Place, won_of
 from semel import faults
 from semel.errors import RetryableError
@@ -120,13 +118,14 @@ class Outlet:
         """What finalize does with the output, again and again as a scheduler would."""
         sink = sink or self.sink()
         for _ in range(20):
-            time.sleep(0.2)
-            with suppress(RetryableError):
+            try:
                 states = sink.look(won)
                 missing = [f for f, p in zip(won.files, states, strict=True) if p == "absent"]
                 sink.publish(won, missing)
                 if not missing:
                     return
+            except RetryableError:
+                time.sleep(0.2)
         assert set(sink.look(won)) == {Presence.RIGHT}
 
     def read(self) -> list[dict]:
@@ -137,9 +136,6 @@ class Outlet:
     def ids(self) -> list[str]:
         """Those of all committed messages, sorted."""
         return sorted(row["id"] for row in self.read())
-
-    def other_digest(self, won: Won) -> Won:
-        return replace(won, digest=won.digest[::-1])
 
 
 @pytest.fixture
@@ -154,11 +150,6 @@ def marker(won: Won) -> Marker:
         pipeline=won.pipeline, batch_id=won.batch_id, commit_seq=won.commit_seq,
         sink_schema=won.schema, of_kind=lambda _: won.files, committed_at=datetime.now(UTC),
     )  # fmt: skip
-
-
-def ids(start: int, stop: int) -> list[str]:
-    """The ids of `events(start, stop)`."""
-    return [event["id"] for event in events(start, stop)]
 
 
 def dies() -> None:

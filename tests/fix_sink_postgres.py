@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,53 @@ import sqlalchemy as sa
 from fix_pipelines import Workbench
 from fix_postgres import database
 from fix_sinks import Place, won_of
-from semel.sinks import Won
+from semel.sinks import Presence, Won
 from semel.sinks.postgres import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
+
+TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
+"""The `sink` of a pipeline into the table of the fixture `table`."""
+
+OWN = "_semel_batch bigint, _semel_seq bigint"
+"""The two columns that a table needs for semel."""
+
+UPSERT = {"mode": "upsert", "key": ("id",)}
+MODES = pytest.mark.parametrize("mode", [{}, UPSERT], ids=["append", "upsert"])
+
+_EMPTY = """
+DO $$
+DECLARE found text;
+BEGIN
+    FOR found IN SELECT pubname FROM pg_publication LOOP
+        EXECUTE format('DROP PUBLICATION %I', found);
+    END LOOP;
+    FOR found IN SELECT nspname FROM pg_namespace
+                 WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', found);
+    END LOOP;
+    EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
+END $$;
+CREATE SCHEMA public;
+GRANT USAGE ON SCHEMA public TO PUBLIC;
+"""
+_PLAIN = "-c default_transaction_read_only=off -c client_min_messages=warning"
+
+
+def flights(ids: Iterable[int], city: str = "Oslo") -> pa.Table:
+    """Rows with these ids."""
+    ids = pa.array(ids, pa.int64())
+    return pa.table({"id": ids, "city": [city] * len(ids)})
+
+
+def never(_: pa.Table) -> None:
+    raise AssertionError("nothing is to be kept")
 
 
 @dataclass
 class Warehouse:
-    """A database of this test's own, that is no ledger; and a folder for staged files."""
+    """A database that is no ledger, and whose tables are all this test's; and a folder for staged
+    files.
+    """
 
     dsn: str
     folder: Path
@@ -60,6 +99,45 @@ class Warehouse:
         """What finalize does: look, and publish what is missing."""
         absent = [f for f, p in zip(won.files, sink.look(won), strict=True) if p == "absent"]
         sink.publish(won, absent)
+
+
+LANDINGS = ("append", "upsert", "replay")
+
+
+class Landing:
+    """A batch that has committed and is to land: in either mode, or as a replay, whose old rows are
+    there until it has landed.
+    """
+
+    def __init__(self, warehouse: Warehouse, kind: str, count: int) -> None:
+        self.warehouse, self.kind = warehouse, kind
+        self.declared = UPSERT if kind == "upsert" else {}
+        self.sink = warehouse.sink(**self.declared)
+        if kind == "replay":
+            warehouse.finalize(warehouse.won(flights(range(300), "old")), self.sink)
+        make = warehouse.replay if kind == "replay" else warehouse.won
+        self.won = make(flights(range(count), "new"), batch_id=2)
+        self.before = self.there()
+        self.after = [("new", count, count)]
+
+    def there(self) -> list[tuple]:
+        """Rows and different ids by their city."""
+        if self.warehouse.run("SELECT to_regclass('flights')") == [(None,)]:
+            return []
+        counts = "SELECT city, count(*), count(DISTINCT id) FROM flights GROUP BY 1"
+        return self.warehouse.run(counts)
+
+    def publish(self, sink: PostgresSink | None = None) -> None:
+        (sink or self.sink).publish(self.won, self.won.files)
+
+    def ends(self) -> None:
+        """Run again it lands, once, and whole."""
+        for _ in range(2):
+            self.warehouse.finalize(self.won, self.sink)
+        assert self.there() == self.after
+        assert self.sink.look(self.won) == [Presence.RIGHT]
+        noted = self.warehouse.run("SELECT count(*) FROM semel_batch WHERE table_name = 'flights'")
+        assert noted == [(2 if self.kind == "replay" else 1,)]
 
 
 class Table(Place):
@@ -122,7 +200,27 @@ class Role:
     dsn: str
 
 
-@pytest.fixture
-def warehouse(postgres: str, tmp_path: Path) -> Iterator[Warehouse]:
+@pytest.fixture(scope="session")
+def warehouse_dsn(postgres: str) -> Iterator[str]:
+    """A database that tests use one after the other."""
     with database(postgres) as dsn:
-        yield Warehouse(dsn=dsn, folder=tmp_path)
+        yield dsn
+
+
+@pytest.fixture
+def warehouse(warehouse_dsn: str, tmp_path: Path) -> Warehouse:
+    """A database with nothing in it: to empty one costs a fraction of making one."""
+    with psycopg.connect(warehouse_dsn, autocommit=True, options=_PLAIN) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute(_EMPTY)
+    return Warehouse(dsn=warehouse_dsn, folder=tmp_path)
+
+
+@pytest.fixture
+def table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """The warehouse as the Airflow connection `warehouse`."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
+    return warehouse

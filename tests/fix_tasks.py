@@ -11,6 +11,17 @@ from fix_pipelines import Workbench
 from semel.ledger import Ledger
 
 
+def _home(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    if "airflow" not in sys.modules:
+        patch.setenv("AIRFLOW_HOME", str(folder))
+
+
+@pytest.fixture
+def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow may be imported, and writes nothing to the user's home."""
+    _home(tmp_path, monkeypatch)
+
+
 class Tasks:
     """Airflow's tasks of a pipeline in this process. `events`: what Airflow has stored of them."""
 
@@ -22,10 +33,8 @@ class Tasks:
         cls, bench: Workbench, ledger: Ledger, folder: Path, patch: pytest.MonkeyPatch
     ) -> "Tasks":
         """Tasks of a project. `folder`: for what Airflow writes."""
-        if "airflow" not in sys.modules:
-            patch.setenv("AIRFLOW_HOME", str(folder))
+        _home(folder, patch)
         patch.setenv("SEMEL_HOME", str(bench.folder))
-        patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
         from semel.airflow import assets, operators  # noqa: F401 - all that Airflow starts with
 
         made = cls()
@@ -51,3 +60,11 @@ class Tasks:
         if ends:
             self.events += [SimpleNamespace(extra=one.extra) for one in told._dict.values()]
         return task
+
+
+@pytest.fixture
+def tasks(
+    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Tasks:
+    """Tasks of this test's project."""
+    return Tasks.of(bench, ledger, tmp_path, monkeypatch)

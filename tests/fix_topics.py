@@ -1,4 +1,4 @@
-"""A topic as a test's source: a pipeline over it, and events written to it."""
+"""A topic as a test's source: a pipeline over it, events written to it, and runs over it."""
 
 import json
 from collections.abc import Iterable
@@ -6,10 +6,14 @@ from datetime import datetime
 
 import pytest
 
+from fix_account import quiet, settled
+from fix_engine import LocalEngine
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from semel.accept import accept_file
+from semel.batch import Claim
 from semel.ledger import Ledger
+from semel.run import Ran, run_batch
 from semel.spec.pipeline import Spec
 
 
@@ -21,6 +25,38 @@ def messages_of(start: int, stop: int, **beside: object) -> list[Record]:
 def stamp(when: datetime) -> int:
     """A time as a message has it."""
     return round(when.timestamp() * 1000)
+
+
+def run(
+    ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime] | None = None
+) -> Ran:
+    """A whole run by the local engine."""
+    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
+
+
+def in_output(spec: Spec) -> list[str]:
+    """The ids in the output, sorted. Without an audit: the topic may be another one by now."""
+    return settled(spec, audited=False).ids
+
+
+def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
+    """What a batch has claimed."""
+    return [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
+
+
+def everything(ledger: Ledger, known: str = '"events"') -> str:
+    """Each row of each of the ledger's tables, as JSON; `known` is in one of them."""
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'semel'"
+    with ledger.engine.connect() as connection:
+        found = [
+            row
+            for table in connection.exec_driver_sql(tables).scalars().all()
+            for row in connection.exec_driver_sql(
+                f'SELECT row_to_json(t)::text FROM semel."{table}" AS t'
+            ).scalars()
+        ]
+    assert any(known in row for row in found)
+    return "\n".join(found)
 
 
 class Topic:

@@ -1,19 +1,25 @@
-"""A proxy before Postgres that counts what a client sends: a number is a fact, where a time is not.
+"""A proxy before Postgres that counts what a client sends, and can cut a COMMIT or its reply.
 
+A number is a fact, where a time is not.
 A round trip begins whenever the client speaks after the server did. So it counts what is on the
 wire, whatever a driver puts together or sends by itself.
 """
 
+import contextlib
 import select
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+import pytest
 import sqlalchemy as sa
 
+from semel.ledger import Ledger
+
 _STATEMENTS = (b"Q", b"E")
+_COMMIT = b"COMMIT\0"
 _ENDS = (b"Q\0\0\0\x0bCOMMIT\0", b"Q\0\0\0\x0dROLLBACK\0")
 
 
@@ -58,27 +64,59 @@ class _Client:
 
 
 class Wire:
-    """Forwards connections to a server. `sent`: what all of them have sent so far."""
+    """Forwards every connection to the server of a database until told to cut.
+
+    `sent`: what all clients have sent so far; `cuts`: how many COMMITs were cut. As a context
+    manager it ends with its block, and all connections with it.
+    """
 
     def __init__(self, dsn: str) -> None:
         url = sa.make_url(dsn)
         self._server = url.host, url.port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        port = self._listener.getsockname()[1]
-        self.dsn = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        self.dsn = self.behind(dsn)
+        self.cuts = 0
+        self._what: str | None = None
         self._counting = threading.Lock()
         self._sent = Sent()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._clients: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for client in self._clients:
+            with contextlib.suppress(OSError):  # closed already
+                client.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+
+    def behind(self, dsn: str) -> str:
+        """How a database of that server is reached through here."""
+        port = self._listener.getsockname()[1]
+        url = sa.make_url(dsn).set(host="127.0.0.1", port=port)
+        return url.render_as_string(hide_password=False)
 
     @property
     def sent(self) -> Sent:
         with self._counting:
             return self._sent
 
-    def close(self) -> None:
-        """Take no new connections; those that are there end with their clients."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def cut(self, what: Literal["reply", "request"] | None) -> None:
+        """The next COMMIT that any client sends ends its connection on both sides.
+
+        "reply": it reaches the server, whose reply is waited for and thrown away. "request": it
+        does not reach the server. None takes it back.
+        """
+        self._what = what
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=run, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
         while True:
@@ -86,7 +124,8 @@ class Wire:
                 client, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+            self._clients.append(client)
+            self._start(self._forward, client)
 
     def _forward(self, client: socket.socket) -> None:
         counted = _Client()
@@ -96,19 +135,32 @@ class Wire:
                     data = side.recv(1 << 16)
                     if not data:
                         return
-                    if side is client:
-                        with self._counting:
-                            self._sent += counted.count(data)
-                    else:
+                    if side is server:
                         counted.listening = True
-                    (server if side is client else client).sendall(data)
+                        client.sendall(data)
+                        continue
+                    with self._counting:
+                        self._sent += counted.count(data)
+                    cut = self._what if _COMMIT in data else None
+                    if cut != "request":
+                        server.sendall(data)
+                    if cut:
+                        self._what = None
+                        if cut == "reply":
+                            server.recv(1 << 16)  # It has committed once it answers.
+                        self.cuts += 1
+                        return
 
 
-@contextmanager
-def wire(dsn: str) -> Iterator[Wire]:
-    """A counting proxy before the server of a ledger, for the length of a block."""
-    made = Wire(dsn)
-    try:
+@pytest.fixture
+def wire(ledger_dsn: str) -> Iterator[Wire]:
+    """Before the server of this test's ledger."""
+    with Wire(ledger_dsn) as made:
         yield made
-    finally:
-        made.close()
+
+
+@pytest.fixture
+def ledger_behind(wire: Wire) -> Iterator[Ledger]:
+    """The same ledger as `ledger`, through the wire."""
+    with Ledger(wire.dsn) as ledger:
+        yield ledger

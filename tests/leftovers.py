@@ -1,15 +1,23 @@
 """Nothing is left behind, also after Ctrl-C: processes that tests started end with the run.
 
 Servers of tests (Postgres, Kafka, Airflow) leave their parents, so they are found by a variable of
-their environment. Their folders lie in one that is removed last.
+their environment. Their folders lie in one that is removed last. So does Airflow's home, which it
+makes as soon as it is imported: the user's own is neither read nor written.
+
+Ctrl-C reaches each process of the terminal. The first one kills its workers, and they say nothing:
+one that was interrupted, or ended its test when nobody listens any more, would tell that with a
+traceback; and execnet waits for 15 seconds.
 """
 
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing.process import current_process
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -21,7 +29,7 @@ END_SECONDS = 10
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        # Ctrl-C reaches each process of the terminal: the first one ends the others.
+        # Not SIG_IGN, which what it starts would inherit.
         signal.signal(signal.SIGINT, lambda *_: None)
     elif VARIABLE not in os.environ:  # Else this pytest is a test of another.
         folder = Path(tempfile.mkdtemp(prefix="semel-tests-"))
@@ -29,7 +37,40 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest's own stay.
         os.environ["TMPDIR"] = os.environ[VARIABLE] = str(folder)
         tempfile.tempdir = None
+        # Its own would be looked for when this process exits, which is after our end.
+        current_process()._config["tempdir"] = str(folder)
         config.add_cleanup(lambda: end(folder))
+        if config.getoption("numprocesses", None):
+            config.pluginmanager.register(Interrupted())
+    worker = getattr(config, "workerinput", {}).get("workerid", "main")
+    os.environ["AIRFLOW_HOME"] = os.path.join(os.environ[VARIABLE], f"airflow-{worker}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart() -> Iterator[None]:
+    """pytest-xdist starts its workers here; they ignore Ctrl-C from their first moment on."""
+    told = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return (yield)
+    finally:
+        signal.signal(signal.SIGINT, told)
+
+
+class Interrupted:
+    """What happens at Ctrl-C where tests run in workers, which are all that was started here."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, self._heard)
+
+    def _heard(self, *_: object) -> NoReturn:
+        # A second one must not leave half of it running.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        for worker in psutil.Process().children():
+            worker.kill()
 
 
 def end(folder: Path) -> None:

@@ -1,10 +1,12 @@
 """With SEMEL_NO_SKIPS a test that is skipped has failed: CI has all that the tests need.
 
-On a user's machine a tool may be missing; then the skip's line says what to install.
+On a user's machine a tool may be missing; then a line says what to install: one line, however many
+tests need the tool.
 """
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +30,11 @@ def pytest_make_collect_report() -> CollectReports:
 
 
 def _judged(report: Any) -> Any:
-    if report.skipped and os.environ.get(VARIABLE) and not hasattr(report, "wasxfail"):
+    if report.skipped and not hasattr(report, "wasxfail"):
         *_, why = report.longrepr
-        report.outcome = "failed"
-        report.longrepr = f"{why} ({VARIABLE} is set, and a skipped test counts as a failed one)"
+        # Skips of one place and one reason are one line: the place is the folder of all tests.
+        report.longrepr = (str(Path(__file__).parent), None, why)
+        if os.environ.get(VARIABLE):
+            said = f"{why} ({VARIABLE} is set, and a skipped test counts as a failed one)"
+            report.outcome, report.longrepr = "failed", said
     return report

@@ -11,7 +11,7 @@ import pytest
 EACH_SECONDS = 15
 
 WEIGHTS = {
-    "tests/unit": 0.07, "tests/model": 0.15, "tests/tidy": 0.6, "tests/integration": 0.6,
+    "tests/unit": 0.03, "tests/model": 0.15, "tests/tidy": 0.2, "tests/integration": 0.6,
     "tests/chaos": 1.0, "tests/controls": 4.5, "tests/acceptance": 10.0,
 }  # fmt: skip
 """What a test costs in CPU seconds, on the average of its folder, with its servers."""

@@ -43,6 +43,8 @@ NEVER = "not soak and not icu"
 NOT_LONG = f"{NEVER} and not proof"
 """What `addopts` of pyproject.toml says."""
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka")]
+"""Those with tables "Guards"."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -147,5 +149,4 @@ def _values(item: pytest.Item) -> set[tuple[str, str]]:
 
 def guards_cases() -> set[str]:
     """The cases that the tables "Guards" of the documents name."""
-    pages = (ROOT / "docs" / f"{name}.md" for name in ("protocol", "postgres", "kafka"))
-    return {name for page in pages for name in _GUARDED.findall(page.read_text(encoding="utf-8"))}
+    return {name for page in PAGES for name in _GUARDED.findall(page.read_text(encoding="utf-8"))}

@@ -4,8 +4,11 @@ pytest-xdist's own `--dist loadgroup` does this by a suffix of the node id, whic
 out. Here each worker writes its groups down, and the scheduler reads them.
 """
 
+import atexit
+import gc
 import json
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -37,9 +40,33 @@ def pytest_xdist_auto_num_workers() -> int:
     return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the fixtures where tests run, which is not in the process that hands them out.
+
+    From here to the end of the collection Python does not look for garbage: there is none.
+    """
+    gc.disable()
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.import_plugin("fix_all")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What was collected stays to the end: nobody needs to look for garbage in it later either."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # nanobind counts what is left, and complains.
+
+
 def group_of(item: pytest.Item) -> str | None:
     if marker := item.get_closest_marker("server"):
         return marker.args[0]
+    if item.nodeid.startswith("tests/tidy/"):
+        return "tidy"  # They parse the whole project, once in a process.
     return next((group for name, group in SERVERS.items() if name in item.fixturenames), None)
 
 

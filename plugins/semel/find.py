@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 
 from semel import limits
 from semel.errors import TerminalError
+from semel.formats.decimals import is_no_decimal
 from semel.manifest import Kind
 from semel.plural import those
 from semel.reader import Marker, columns_in_files, dataset_of, markers, markers_of
@@ -120,11 +121,14 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
 
 def _value(name: str, kind: ColumnType, text: str) -> object:
     try:
+        text.encode()  # Half a surrogate pair is in no record.
         match kind.word:
             case "bigint" | "int" | "smallint":
                 return int(text)
             case "boolean":
                 return {"true": True, "false": False}[text.lower()]
+            case "decimal" if is_no_decimal(text, kind.arrow()):
+                raise ValueError("too many digits, or none")
             case "decimal":
                 return Decimal(text)
             case "date":
@@ -134,7 +138,7 @@ def _value(name: str, kind: ColumnType, text: str) -> object:
                 return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             case _:
                 return text
-    except (ValueError, KeyError, InvalidOperation) as error:
+    except (ValueError, KeyError) as error:
         why = f"{text!r} is not a valid value of the id column {name} ({kind})"
         raise TerminalError(why, next=_HELP) from error
 

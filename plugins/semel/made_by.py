@@ -1,9 +1,10 @@
 """Which code made which batches: what a mistake in a transform, once found, has reached."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ class Made:
 
     `digest`: equal where the same semel ran the same files. `texts`: where each file's text is
     kept, by its name. `git_commits`: those of the checkout, the newest last. `batches`: numbers in
-    the order of commits; `runs`: the same as [first, last], where no other code made one between.
+    the order of commits; `runs`: just these as [first, last], in the order of their numbers, where
+    no other code made one between: what `semel replay --batches` takes.
     `intervals` [start, end) of the batches that have one, joined where one begins at another's end.
     """
 
@@ -42,12 +44,14 @@ def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
     """
     root = archive.of(spec)
     groups: dict[str | None, list[tuple[int, Any, Named | None]]] = defaultdict(list)
-    for place, r in enumerate(ledger.rows("look", "finalized", name=spec.name)):
+    found = ledger.rows("look", "finalized", name=spec.name)
+    numbers = sorted(r["batch_id"] for r in found)
+    for place, r in enumerate(found):
         code = of_marker(archive.marker(root, r["batch_id"]))
         groups[code.digest if code else None].append((place, r, code))
     made = [(digest, sorted(members, key=_made_at)) for digest, members in groups.items()]
     newest_first = sorted(made, key=lambda group: _made_at(group[1][-1]), reverse=True)
-    return [_made(digest, members, archive.code(root)) for digest, members in newest_first]
+    return [_made(digest, members, numbers, archive.code(root)) for digest, members in newest_first]
 
 
 def _made_at(member: tuple[int, Any, Named | None]) -> tuple[datetime, int]:
@@ -56,33 +60,34 @@ def _made_at(member: tuple[int, Any, Named | None]) -> tuple[datetime, int]:
 
 
 def _made(
-    digest: str | None, members: list[tuple[int, Any, Named | None]], folder: Path
+    digest: str | None,
+    members: list[tuple[int, Any, Named | None]],
+    all_of_them: list[int],
+    folder: Path,
 ) -> Made:
-    """`members`: each with its place in the order of commits; the one that was made last, last."""
+    """`members`: each with its place in the order of commits; the one that was made last, last.
+    `all_of_them`: the pipeline's finalized batches, in order."""
     code = members[-1][2]
     commits = [c.git_commit for _, _, c in members if c and c.git_commit]
-    members = sorted(members, key=itemgetter(0))
-    runs: list[tuple[int, int]] = []
-    before = None
-    for place, r, _ in members:
-        number = r["batch_id"]
-        if before is not None and place == before + 1:
-            runs[-1] = runs[-1][0], number
-        else:
-            runs.append((number, number))
-        before = place
-    rows = [r for _, r, _ in members]
+    rows = [r for _, r, _ in sorted(members, key=itemgetter(0))]
     return Made(
         code=code,
         digest=digest,
         texts=code.kept(folder) if code else {},
         git_commits=tuple(dict.fromkeys(commits)),
         batches=tuple(r["batch_id"] for r in rows),
-        runs=tuple(runs),
+        runs=_runs([r["batch_id"] for r in rows], all_of_them),
         intervals=joined(
             (r["interval_start"], r["interval_end"]) for r in rows if r["interval_start"]
         ),
     )
+
+
+def _runs(some: Collection[int], all_of_them: list[int]) -> tuple[tuple[int, int], ...]:
+    """Numbers as runs [first, last] in which no other one of all lies."""
+    some = set(some)
+    groups = (list(g) for there, g in groupby(all_of_them, some.__contains__) if there)
+    return tuple((group[0], group[-1]) for group in groups)
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -5,7 +5,8 @@ How it works:
 1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
    live id runs: the pinned list, which is all that the attempt may consult;
 2. make the attempt's folder, keep the code in it, and check the planned ranges;
-3. judge a part of the batch, to stop here when it is surely too bad;
+3. look for records that the last attempts died of, and judge a part of the batch, to stop here when
+   it is surely too bad;
 4. run the job (semel.steps) in an engine;
 5. check again, make everything durable, and seal the manifest with `running -> staged`.
 """
@@ -57,10 +58,14 @@ from semel.sinks.declared import open_sink
 from semel.sources import Source
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
-from semel.steps import account
+from semel.steps import account, fatal
 from semel.steps.job import StageJob, splits_of
 from semel.steps.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
+
+
+DIED_ATTEMPTS = 2
+"""That many that died over the same part of a batch are no chance: its records are looked at."""
 
 
 class Outcome(Protocol):
@@ -151,6 +156,7 @@ def _attempt(
             # Keeps S5.
             for folder in (job.spill_dir, job.data_dir):
                 make_folder(folder)
+            fatal.make_folder(job.folder)
             sink = open_sink(spec, pipeline.sink_address)
             with sink:
                 refuses = sink.check(_columns(job), job.data_dir)
@@ -163,6 +169,10 @@ def _attempt(
             taken = code.take(spec, batch, texts, job.folder, log)
             job = replace(job, refuses=refuses, code=taken)
             faults.point("stage.after_folders")
+            if attempt.fence > DIED_ATTEMPTS:
+                before = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
+                root = Path(pipeline.archive_path)
+                fatal.check(job, [archive.attempt(root, batch.batch_id, n) for n in before])
             if batch.claims_of == batch.batch_id:
                 check_sample(job)
                 outcome = engine.run(job)

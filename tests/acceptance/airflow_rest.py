@@ -65,6 +65,13 @@ class Airflow:
                 return run["dag_run_id"]
         return None
 
+    def backfilled(self, dag: str, *starts: datetime) -> list[str]:
+        """The runs that a backfill makes for these intervals, once all of them are there."""
+        return [
+            wait_for(lambda at=at: self.run_of(dag, "backfill", at), f"the run of {at}", 60)
+            for at in starts
+        ]
+
     def end_backfill(self, number: int) -> None:
         """End a backfill whose runs have ended: Airflow itself notes that twice a minute, and until
         then takes no other one of the DAG.
@@ -146,14 +153,10 @@ class Airflow:
         found = self.call("GET", f"{self._run(dag, run)}/taskInstances")["task_instances"]
         return {t["task_id"]: TaskState(state=t["state"], tries=t["try_number"]) for t in found}
 
-    def clear(self, dag: str, run: str, *tasks: str) -> None:
-        """Clear all tasks of a run, or these alone, so that they run again."""
-        body: dict[str, Any] = {"dry_run": False, "only_failed": False}
-        if not tasks:
-            self.call("POST", f"{self._run(dag, run)}/clear", body)
-            return
-        body |= {"dag_run_id": run, "task_ids": list(tasks)}
-        self.call("POST", f"/api/v2/dags/{dag}/clearTaskInstances", body)
+    def clear(self, dag: str, run: str) -> None:
+        """Clear all tasks of a run, so that they run again."""
+        body = {"dry_run": False, "only_failed": False}
+        self.call("POST", f"{self._run(dag, run)}/clear", body)
 
     def fail(self, dag: str, run: str, task: str) -> None:
         """Mark a task failed, as one does in the UI to end it."""

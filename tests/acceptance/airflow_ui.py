@@ -31,14 +31,6 @@ class Ui:
         self.page.goto(f"{self.url}/dags")
         expect(self.page.get_by_role("link", name=dag, exact=True)).to_be_visible()
 
-    def pause(self, dag: str) -> None:
-        """Pause the DAG by its switch, or unpause it."""
-        self._stay(dag)
-        switch = self.page.get_by_test_id("toggle-pause").first
-        before = switch.get_attribute("data-state")
-        switch.click()
-        expect(switch).not_to_have_attribute("data-state", str(before))
-
     def trigger(self, dag: str, days: tuple[date, date] | None = None) -> str:
         """Trigger a run as the dialog proposes it, or for an interval, the end not included.
         Returns the run that the UI then shows.
@@ -80,13 +72,6 @@ class Ui:
         expect(dialog.get_by_text(said)).to_be_visible()
         return dialog
 
-    def cancel_backfill(self, dag: str) -> None:
-        """By the button of the banner that tells of it."""
-        self._stay(dag)
-        button = self.page.get_by_role("button", name="Cancel backfill")
-        button.click()
-        expect(button).to_have_count(0)
-
     def clear(self, dag: str, run: str) -> None:
         """Clear all tasks of a run."""
         self.open(dag, run=run)
@@ -94,13 +79,6 @@ class Ui:
         dialog = self.page.get_by_role("dialog").filter(has_text="Clear Dag Run")
         expect(dialog.get_by_text("Affected Tasks: 4")).to_be_visible()
         self._confirm(dialog)
-
-    def mark_failed(self, dag: str, run: str, task: str) -> None:
-        """Mark a task failed, as one does to end it."""
-        self.open(dag, run=run, task=task)
-        self.page.get_by_role("button", name="Mark Task Instance as").click()
-        self.page.get_by_role("menuitem", name="Failed").click()
-        self._confirm(self.page.get_by_role("dialog").filter(has_text="as failed"))
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
         """The tasks of a run, each with the state that its table shows."""
@@ -126,17 +104,6 @@ class Ui:
         frame = self.page.frame_locator("iframe")
         expect(frame.locator(".calendar")).to_be_visible()
         return frame
-
-    def state_of(self, dag: str, day: date) -> str:
-        """What the page of days, opened by itself, calls a day."""
-        self.page.goto(f"{self.url}/semel/dags/{dag}")
-        chip = self.page.locator(f"#d{day:%Y%m%d} .chip")
-        return chip.inner_text().split(" ", 1)[1]
-
-    def _stay(self, dag: str) -> None:
-        """The page of a DAG, which may be there already."""
-        if self.page.url != f"{self.url}/dags/{dag}":
-            self.open(dag)
 
     def _dialog(self, dag: str) -> Locator:
         self.open(dag)

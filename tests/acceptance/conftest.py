@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_own_airflow import own_airflow  # noqa: F401
-from fix_runs import begun  # noqa: F401
-from fix_stack import Stack, _running_stack, stack  # noqa: F401
+from fix_browser import browser, ui  # noqa: F401
+from fix_stack import Stack, _running_stack, begun, stack  # noqa: F401
 from fix_wheel import installed  # noqa: F401
 
 HERE = Path(__file__).parent

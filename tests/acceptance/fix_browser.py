@@ -5,13 +5,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import jwt
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from fix_guide import FOLDER, PICTURES
+from airflow_ui import Ui
+from fix_guide import FOLDER, PICTURE_WIDTH, PICTURES
 from fix_stack import Stack
-from semel.stack import layout
 
 SHOTS = os.environ.get("SEMEL_SHOTS_DIR")
 """A folder to keep pictures of the pages in, for somebody who wants to look at them."""
@@ -57,17 +56,12 @@ def log_in(context: BrowserContext, stack: Stack) -> None:
     page.close()
 
 
-def log_in_as_viewer(context: BrowserContext, stack: Stack) -> None:
-    """Somebody who may read and nothing else: with a token as Airflow gives its viewers.
-
-    The stack has one user, so the form cannot be used for another.
-    """
-    token = stack.airflow.token
-    claims = jwt.decode(token, options={"verify_signature": False})
-    claims |= {"sub": "viewer", "role": "viewer"}
-    algorithm = jwt.get_unverified_header(token)["alg"]
-    made = jwt.encode(claims, layout.secret("airflow_jwt_secret"), algorithm=algorithm)
-    context.add_cookies([{"name": "_token", "value": made, "url": stack.airflow.url}])
+@pytest.fixture(scope="module")
+def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:
+    """A window of the stack's user, who has logged in by the form."""
+    with window(browser, width=PICTURE_WIDTH) as context:
+        log_in(context, _running_stack)
+        yield Ui(context.new_page(), _running_stack.airflow.url)
 
 
 def keep(page: Page, name: str) -> None:

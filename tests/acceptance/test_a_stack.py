@@ -23,10 +23,3 @@ def test_every_server_is_on_loopback_only(stack: Stack) -> None:
     rows = [row for row in listening.splitlines() if any(f"pid={pid}," in row for pid in ours)]
     addresses = {row.split()[3].rpartition(":")[0] for row in rows}
     assert rows and addresses <= {"127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"}
-
-
-def test_up_again_leaves_what_runs_alone(stack: Stack) -> None:
-    """A further `semel up` starts nothing anew."""
-    code, again, _ = stack.call("up")
-    assert code == 0
-    assert again["parts"] == stack.ups[0][1]["parts"]

@@ -66,8 +66,7 @@ def test_it_arrives_paused_and_then_goes_on(stack: Stack) -> None:
     airflow = stack.airflow
     assert airflow.call("GET", f"/api/v2/dags/{DAYS}")["is_paused"]
     backfill = airflow.backfill(DAYS, day(1), day(2))
-    runs = [wait_for(lambda when=when: stack.airflow.run_of(DAYS, "backfill", when), "its run", 30)
-            for when in (day(1), day(2))]  # fmt: skip
+    runs = airflow.backfilled(DAYS, day(1), day(2))
     states = {one["state"] for one in
               airflow.call("GET", f"/api/v2/dags/{DAYS}/dagRuns")["dag_runs"]}  # fmt: skip
     assert states == {"queued"}

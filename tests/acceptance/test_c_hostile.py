@@ -10,8 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_rest import Airflow
-from fix_runs import Begun, CommandLines
-from fix_stack import Stack
+from fix_stack import Begun, CommandLines, Stack
 from semel import stack as semel_stack
 from semel.errors import UnavailableError
 from semel.sinks import archive

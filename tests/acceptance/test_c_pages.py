@@ -7,14 +7,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from fix_browser import browser, keep, log_in, window  # noqa: F401
+from fix_browser import keep, log_in, window
 from fix_pipelines import events
-from fix_runs import Begun
-from fix_stack import VISITS, Stack
+from fix_stack import VISITS, Begun, Stack
 
 
 @pytest.fixture(scope="module")
-def person(_running_stack: Stack, browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
+def person(_running_stack: Stack, browser: Browser) -> Iterator[BrowserContext]:
     """A window of the stack's user, who has logged in by the form: that takes seconds."""
     with window(browser) as context:
         log_in(context, _running_stack)
@@ -48,7 +47,7 @@ def week(stack: Stack, _landed: None) -> str:
 
 
 def test_a_person_sees_which_days_are_complete(
-    stack: Stack, week: str, page: Page, browser: Browser  # noqa: F811
+    stack: Stack, week: str, page: Page, browser: Browser
 ) -> None:
     """From the navigation to a pipeline, its days, a batch; by the DAG's tab too; when the printed
     command has run, its day is complete. Without a login there is nothing.
@@ -168,7 +167,7 @@ def test_a_file_is_accepted_on_the_page(stack: Stack, page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 600])
 def test_the_pages_fit_and_can_be_read(
-    stack: Stack, browser: Browser, width: int, scheme: str  # noqa: F811
+    stack: Stack, browser: Browser, width: int, scheme: str
 ) -> None:
     """No page is wider than its window; what is dark is dark; Tab goes through the links."""
     with window(browser, width=width, scheme=scheme) as context:

@@ -6,16 +6,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, expect
+from playwright.sync_api import FrameLocator, expect
 
 from airflow_rest import wait_for
 from airflow_ui import Ui
-from fix_browser import browser, log_in, picture, window  # noqa: F401
-from fix_guide import PICTURE_WIDTH
+from fix_browser import picture
 from fix_stack import Stack
 from semel import reader
 from semel.spec import pipeline
@@ -40,14 +38,6 @@ def ago(days: int) -> date:
 
 def midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def ui(_running_stack: Stack, browser: Browser) -> Iterator[Ui]:  # noqa: F811
-    """A window of the stack's user, who has logged in by the form."""
-    with window(browser, width=PICTURE_WIDTH) as context:
-        log_in(context, _running_stack)
-        yield Ui(context.new_page(), _running_stack.airflow.url)
 
 
 def land(stack: Stack, day: date) -> None:
@@ -130,9 +120,7 @@ def sold(stack: Stack) -> list[date]:
     wait_for(lambda: NAME in stack.airflow.dags(), "its DAG")
     stack.airflow.pause(NAME, paused=False)
     backfill = stack.airflow.backfill(NAME, midnight(days[0]), midnight(days[-1]))
-    for day in days:
-        when = midnight(day)
-        run = wait_for(lambda at=when: stack.airflow.run_of(NAME, "backfill", at), f"{day}", 60)
+    for run in stack.airflow.backfilled(NAME, *map(midnight, days)):
         stack.airflow.succeeded(NAME, run)
     stack.airflow.end_backfill(backfill)
     return days

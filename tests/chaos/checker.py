@@ -120,7 +120,7 @@ def _read(spec: Spec) -> Found:
             _take_rows(found, table.landed(marker, counts), names)
         assert counts.pop("ids", marker["counts"]["survivors"]) == marker["counts"]["survivors"]
         counts.pop("refused", 0)  # They are counted as output.
-        _assert_sum(marker["counts"], counts)
+        assert_sum(marker["counts"], counts)
         _admit(found, marker, *taken)
     if table:
         for path in sorted((roots["archive"] / "replaced").glob("b*.json")):
@@ -271,7 +271,8 @@ def _messages(spec: Spec, topic: str) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _assert_sum(counts: dict[str, int], files: Counter[str]) -> None:
+def assert_sum(counts: dict[str, int], files: Counter[str]) -> None:
+    """What a marker counts is what its files hold."""
     duplicates = counts["duplicates_batch"] + counts["duplicates_catalog"]
     assert counts["survivors"] == counts["rows_written"] == files["data"]
     assert duplicates == files["decisions"]

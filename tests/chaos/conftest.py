@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from fix_faults import children, forks  # noqa: F401
 from fix_kafka import Kafka
 from fix_postgres import database
-from fix_proxy import Proxy, ledger_behind, proxy  # noqa: F401
 from fix_scene import SINKS, scene  # noqa: F401
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
+from fix_wire import Wire, ledger_behind, wire  # noqa: F401
+from semel.catalog import merge
 
 
 @pytest.fixture(scope="session")
@@ -38,14 +38,18 @@ def events_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def table(
     shared_warehouse: str,
-    proxy: Proxy,  # noqa: F811
+    wire: Wire,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Warehouse:
-    """An empty database as the Airflow connection `warehouse`, which goes through the proxy."""
+    """An empty database as the Airflow connection `warehouse`, which goes through the wire."""
     made = Warehouse(dsn=shared_warehouse, folder=tmp_path)
     made.run("DROP TABLE IF EXISTS events, semel_batch")
-    behind = sa.make_url(shared_warehouse).set(host="127.0.0.1", port=proxy.port)
-    dsn = behind.render_as_string(hide_password=False)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", dsn)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", wire.behind(shared_warehouse))
     return made
+
+
+@pytest.fixture
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two live id runs of a shard are reason enough for collect to merge them."""
+    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)

@@ -43,6 +43,14 @@ class Scene:
         self.add("b.jsonl", [*events(30, 80), *events(50, 55), *bad])
         self.add("c.jsonl", [*events(60, 110), *events(70, 75), *bad])
 
+    @classmethod
+    def empty(cls, bench: Workbench, ledger: Ledger, **changes: object) -> "Scene":
+        """Without a batch, and without a source yet."""
+        made = cls.__new__(cls)
+        made.bench, made.ledger, made.sink, made.sources = bench, ledger, "files", []
+        made.spec = made.declare(**changes)
+        return made
+
     def declare(self, **changes: object) -> Spec:
         parts = {
             "dedup": {"shards": 2},

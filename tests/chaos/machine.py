@@ -38,6 +38,7 @@ from semel.errors import (
 from semel.finalize import finalize
 from semel.plan import Plan, plan
 from semel.run import run_batch
+from semel.sources.files import FilesSource
 from semel.spec.parts import Limits
 from semel.spec.pipeline import Spec, load
 from semel.stage import stage
@@ -67,7 +68,7 @@ WHERE p.name = :name ORDER BY r.name
 def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Small limits: a few records make merges, splits, leases and claims beside the marker."""
     patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
-    patch.setattr(limits, "SPLIT_BYTES", 500)
+    patch.setattr(FilesSource, "split_size", 500)
     patch.setattr(limits, "CLAIMS_IN_MARKER_MAX", 1)
     patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
     # Who waits for a lease sees it end: its holder stands still below us, or is dead.

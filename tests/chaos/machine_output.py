@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from checker import assert_sum
 from machine_files import File
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
@@ -141,7 +142,7 @@ class Output:
                 continue
             counts[file["kind"]] += len(rows)
             _list(listed, file["kind"], rows)
-        _assert_sum(path, marker["counts"], counts)
+        assert_sum(marker["counts"], counts)
         self.counts += Counter(marker["counts"])
         lines = self._claimed(claims)
         assert listed.positions == Counter(lines.keys()), f"{path}: a record is missing or twice"
@@ -272,14 +273,6 @@ def _covers(spans: list[tuple[int, int, bytes]], file: File) -> bool:
     state = spans[-1][2] if spans else b""
     whole = [start for start, _, _ in spans] == ends[:-1]
     return whole and state == file.data[: file.end]
-
-
-def _assert_sum(path: Path, counts: dict[str, int], files: Counter[str]) -> None:
-    duplicates = counts["duplicates_batch"] + counts["duplicates_catalog"]
-    assert counts["survivors"] == counts["rows_written"] == files["data"], path
-    assert duplicates == files["decisions"], path
-    assert counts["quarantined"] + counts["late"] == files["dead_letters"], path
-    assert counts["records_read"] == sum(files.values()), path
 
 
 def _tail_hash(claim: dict[str, Any]) -> str:

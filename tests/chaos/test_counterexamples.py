@@ -16,8 +16,8 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_proxy import Proxy
 from fix_scene import Scene, attempts, sql, staged_folders
+from fix_wire import Wire
 from look import statements
 from schedule import Played, every_order
 from semel import collect as collect_module
@@ -68,24 +68,6 @@ def test_a_planner_waits_for_one_that_writes(scene: Scene, other: str) -> None:
     points = ("plan.before_write",)
     found = every_order(scene, points, after, A=planning("r1"), B=planning(other))
     assert any(turn.blocked for played in found for turn in played.turns), "nobody waited"
-
-
-# Attacks P1.
-def test_a_retry_reads_what_was_planned(scene: Scene) -> None:
-    """A file that grows between two attempts of a batch changes neither: the rest is a later
-    batch's.
-    """
-    batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
-
-    def meanwhile(_: StageJob) -> None:
-        scene.bench.write("in/b.jsonl", events(200, 210), mode="ab")
-        staging(batch_id)(scene)
-
-    stage(scene.ledger, scene.spec, batch_id, LocalEngine(before_write=meanwhile), quiet)
-    assert attempts(scene.ledger, batch_id) == ["staged", "staged"]
-    text = "SELECT DISTINCT records_read FROM semel.attempt WHERE batch_id = :batch"
-    assert len(sql(scene.ledger, text, batch=batch_id)) == 1
-    scene.finish("r1", "r2", "r3")
 
 
 # Attacks S1, A2.
@@ -167,7 +149,7 @@ def test_twins_that_read_other_bytes(scene: Scene) -> None:
 
 # Attacks C11, G6.
 def test_a_commit_on_its_way_keeps_its_files(
-    scene: Scene, proxy: Proxy, ledger_behind: Ledger
+    scene: Scene, wire: Wire, ledger_behind: Ledger
 ) -> None:
     """While a COMMIT is on its way everybody reads `staged`; its files are no garbage, and the
     caller that got no reply finds its batch committed.
@@ -180,11 +162,11 @@ def test_a_commit_on_its_way_keeps_its_files(
         seen.extend(attempts(scene.ledger, batch_id))
         removed = collect_module._remove_staged(scene.ledger, 1, scene.spec.sink_path())
         assert removed == (0, 0) and staged_folders(scene.spec) == folders
-        proxy.cut("reply")
+        wire.cut("reply")
 
     with faults.armed("commit.before_win", meanwhile), pytest.raises(OutcomeUnknownError):
         commit(ledger_behind, scene.spec, batch_id, lambda: None, quiet)
-    assert (seen, proxy.cuts) == (["staged"], 1)
+    assert (seen, wire.cuts) == (["staged"], 1)
     collecting(scene.ledger, scene.spec)
     assert committed(scene, batch_id).found
     finalized(scene, batch_id)

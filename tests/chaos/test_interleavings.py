@@ -17,7 +17,6 @@ from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
 from schedule import Act, After, Played, every_order
 from semel.abandon import abandon
-from semel.catalog import merge
 from semel.commit import Committed
 from semel.errors import StateError
 from semel.ledger import Ledger
@@ -25,12 +24,9 @@ from semel.plan import plan
 from semel.stage import stage
 from steps import committed, finalized, staged
 
+pytestmark = pytest.mark.usefixtures("merge_always")
+
 COMMIT = ("commit.before_compare", "commit.after_compare", "commit.before_win")
-
-
-@pytest.fixture(autouse=True)
-def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
 
 
 def commit(batch_id: int) -> Act:
@@ -64,11 +60,8 @@ def arrivals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
 
 def intervals(bench: Workbench, ledger: Ledger) -> tuple[Scene, list[int]]:
     """A live run and a backfill of a pipeline that takes intervals."""
-    scene = Scene.__new__(Scene)
-    scene.bench, scene.ledger, scene.sink, scene.sources = bench, ledger, "files", []
-    scene.spec = scene.declare(
-        source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"},
-    )
+    daily = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+    scene = Scene.empty(bench, ledger, source=daily)
     batches = []
     for day, (first, last) in ((3, (60, 110)), (1, (30, 80))):
         scene.add(f"2026-01-{day:02}.jsonl", [*events(first, last), *events(first, first + 5)])

@@ -1,4 +1,5 @@
-"""A topic as a source, while the broker dies, freezes, forgets, or is given another topic."""
+"""A topic as a source, while the broker dies, freezes, forgets, or is given another topic; while a
+batch's process is killed; when messages are compacted, or are many."""
 
 import importlib
 import os
@@ -6,40 +7,40 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import pytest
 import xxhash
 
 from fix_account import advised, ids, quiet, refusals, settled
 from fix_engine import LocalEngine
-from fix_kafka import Kafka, Record
+from fix_faults import Children
+from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench
-from fix_topics import Topic
+from fix_topics import Topic, claimed, in_output, messages_of, run
 from semel import faults
 from semel.abandon import abandon
-from semel.batch import Claim
-from semel.errors import ChangedError, RetryableError, SourceError, UnavailableError
+from semel.errors import (
+    ChangedError,
+    RetryableError,
+    SourceError,
+    TerminalError,
+    UnavailableError,
+)
 from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.run import run_batch
 from semel.sources import kafka as source
 from semel.sources.declared import open_source
-from semel.sources.kafka import topics
-from semel.spec.pipeline import Spec
+from semel.sources.kafka import claimed as claims_of_kafka
+from semel.sources.kafka import edges, topics
 from semel.steps.job import splits_of
+from test_kill import scripts
 
 # Its package has a function of that name.
 reading = importlib.import_module("semel.sources.kafka.messages")
-
-
-def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
-
-
-def in_output(spec: Spec) -> list[str]:
-    return settled(spec, audited=False).ids
 
 
 def statuses(ledger: Ledger) -> list[str]:
@@ -51,8 +52,7 @@ def statuses(ledger: Ledger) -> list[str]:
 def topic(bench: Workbench, kafka: Kafka) -> Topic:
     """One partition with `events(0, 2000)`, in many small fetches."""
     made = Topic(bench, kafka)
-    for start in range(0, 2000, 100):
-        made.append(start, start + 100)
+    kafka.produce(made.name, messages_of(0, 2000), batch_num_messages="100")
     return made
 
 
@@ -81,40 +81,58 @@ def while_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]]
 
 # Attacks KS1.
 @pytest.mark.proof
-@pytest.mark.parametrize("point", ["plan.before_lock", "stage.after_begin", "stage.after_job"])
+@pytest.mark.parametrize(
+    "point", ["plan.before_lock", "stage.after_begin", "stage.after_job", "commit.after_win"]
+)
 def test_the_broker_dies(
     topic: Topic, ledger: Ledger, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that needs the broker fails so that it may be tried again; with the broker there
-    again the same run goes on, and reads each record once.
+    again the same run goes on, and reads each record once. What is committed needs no broker.
     """
     monkeypatch.setattr(topics, "ANSWER_SECONDS", 2)
     spec = topic.spec()
+    away = pytest.raises(UnavailableError, match="does not answer")
     with faults.armed(point, topic.kafka.broker.kill) as fault:
-        if point == "plan.before_lock":
-            batch = plan(ledger, spec, "r1").batch
-            with pytest.raises(UnavailableError, match="does not answer"):
-                plan(ledger, spec, "r2")
-        else:
-            with pytest.raises(UnavailableError, match="does not answer"):
-                run(ledger, spec, "r1")
-        assert fault.hit
+        with nullcontext() if point == "commit.after_win" else away:
+            run(ledger, spec, "r1")
+    assert fault.hit
     topic.kafka.broker.start()
-    done = run(ledger, spec, "r1")
-    assert point != "plan.before_lock" or done.plan.batch == batch
+    run(ledger, spec, "r1")
     topic.append(2000, 2010)
     run(ledger, spec, "r2")
-    assert in_output(spec) == ids(0, 2010)
+    assert in_output(spec) == ids(0, 2010) and statuses(ledger).count("won") == 2
 
 
 @pytest.mark.proof
-def test_the_broker_dies_before_finalize(topic: Topic, ledger: Ledger) -> None:
-    """What is committed needs no broker any more."""
-    spec = topic.spec()
-    with faults.armed("commit.after_win", topic.kafka.broker.kill) as fault:
-        run(ledger, spec, "r1")
-    assert fault.hit
-    assert in_output(spec) == ids(0, 2000)
+@pytest.mark.parametrize(
+    ("place", "name", "declared"),
+    [
+        (edges._Log, "heads", {"source": {"select": "interval"}}),
+        (claims_of_kafka, "first_sizes", {"limits": {"bytes_per_batch_max": 100}}),
+    ],
+    ids=["for an interval", "for sizes"],
+)
+def test_the_broker_dies_while_a_plan_looks(
+    topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, place: object, name: str,
+    declared: dict,
+) -> None:  # fmt: skip
+    """The plan fails within ten seconds and some, writes nothing, and may be tried again."""
+    spec, real = topic.spec(**declared), getattr(place, name)
+    always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+    interval = always if "source" in declared else None
+
+    def dies(*words: object) -> object:
+        topic.kafka.broker.kill()
+        return real(*words)
+
+    began = time.monotonic()
+    with monkeypatch.context() as patched, pytest.raises(UnavailableError, match="not answer"):
+        patched.setattr(place, name, dies)
+        plan(ledger, spec, "r1", interval)
+    assert time.monotonic() - began < 10
+    topic.kafka.broker.start()
+    assert plan(ledger, spec, "r1", interval).batch.batch_id == 1
 
 
 # Attacks KS1.
@@ -152,25 +170,6 @@ def test_the_broker_stays_away_while_a_task_reads(
     assert sorted(statuses(ledger)) == ["lost", "won"]
 
 
-@contextmanager
-def frozen_while(topic: Topic, while_read, seconds: int) -> Iterator[None]:
-    timers: list[threading.Timer] = []
-
-    def freeze() -> None:
-        pid = topic.kafka.broker.pid
-        os.kill(pid, signal.SIGSTOP)
-        timers.append(threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)))
-        timers[0].start()
-
-    while_read(freeze)
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.join()
-    assert timers
-
-
 # Attacks KS1.
 @pytest.mark.rest
 @pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.proof)])
@@ -178,9 +177,17 @@ def test_the_broker_is_frozen_while_a_task_reads(
     topic: Topic, ledger: Ledger, while_read, seconds: int
 ) -> None:
     """A broker that hangs for a while is waited for."""
-    spec = topic.spec()
-    with frozen_while(topic, while_read, seconds):
-        run(ledger, spec, "r1")
+    spec, thaws = topic.spec(), []
+
+    def freeze() -> None:
+        pid = topic.kafka.broker.pid
+        os.kill(pid, signal.SIGSTOP)
+        thaws.append(threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)))
+        thaws[0].start()
+
+    while_read(freeze)
+    run(ledger, spec, "r1")
+    thaws[0].join()
     assert in_output(spec) == ids(0, 2000)
 
 
@@ -228,8 +235,7 @@ def test_a_topic_is_made_anew_while_a_task_reads(
 
     def anew() -> None:
         topic.kafka.recreate(topic.name)
-        for start in range(5000, 5000 + records, 100):
-            topic.append(start, min(start + 100, 5000 + records))
+        topic.append(5000, 5000 + records)
 
     while_read(anew)
     with pytest.raises(SourceError):
@@ -253,18 +259,13 @@ def test_a_task_reads_the_planned_topic_alone(topic: Topic, ledger: Ledger, whil
 
     def anew() -> None:
         topic.kafka.recreate(topic.name)
-        for start in range(5000, 7500, 100):
-            topic.append(start, start + 100)
+        topic.append(5000, 7500)
 
     while_read(anew)
     for _ in range(2):
         with pytest.raises((ChangedError, SourceError)):
             for _ in open_source(spec).read(split, 1, xxhash.xxh3_128()):
                 pass
-
-
-def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
-    return [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
 
 
 # Attacks KS1.
@@ -317,45 +318,123 @@ def test_the_cluster_lost_what_was_claimed(
     assert in_output(spec) == ids(0, 1000) + ids(3000, 3010)
 
 
-# Attacks KS1.
-@pytest.mark.parametrize("tail", ["aborted", "open"])
-def test_the_end_of_a_claim_has_no_record(topic: Topic, ledger: Ledger, tail: str) -> None:
-    """A claim that ends with aborted records, or just before an open transaction, is read within
-    seconds.
+@pytest.mark.rest
+def test_what_is_acknowledged_outlives_sigkill(kafka: Kafka) -> None:
+    """On the same address: each record, and that records were deleted."""
+    topic, address = kafka.topic(), kafka.broker.bootstrap
+    values = [b"%d" % n for n in range(1100)]
+    kafka.produce(topic, [Record(value=value) for value in values[:1000]])
+    kafka.delete_records(topic, {0: 400})
+    kafka.produce(topic, [Record(value=value) for value in values[1000:]])
+    pid = kafka.broker.pid
+    kafka.broker.kill()
+    assert kafka.broker.pid is None
+    kafka.broker.start()
+    assert kafka.broker.pid != pid and kafka.broker.bootstrap == address
+    assert [read.value for read in kafka.drain(topic)] == values[400:]
+    assert kafka.ends(topic) == {0: (400, 1100)}
+
+
+def keyed(bench: Workbench, kafka: Kafka) -> Topic:
+    """Ten keys, ten records each, in a topic that is compacted."""
+    made = Topic(bench, kafka, config=COMPACTED)
+    made.put(r for n in range(100) for r in messages_of(n, n + 1, key=b"%d" % (n % 10)))
+    return made
+
+
+def test_compacted_between_two_attempts(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """The output is one attempt's, whole: here the second one's, which found fewer records."""
+    topic = keyed(bench, kafka)
+    spec = topic.spec(record_id=["id"])
+
+    def fails(_: object) -> None:
+        raise RetryableError("the engine failed")
+
+    with pytest.raises(RetryableError):
+        run_batch(ledger, spec, "r1", LocalEngine(before_write=fails), log=quiet)
+    topic.kafka.compacted(topic.name)
+    counts = run(ledger, spec, "r1").finalized.counts
+    assert counts.records_read == counts.survivors == 10
+    assert in_output(spec) == ids(90, 100)
+
+
+# Attacks S13.
+@pytest.mark.rest
+def test_compacted_after_an_attempt_was_staged(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """An attempt that was staged and lost to another batch, then fewer records: told, and what is
+    left is read once the batch is given up."""
+    topic = keyed(bench, kafka)
+    spec = topic.spec(record_id=["id"], limits={"records_per_batch_max": 100})
+
+    left = [True]
+
+    def rival(_: object) -> None:
+        if left:
+            left.pop()
+            topic.append(95, 105, key=b"other")
+            run(ledger, spec, "r2")
+            topic.kafka.compacted(topic.name)
+
+    with pytest.raises(TerminalError, match="read other bytes") as told:
+        run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
+    assert told.value.next == "semel abandon 1"
+    abandon(ledger, 1, "compacted")
+    run(ledger, spec, "r3")
+    run(ledger, spec, "r4")
+    assert in_output(spec) == ids(90, 105)
+
+
+POINTS = [point for point in faults.POINTS if scripts("files", point)[0] == "contested"]
+SHORT = (
+    "plan.before_write", "plan.after_write", "stage.after_begin", "stage.after_seal",
+    "commit.before_restage", "commit.after_win", "finalize.after_mark",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, marks=() if p in SHORT else pytest.mark.proof) for p in POINTS]
+)
+def test_the_process_is_killed(
+    bench: Workbench, kafka: Kafka, ledger: Ledger, children: Children, point: str
+) -> None:
+    """SIGKILL at each point of a run over a topic, once more at its next pass, then the same
+    requests again: each record once, repeats and bad values accounted for.
     """
-    record = [Record(value=b'{"id":"never"}')] * 100
-    producer = topic.kafka.begin(topic.name, record)
-    if tail == "aborted":
-        producer.abort_transaction()
-    began = time.monotonic()
-    run(ledger, topic.spec(), "r1")
-    assert time.monotonic() - began < 8
-    assert in_output(topic.spec()) == ids(0, 2000)
-
-
-# Attacks KS2.
-def test_partitions_come_while_others_are_read(topic: Topic, ledger: Ledger, while_read) -> None:
-    """New partitions are the next plan's, from their start."""
-    spec = topic.spec()
-
-    def more() -> None:
-        topic.kafka.add_partitions(topic.name, 3)
-        topic.append(2000, 2010, partition=2)
-
-    while_read(more)
-    run(ledger, spec, "r1")
-    assert in_output(spec) == ids(0, 2000)
-    run(ledger, spec, "r2")
-    assert in_output(spec) == ids(0, 2010)
-
-
-# Attacks P2, P3.
-def test_two_plans_at_once(topic: Topic, ledger: Ledger) -> None:
-    """Whoever plans second takes what the first one left."""
-    spec = topic.spec(limits={"records_per_batch_max": 700})
-    with faults.armed("plan.before_lock", lambda: plan(ledger, spec, "r2")) as fault:
-        run(ledger, spec, "r1")
-    assert fault.hit
-    for key in ("r2", "r3", "r4"):
+    topic = Topic(bench, kafka, partitions=2)
+    spec = topic.spec(record_id=["id"], limits={"records_per_batch_max": 60})
+    topic.append(0, 50)
+    topic.put([b"{bad"])
+    topic.append(20, 80, partition=1)
+    for _ in range(2):
+        child = children.start("contested", f"{point}:pause")
+        if child.reached(point):
+            os.kill(child.process.pid, signal.SIGKILL)
+            assert child.ended()[0] == -signal.SIGKILL
+    for key in ("r1", "r2", "r3"):
         run(ledger, spec, key)
-    assert in_output(spec) == ids(0, 2000)
+    found = settled(spec, audited=False)
+    assert found.ids == ids(0, 80)
+    assert (len(found.decisions), len(found.letters)) == (30, 1)
+    assert found.counts.records_read == 111 and gaps(ledger, spec).gaps == ()
+
+
+@pytest.mark.proof
+def test_a_million_records(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """1 M records of 4 partitions, and a partition that comes meanwhile: each once."""
+    topic = Topic(bench, kafka, partitions=4)
+    for part in range(4):
+        topic.append(part * 250_000, (part + 1) * 250_000, partition=part)
+    spec = topic.spec(record_id=["id"])
+
+    def meanwhile(_: object) -> None:
+        topic.kafka.add_partitions(topic.name, 5)
+        topic.append(1_000_000, 1_000_100, partition=4)
+
+    began = time.monotonic()
+    done = run_batch(ledger, spec, "r1", LocalEngine(before_write=meanwhile), log=quiet)
+    print(f"1 M records in {time.monotonic() - began:.1f} s: {done.seconds}")
+    assert done.finalized.counts.survivors == 1_000_000
+    run(ledger, spec, "r2")
+    assert in_output(spec) == sorted(ids(0, 1_000_100))

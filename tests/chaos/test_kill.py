@@ -14,16 +14,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from fix_account import committed, quiet
 from fix_engine import LocalEngine
 from fix_faults import Child, Children, replaying
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_proxy import Proxy
 from fix_scene import SINKS, Scene, live_runs, payload_tables, sql, staged_folders, time_passes
 from fix_sink_postgres import Warehouse
+from fix_wire import Wire
 from semel import faults
 from semel.accept import accept_columns
 from semel.errors import RetryableError
@@ -159,8 +158,8 @@ def test_every_point_is_called() -> None:
 class Deaths:
     """Starts a script and lets it die at a point."""
 
-    def __init__(self, children: Children, proxy: Proxy, script: str, point: str) -> None:
-        self.children, self.proxy = children, proxy
+    def __init__(self, children: Children, wire: Wire, script: str, point: str) -> None:
+        self.children, self.wire = children, wire
         self.script, self.point = script, point
 
     def dies(self, kind: str) -> bool:
@@ -180,12 +179,9 @@ class Deaths:
 
     def loses_a_reply(self) -> None:
         """The next COMMIT after the point lands, and its reply is lost."""
-        dsn = sa.make_url(self.children.dsn).set(host="127.0.0.1", port=self.proxy.port)
-        child = self.children.start(
-            self.script, f"{self.point}:pause", dsn.render_as_string(hide_password=False)
-        )
+        child = self.children.start(self.script, f"{self.point}:pause", self.wire.dsn)
         child.paused(self.point)
-        self.proxy.cut("reply")
+        self.wire.cut("reply")
         (child.folder / self.point).unlink()
         # A merge that failed is left for the next time; and after some points no COMMIT comes.
         expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
@@ -193,7 +189,7 @@ class Deaths:
         if self.point in OF_TABLES:  # It was the table's COMMIT, and not one of the ledger.
             told = (child.folder / "message").read_text()
             assert "events: the reply to a commit was lost" in told
-        self.proxy.cut(None)
+        self.wire.cut(None)
 
 
 @pytest.fixture
@@ -290,14 +286,14 @@ class Scenes:
 @pytest.mark.sample(36)
 @pytest.mark.parametrize(("sink", "script", "point", "kind", "companion"), cases())
 def test_killed_and_killed_again(
-    scenes: Scenes, children: Children, proxy: Proxy, sink, script, point, kind, companion
+    scenes: Scenes, children: Children, wire: Wire, sink, script, point, kind, companion
 ) -> None:
     """Death at a point, death at its next pass while that is repaired, then the same requests.
 
     A twin that stood still all the while goes on at the end: it is told so, and changes nothing.
     """
     scene = scenes.make(sink, script, point)
-    deaths = Deaths(children, proxy, script, point)
+    deaths = Deaths(children, wire, script, point)
     if companion == "reply lost":
         deaths.loses_a_reply()
     else:

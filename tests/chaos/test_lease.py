@@ -18,12 +18,6 @@ from semel.stage import stage
 from steps import committed, staged
 
 
-def test_commit_says_how_many_attempts_were_lost(scene: Scene) -> None:
-    """`losses` counts attempts that overlapped, and nothing else."""
-    batches = [staged(scene, request) for request in ("r1", "r2")]
-    assert [committed(scene, batch_id).losses for batch_id in batches] == [0, 1]
-
-
 def holder(scene: Scene) -> int | None:
     """The batch that took the commit lease last."""
     return sql(scene.ledger, "SELECT lease_batch_id FROM semel.pipeline")[0]["lease_batch_id"]

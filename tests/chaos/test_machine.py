@@ -16,15 +16,8 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
-from hypothesis import seed
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
@@ -32,7 +25,7 @@ from fix_pipelines import Workbench, events
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD
-from machine_seed import steps
+from machine_seed import explore
 from semel import faults
 from semel.ledger import Ledger
 from semel.run import run_batch
@@ -272,18 +265,11 @@ def arena(machine_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     clock.close()
 
 
-def explore(arena: Arena, number: int, machine: type[Machine], examples: int) -> None:
-    """Run the examples that a seed decides. A failure says how to see it again."""
-    how = steps(examples, STEPS)
-    try:
-        run_state_machine_as_test(seed(number)(lambda: machine(arena)), settings=how)
-    except BaseException as error:
-        test = "-m soak -k for_long" if machine is SoakMachine else "-k 'any_time and 0'"
-        error.add_note(
-            f"After {arena.steps} steps of seed {number}. Again, and shorter: SEMEL_SHRINK=1 "
-            f"SEMEL_SEED={number} python -m pytest tests/chaos/test_machine.py {test}"
-        )
-        raise
+def play(arena: Arena, number: int, machine: type[Machine], examples: int) -> None:
+    """Some examples of a machine; `number` is their seed."""
+    test = "-m soak -k for_long" if machine is SoakMachine else "-k 'any_time and 0'"
+    again = f"SEMEL_SEED={number} python -m pytest tests/chaos/test_machine.py {test}"
+    explore(lambda: machine(arena), number, examples, STEPS, again)
 
 
 @pytest.mark.draws
@@ -295,7 +281,7 @@ def test_any_verb_at_any_time(arena: Arena, share: int) -> None:
     """
     number, examples = SEED + share, EXAMPLES
     while arena.steps < STEPS_MIN:  # Examples that end early are made up for.
-        explore(arena, number, Machine, examples)
+        play(arena, number, Machine, examples)
         number, examples = number + SHARES, EXAMPLES_A_ROUND
     print(f"{arena.steps} steps:", dict(sorted(arena.seen.items())))
     assert arena.seen["points passed"]
@@ -329,7 +315,7 @@ def test_any_verb_at_any_time_for_long(
     while time.monotonic() < end:
         with capsys.disabled():
             print(f"\nseed {number}, {arena.steps} steps so far", end="", flush=True)
-        explore(arena, number, SoakMachine, EXAMPLES_A_ROUND)
+        play(arena, number, SoakMachine, EXAMPLES_A_ROUND)
         number += 1
     with capsys.disabled():
         print(f"\n{arena.steps} steps:", dict(sorted(arena.seen.items())))

@@ -4,18 +4,16 @@ import json
 import multiprocessing.pool
 import os
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from fix_account import quiet
 from fix_engine import LocalEngine
@@ -39,10 +37,6 @@ PLACE = """
 LIVE_IDS = 400  # Ids of a backfill that live batches may bring along.
 RETRIES = 3  # As many as a task has in Airflow.
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RANK = {"pipeline": 0, "batch": 1, "attempt": 2}
-LOCKS = re.compile(
-    r"(?:UPDATE|DELETE FROM) semel\.(\w+)|FROM semel\.(\w+)[^;]*FOR (?:NO KEY UPDATE|SHARE|UPDATE)"
-)
 
 
 @dataclass
@@ -52,7 +46,6 @@ class Here:
     ledger: Ledger
     spec_path: Path
     barrier: object
-    lock_orders: set[tuple[str, ...]] = field(default_factory=set)
 
     @property
     def spec(self) -> Spec:
@@ -100,14 +93,6 @@ def run(request: str, interval: tuple[datetime, datetime] | None = None) -> tupl
     raise AssertionError
 
 
-def empty_scene(bench: Workbench, ledger: Ledger, **changes: object) -> Scene:
-    """A scene without a source yet."""
-    scene = Scene.__new__(Scene)
-    scene.bench, scene.ledger, scene.sink, scene.sources = bench, ledger, "files", []
-    scene.spec = scene.declare(**changes)
-    return scene
-
-
 def days(number: int) -> tuple[datetime, datetime]:
     return START + timedelta(days=number), START + timedelta(days=number + 1)
 
@@ -118,7 +103,7 @@ def test_same_id_in_a_live_batch_and_three_backfills(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, rounds: int
 ) -> None:
     """Each time one of the four takes the record, and the three others drop it."""
-    scene = empty_scene(bench, ledger, source=DAILY)
+    scene = Scene.empty(bench, ledger, source=DAILY)
     losses = retries = 0
     started = time.monotonic()
     with processes(forks, scene, 4) as pool:
@@ -150,7 +135,7 @@ def test_two_deployments_on_one_ledger(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, keys: str
 ) -> None:
     """Runs of equal keys share a batch as twins, those of different ones never a byte: exact."""
-    scene = empty_scene(bench, ledger)
+    scene = Scene.empty(bench, ledger)
     rounds = attempts = 0
     with processes(forks, scene, 2) as pool:
         # The twins of equal keys stage both only when they meet, so until they did.
@@ -166,13 +151,12 @@ def test_two_deployments_on_one_ledger(
     scene.check()
 
 
-def storm(seed: int, acts: int) -> tuple[Counter[str], list[str], set[tuple[str, ...]]]:
-    """So many verbs at random. Returns what was done, the errors, the orders of locks."""
+def storm(seed: int, acts: int) -> tuple[Counter[str], list[str]]:
+    """So many verbs at random. Returns what was done, and the errors."""
     here, dice = _here[0], random.Random(seed)
     done: Counter[str] = Counter()
     errors: list[str] = []
     spec = here.spec
-    _log_locks(here)
     here.barrier.wait()
     for number in range(acts):
         act = dice.choice(("run", "run", "run", "collect", "abandon"))
@@ -193,7 +177,7 @@ def storm(seed: int, acts: int) -> tuple[Counter[str], list[str], set[tuple[str,
         except SemelError as error:
             errors.append(f"{type(error).__name__}: {error}")
     here.ledger.engine.dispose()
-    return done, errors, here.lock_orders
+    return done, errors
 
 
 def _land(spec: Spec, name: str, dice: random.Random) -> None:
@@ -210,46 +194,24 @@ def _write(spec: Spec, name: str, records: list[dict]) -> None:
     path.with_suffix(".part").rename(path)
 
 
-def _log_locks(here: Here) -> None:
-    """Note, for each transaction, in which order it first locked rows of which tables.
-
-    Foreign keys lock too, but only against a change of keys, which nobody makes.
-    """
-    touched: dict[int, list[str]] = {}
-
-    def executing(connection: sa.Connection, _: object, statement: str, *__: object) -> None:
-        mine = touched.setdefault(id(connection), [])
-        for tables in LOCKS.findall(re.sub(r"--.*", "", statement)):
-            table = tables[0] or tables[1]
-            if table in RANK and table not in mine:
-                mine.append(table)
-
-    def ended(connection: sa.Connection) -> None:
-        here.lock_orders.add(tuple(touched.pop(id(connection), ())))
-
-    sa.event.listen(here.ledger.engine, "before_cursor_execute", executing)
-    sa.event.listen(here.ledger.engine, "commit", ended)
-    sa.event.listen(here.ledger.engine, "rollback", ended)
-
-
 # Attacks C3, P2, A2, G2.
 @pytest.mark.parametrize("acts", [10, pytest.param(100, marks=pytest.mark.proof)])
 def test_no_deadlock(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, acts: int
 ) -> None:
-    """All verbs in six processes at once: locks are taken in one order, nobody waits in vain."""
-    scene = empty_scene(bench, ledger, limits={"bytes_per_batch_max": 9000})
+    """All verbs in six processes at once: nobody waits in vain.
+
+    In which order each takes its locks shows test_rules.py.
+    """
+    scene = Scene.empty(bench, ledger, limits={"bytes_per_batch_max": 9000})
     before = deadlocks(ledger)
     with processes(forks, scene, 6) as pool:
         calls = [(seed, acts) for seed in range(6)]
         answers = pool.starmap_async(storm, calls, chunksize=1).get(60 + 3 * acts)
     done = sum((answer[0] for answer in answers), Counter())
-    orders = set().union(*(answer[2] for answer in answers))
-    print(dict(done), sorted(orders))
+    print(dict(done))
     assert [error for answer in answers for error in answer[1]] == []
     assert min(done[act] for act in ("run", "collect", "abandon")) > 0, "a verb never ended well"
-    assert ("pipeline", "batch", "attempt") in orders
-    assert [order for order in orders if list(order) != sorted(order, key=RANK.get)] == []
     assert deadlocks(ledger) == before
     scene.sources += sorted(scene.spec.source_root().glob("*.jsonl"))
     while run_batch(ledger, scene.spec, "last", LocalEngine(), log=quiet).plan.batch:
@@ -310,7 +272,7 @@ def test_a_long_backfill_beside_live_batches_finishes(
     bench: Workbench, ledger: Ledger, forks: multiprocessing.context.BaseContext, backfills: int
 ) -> None:
     """Live batches that share ids with it beat it a bounded number of times, and then wait."""
-    scene = empty_scene(bench, ledger, source=DAILY, limits={})
+    scene = Scene.empty(bench, ledger, source=DAILY, limits={})
     for day in range(backfills):
         _write(scene.spec, f"{days(day)[0]:%Y-%m-%d}", events(day * 1000, day * 1000 + 1000))
     with processes(forks, scene, backfills + 2) as pool:

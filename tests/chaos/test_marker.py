@@ -63,6 +63,19 @@ def many_files(bench: Workbench, count: int, start: int = 0) -> None:
         bench.write(f"in/{n}.jsonl", [*events(2 * n, 2 * n + 3), b"{bad"])
 
 
+@pytest.fixture
+def spec(bench: Workbench) -> Spec:
+    """A pipeline, and one file more than a marker has room for the claims of."""
+    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
+    return bench.spec()
+
+
+def claims_of(spec: Spec) -> Path:
+    """The file of the one batch's claims."""
+    [kept] = (archive.of(spec) / "claims").glob("b*")
+    return kept
+
+
 def marker_path(spec: Spec, batch_id: int = 1) -> Path:
     return archive.of(spec) / "markers" / f"b{batch_id:08d}.json"
 
@@ -108,43 +121,38 @@ def test_claims_beside_the_marker_are_read_by_all(
 
 # Attacks F5, F6.
 def test_claims_last_before_the_marker(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    spec: Spec, bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of the claims is durable, under its folders, when the marker appears."""
     disk = Disk(bench.folder, monkeypatch)
-    spec = bench.spec()
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
 
     def marking() -> None:
-        [kept] = (archive.of(spec) / "claims").glob("b*")
-        assert disk.keeps(kept) and not marker_path(spec).exists()
+        assert disk.keeps(claims_of(spec)) and not marker_path(spec).exists()
 
     # The first file that is published is the claims', the second one the marker.
     with faults.armed("storage.before_publish", marking, nth=2) as fault:
-        run_batch(ledger, spec, "r1", engine, log=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert fault.hit
 
 
 # Attacks F6, F9.
 @pytest.mark.parametrize("point", ["storage.after_publish", "finalize.after_mark"])
 def test_a_finalize_that_died_goes_on_with_the_claims_that_are_there(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, point: str
+    spec: Spec, bench: Workbench, ledger: Ledger, point: str
 ) -> None:
     """Names and heads of files move on in the ledger; the ranges of a batch do not."""
-    spec = bench.spec()
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
 
     def die() -> None:
         raise FaultError(point)
 
     with faults.armed(point, die), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", engine, log=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (bench.data / "in" / "0.jsonl").rename(bench.data / "in" / "renamed.jsonl")
     bench.write("in/1.jsonl", events(900, 901), mode="ab")
     plan(ledger, spec, "r2")
     finalize(ledger, spec, 1)
     assert finalize(ledger, spec, 1).found
-    run_batch(ledger, spec, "r2", engine, log=quiet)
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
     assert audit(spec).ok
 
 
@@ -169,24 +177,19 @@ def test_a_foreign_marker_is_loud(bench: Workbench, ledger: Ledger) -> None:
 
 
 # Attacks F6.
-def test_foreign_claims_are_loud(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_foreign_claims_are_loud(spec: Spec, ledger: Ledger) -> None:
     """A file under the claims' name that says something else stops finalize, and stays."""
-    spec = bench.spec()
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
 
     def damage() -> None:
-        [kept] = (archive.of(spec) / "claims").glob("b*")
-        kept.write_bytes(b"not ours")
+        claims_of(spec).write_bytes(b"not ours")
         raise FaultError("damaged")
 
     with faults.armed("storage.after_publish", damage), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", engine, log=quiet)
+        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
         finalize(ledger, spec, 1)
     assert not marker_path(spec).exists()
-    [kept] = (archive.of(spec) / "claims").glob("b*")
+    kept = claims_of(spec)
     assert kept.read_bytes() == b"not ours"
     kept.unlink()
     finalize(ledger, spec, 1)
@@ -194,15 +197,11 @@ def test_foreign_claims_are_loud(
 
 
 @pytest.mark.parametrize("damage", ["gone", "other bytes", "a column is gone"])
-def test_damaged_claims_are_told(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, damage: str
-) -> None:
+def test_damaged_claims_are_told(spec: Spec, ledger: Ledger, damage: str) -> None:
     """The audit blames the marker, and who asks for the claims gets an error, never an empty list.
     """
-    spec = bench.spec()
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
-    run_batch(ledger, spec, "r1", engine, log=quiet)
-    [kept] = (archive.of(spec) / "claims").glob("b*")
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    kept = claims_of(spec)
     if damage == "gone":
         kept.unlink()
     elif damage == "other bytes":

@@ -1,4 +1,4 @@
-"""Replay beside replays: other requests, twins, finalizers that slept, loss of power, collect."""
+"""Replays beside replays, live runs, twins, finalizers that slept, loss of power, and collect."""
 
 import json
 import os
@@ -8,24 +8,16 @@ from pathlib import Path
 import pytest
 
 from fix_disk import Disk
-from fix_faults import collecting
-from fix_scene import Scene, sql
-from replays import (
-    ROOT,
-    dies_at,
-    hours_pass,
-    kept,
-    marker,
-    outputs,
-    replayed,
-    shown,
-    tree,
-    waiting,
-)
+from fix_faults import collecting, dies_at
+from fix_pipelines import Workbench, events
+from fix_replay import falls_silent, hours_pass
+from fix_scene import Scene, attempts, sql
+from replays import ROOT, kept, marker, outputs, replayed, shown, tree, waiting
 from schedule import Played, every_order
-from semel import faults, replay
+from semel import faults, limits, replay
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.faults import FaultError
+from semel.ledger import Ledger
 from semel.sinks import archive
 from steps import committed, finalized, staged
 
@@ -38,7 +30,6 @@ FINALIZE = [
     ("finalize.after_publish", 1),
     ("finalize.after_mark", 1),
 ]
-ENDED = ("finalize.after_finalized", 1)
 OF_THE_FIRST = [("storage.before_publish", 1), ("storage.after_publish", 1)]
 OF_A_REPLAY = [
     ("storage.before_rmtree", 1),
@@ -50,6 +41,37 @@ OF_A_REPLAY = [
     ("finalize.after_rename", 1),
 ]
 """What finalize of a replay passes: it keeps a marker, then writes one and renames it."""
+
+OF_A_TABLE = (
+    "finalize.before_publish", "finalize.after_look", "sink.before_publish", "sink.after_publish",
+    "finalize.after_publish", "finalize.after_mark",
+)  # fmt: skip
+REPLACES = ("finalize.before_replace", "finalize.before_rename")
+
+BESIDE = {
+    "stage": [
+        "replay.after_write", "stage.after_begin", "stage.after_folders", "stage.after_job",
+        "stage.after_sync", "stage.after_seal",
+    ],
+    "finalize": [
+        "commit.after_win", "finalize.before_publish", "finalize.before_replace",
+        "finalize.before_rename", "finalize.after_rename", "finalize.after_finalized",
+    ],
+}  # fmt: skip
+"""Where a replay stands still, one after the other: each replay of a scene costs less than a scene.
+"""
+
+BESIDE_LIVE = {
+    "stage": [
+        "plan.after_write", "stage.after_begin", "stage.after_folders", "stage.after_job",
+        "stage.after_sync",
+    ],
+    "finalize": [
+        "commit.before_compare", "commit.after_compare", "commit.after_win",
+        "finalize.before_publish", "finalize.after_mark", "finalize.after_finalized",
+    ],
+}  # fmt: skip
+"""Where a live run does."""
 
 
 # Attacks RP2.
@@ -64,7 +86,7 @@ def test_two_requests_plan_at_once(scene: Scene) -> None:
         assert len(failed) == 1 and isinstance(failed[0], (RetryableError, StateError)), failed
         found = "SELECT generation FROM semel.batch WHERE replays = 1 AND status = 'planned'"
         assert [row["generation"] for row in sql(there.ledger, found)] == [2]
-        sql(there.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+        falls_silent(there.ledger)
         assert replayed(there, "z").generation == 2
         there.finish("r1", "r2")
 
@@ -74,30 +96,23 @@ def test_two_requests_plan_at_once(scene: Scene) -> None:
 
 
 # Attacks RP2, C7, A2.
-@pytest.mark.parametrize(
-    "point",
-    [
-        "replay.after_write",
-        "stage.after_begin",
-        "stage.after_job",
-        "stage.after_sync",
-        "stage.after_seal",
-    ],
-)
-def test_a_silent_replay_is_given_up_while_its_driver_goes_on(scene: Scene, point: str) -> None:
+def test_a_silent_replay_is_given_up_while_its_driver_goes_on(scene: Scene) -> None:
     """Another request took its place: it is told so wherever it stood, and nothing forks."""
+    points = ("replay.after_write", "stage.after_begin", "stage.after_job", "stage.after_sync",
+              "stage.after_seal")  # fmt: skip
+    for at, point in enumerate(points):
 
-    def meanwhile() -> None:
-        sql(scene.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
-        assert replayed(scene, "y").generation == 2
+        def meanwhile(at: int = at) -> None:
+            falls_silent(scene.ledger)
+            assert replayed(scene, f"y{at}").generation == 2 * at + 2
 
-    with (
-        faults.armed(point, meanwhile) as fault,
-        pytest.raises((AttemptLostError, StateError)),
-    ):
-        replayed(scene, "x")
-    assert fault.hit and shown(scene)["replay"]["request_key"] == "y"
-    assert replayed(scene, "x").generation == 3
+        with (
+            faults.armed(point, meanwhile) as fault,
+            pytest.raises((AttemptLostError, StateError)),
+        ):
+            replayed(scene, f"x{at}")
+        assert fault.hit and shown(scene)["replay"]["request_key"] == f"y{at}", point
+        assert replayed(scene, f"x{at}").generation == 2 * at + 3
     scene.finish("r1", "r2")
 
 
@@ -115,13 +130,19 @@ def test_a_commit_that_does_not_land_retires_nothing(scene: Scene) -> None:
 
 
 # Attacks RP5, F9.
-@pytest.mark.parametrize(("point", "nth"), [*FINALIZE, *OF_A_REPLAY, ENDED])
-def test_finalize_of_a_replay_twice_at_once(scene: Scene, point: str, nth: int) -> None:
-    """A second finalize runs whole while the first stands at a point: both succeed, exact."""
-    number = waiting(scene, "x")
-    with faults.armed(point, lambda: finalized(scene, number), nth) as fault:
-        finalized(scene, number)
-    assert fault.hit and shown(scene)["generation"] == 2
+@pytest.mark.parametrize(
+    "points", [FINALIZE, [*OF_A_REPLAY, ("finalize.after_finalized", 1)]], ids=["all", "replays"]
+)
+def test_finalize_of_a_replay_twice_at_once(scene: Scene, points: list[tuple[str, int]]) -> None:
+    """A second finalize runs whole while the first stands at a point: both succeed, exact. What ran
+    is told in the marker, also by a finalizer whose twin has cleaned up.
+    """
+    for generation, (point, nth) in enumerate(points, start=2):
+        number = waiting(scene, f"x{generation}")
+        with faults.armed(point, lambda number=number: finalized(scene, number), nth) as fault:
+            finalized(scene, number)
+        assert fault.hit and shown(scene)["generation"] == generation, point
+        assert {"code", "code_digest"} <= shown(scene).keys()
     scene.finish("r1", "r2")
 
 
@@ -157,7 +178,7 @@ def test_a_late_finalizer_changes_nothing(
                 finalized(scene, number)
         assert replayed(scene, "y", root).generation == generation + 1
         if cleaned:
-            hours_pass(scene)
+            hours_pass(scene.ledger)
             collecting(scene.ledger, scene.spec)
             assert not any(path.exists() for path in outputs(scene, generation, root))
         seen.append(tree(scene))
@@ -183,15 +204,6 @@ def test_an_older_marker_is_not_replaced(scene: Scene) -> None:
     finalized(scene, number)
     assert shown(scene)["generation"] == 3
     scene.finish("r1", "r2")
-
-
-# Attacks RP5.
-def test_what_ran_is_told_before_the_folder_goes(scene: Scene) -> None:
-    """A finalizer that looks for the code when its twin has cleaned up does not take it away."""
-    number = waiting(scene, "x")
-    with faults.armed("finalize.after_publish", lambda: finalized(scene, number)) as fault:
-        finalized(scene, number)
-    assert fault.hit and {"code", "code_digest"} <= shown(scene).keys()
 
 
 # Attacks RP6.
@@ -257,7 +269,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     assert shown(scene)["generation"] == 2 and not disk.keeps(marker(scene))
     with faults.armed("finalize.before_finalized", finishing):
         finalized(scene, number)
-    hours_pass(scene)
+    hours_pass(scene.ledger)
     gone = outputs(scene, 1)
     unlink = os.unlink
 
@@ -284,7 +296,7 @@ def test_files_go_when_nobody_can_be_reading_them(scene: Scene) -> None:
     old = [scene.spec.sink_path() / f["path"] for f in shown(scene)["files"] if f["kind"] == "data"]
 
     def stay() -> None:
-        hours_pass(scene)
+        hours_pass(scene.ledger)
         collecting(scene.ledger, scene.spec)
         assert all(path.exists() for path in old)
 
@@ -296,7 +308,114 @@ def test_files_go_when_nobody_can_be_reading_them(scene: Scene) -> None:
     finalized(scene, number)
     collecting(scene.ledger, scene.spec)
     assert old and all(path.exists() for path in old)
-    hours_pass(scene)
+    hours_pass(scene.ledger)
     collecting(scene.ledger, scene.spec)
     assert not any(path.exists() for path in old) and kept(scene, 1).exists()
+    scene.finish("r1", "r2")
+
+
+# Attacks RP4, P5, C12.
+@pytest.mark.parametrize("part", BESIDE)
+def test_one_request_replays_twice_at_once(scene: Scene, part: str) -> None:
+    """Its twin replays the batch while it stands still: there is one new generation, and who came
+    late is told so, or finds it done.
+    """
+    for generation, point in enumerate(BESIDE[part], start=2):
+        request = f"x{generation}"
+        with faults.armed(point, lambda request=request: replayed(scene, request)) as fault:
+            try:
+                assert replayed(scene, request).generation == generation
+            except AttemptLostError as error:
+                assert "attempt 2 of batch" in str(error)
+        assert fault.hit and replayed(scene, request).generation == generation, point
+        assert shown(scene)["generation"] == generation
+    scene.finish("r1", "r2")
+
+
+# Attacks RP2, RP4.
+@pytest.mark.parametrize("part", BESIDE)
+def test_a_replay_beside_live_runs(scene: Scene, part: str) -> None:
+    """Others plan, commit, merge and are collected while a replay stands still: neither is made to
+    begin again, and all is exact.
+    """
+    numbers = []
+    for at, point in enumerate(BESIDE[part]):
+
+        def meanwhile(at: int = at) -> None:
+            scene.run(f"r{at}")
+            collecting(scene.ledger, scene.spec)
+
+        scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))
+        with faults.armed(point, meanwhile) as fault:
+            numbers.append(replayed(scene, f"x{at}").batch_id)
+        assert fault.hit, point
+    all_won(scene)
+    places = "SELECT batch_id FROM semel.batch WHERE commit_seq IS NULL ORDER BY batch_id"
+    assert [row["batch_id"] for row in sql(scene.ledger, places)] == numbers
+    scene.finish("r1", "r2")
+
+
+def all_won(scene: Scene) -> None:
+    """No attempt was made to begin again."""
+    found = sql(scene.ledger, "SELECT batch_id FROM semel.batch ORDER BY batch_id")
+    states = {row["batch_id"]: attempts(scene.ledger, row["batch_id"]) for row in found}
+    assert set(map(tuple, states.values())) == {("won",)}, states
+
+
+# Attacks RP2, RP4.
+@pytest.mark.parametrize("part", BESIDE_LIVE)
+def test_a_live_run_beside_a_replay(scene: Scene, part: str) -> None:
+    """A batch is replayed while a live run stands still: that one goes on as if nothing was."""
+    for at, point in enumerate(BESIDE_LIVE[part]):
+        scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))
+        with faults.armed(point, lambda at=at: replayed(scene, f"x{at}")) as fault:
+            scene.run(f"l{at}")
+        assert fault.hit and shown(scene)["generation"] == at + 2, point
+    all_won(scene)
+    scene.finish("r1", "r2")
+
+
+# Attacks C9.
+def test_a_replay_waits_for_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no place in the order of commits, so it makes nobody begin again."""
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+    other = staged(scene, "r1")
+    sql(
+        scene.ledger,
+        "UPDATE semel.pipeline SET lease_batch_id = :batch, "
+        "lease_until = now() + interval '1 hour'",
+        batch=other,
+    )
+    assert replayed(scene, "x").generation == 2
+    committed(scene, other)
+    finalized(scene, other)
+    scene.finish("r1", "r2")
+
+
+# Attacks RP5, RP6, PG9.
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_late_finalizer_of_a_table_changes_nothing(
+    bench: Workbench, ledger: Ledger, generation: int
+) -> None:
+    """What its twin landed was replaced since, wherever it stood: it lands nothing again, and is
+    told that it is done.
+    """
+    scene = Scene(bench, ledger, "append")
+    for at, point in enumerate(OF_A_TABLE if generation == 1 else (*OF_A_TABLE, *REPLACES)):
+        if generation == 1:
+            scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))
+            root = number = staged(scene, f"l{at}")
+            committed(scene, number)
+        else:
+            root, number = ROOT, waiting(scene, f"x{at}")
+        before = shown(scene, ROOT).get("generation", 1) if generation == 2 else 0
+
+        def meanwhile(root: int = root, number: int = number, at: int = at) -> None:
+            finalized(scene, number)
+            replayed(scene, f"y{at}", root)
+
+        with faults.armed(point, meanwhile) as fault:
+            assert finalized(scene, number).found
+        assert fault.hit and shown(scene, root)["generation"] == before + 2, point
     scene.finish("r1", "r2")

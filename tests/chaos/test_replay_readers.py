@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import duckdb
 import pytest
-from replays import ROOT, hours_pass, outputs, replayed
+from replays import ROOT, outputs, replayed
 
 from fix_faults import collecting
 from fix_pipelines import Workbench
+from fix_replay import hours_pass
 from fix_scene import Scene
 from semel import faults
 from semel.ledger import Ledger
@@ -83,7 +84,7 @@ def test_a_reader_at_each_point(scene: Scene, monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patch:
         patch.setattr(faults, "point", look)
         numbers = {ROOT, replayed(scene, "x").batch_id, replayed(scene, "y").batch_id}
-        hours_pass(scene)
+        hours_pass(scene.ledger)
         collecting(scene.ledger, scene.spec)
     assert seen == {"own": numbers, "duckdb": numbers}
     wanted = {"finalize.before_replace", "finalize.before_rename", "collect.after_removed"}

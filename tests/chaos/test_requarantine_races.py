@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from replays import dies_at, replayed, shown, waiting
+from replays import replayed, shown, waiting
 
-from fix_account import quiet
-from fix_engine import LocalEngine
+import fix_replay
+from fix_faults import dies_at
 from fix_pipelines import events
-from fix_replay import sql
+from fix_replay import falls_silent
 from fix_scene import Scene
 from schedule import Played, every_order
 from semel import faults, requarantine
@@ -61,9 +61,7 @@ def letters(scene: Scene) -> Scene:
 
 
 def admitted(scene: Scene, request: str) -> Batch | None:
-    return requarantine.run(
-        scene.ledger, scene.spec, request, ROOT, LocalEngine(), quiet
-    ).batch
+    return fix_replay.admitted(scene.ledger, scene.spec, ROOT, request).batch
 
 
 def exact(scene: Scene) -> None:
@@ -82,7 +80,7 @@ def test_two_requests_admit_at_once(letters: Scene) -> None:
     def after(there: Scene, played: Played) -> None:
         failed = [a.error for a in played.actors.values() if a.error is not None]
         assert len(failed) == 1 and isinstance(failed[0], (RetryableError, StateError)), failed
-        sql(there.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+        falls_silent(there.ledger)
         assert admitted(there, "z").admission == 1
         exact(there)
 
@@ -92,19 +90,13 @@ def test_two_requests_admit_at_once(letters: Scene) -> None:
 
 
 # Attacks RP9.
-@pytest.mark.parametrize("finished", [False, True], ids=["planned", "finished"])
-def test_another_request_was_faster(
-    letters: Scene, monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
-    """It planned, or finished, behind our look: we are told so, or judge what it left."""
+def test_another_request_was_faster(letters: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finished behind our look: we judge what it left."""
     write = requarantine._write
 
     def late(*arguments: object) -> Batch:
         monkeypatch.setattr(requarantine, "_write", write)
-        if finished:
-            admitted(letters, "y")
-        else:
-            requarantine.plan(letters.ledger, letters.spec, "y", ROOT)
+        admitted(letters, "y")
         return write(*arguments)
 
     monkeypatch.setattr(requarantine, "_write", late)
@@ -112,7 +104,6 @@ def test_another_request_was_faster(
         admitted(letters, "x")
     except (RetryableError, StateError) as error:
         assert "another request" in str(error)
-    admitted(letters, "y")
     exact(letters)
 
 
@@ -124,7 +115,7 @@ def test_a_silent_admission_is_given_up_while_its_driver_goes_on(
     """Another request took its place: it is told so, and no dead letter is admitted twice."""
 
     def meanwhile() -> None:
-        sql(letters.ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+        falls_silent(letters.ledger)
         assert admitted(letters, "y").admission == 1
 
     with (

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, settled
+from fix_account import ids, quiet, settled
 from fix_engine import LocalEngine
+from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, attempts, sql
+from fix_scene import Scene, attempts, live_runs, payload_tables, sql, time_passes
 from look import manifest, statements, status
 from semel import faults, limits
 from semel.abandon import abandon
@@ -146,6 +147,22 @@ def test_a_bucket_that_was_collected_takes_no_commit(bench: Workbench, ledger: L
     found = settled(spec)
     assert found.ids == [event["id"] for event in events(0, 6)]
     assert found.reasons == {"late": 6}
+
+
+# Attacks G1.
+def test_what_a_bucket_forgot_is_late(bench: Workbench, ledger: Ledger) -> None:
+    """A copy that comes when the ids of its bucket are gone is set aside as late, never new."""
+    spec = bench.spec(record_time="at", dedup={"shards": 2, "scope": "bucket", "horizon": "30d"})
+    bench.write("in/a.jsonl", events(0, 40))
+    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    time_passes(ledger, segments=True, runs=True)
+    collecting(ledger, spec)
+    assert live_runs(ledger) == {} and payload_tables(ledger) == []
+    bench.write("in/b.jsonl", events(0, 50))
+    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    found = settled(spec)
+    assert found.ids == ids(0, 40)
+    assert found.reasons == {"late": 50}
 
 
 # Attacks C7, C8.

@@ -1,380 +1,473 @@
-"""How each guard of the protocol is taken out of the running code. `guards` says who notices."""
+"""How each guard is taken out of the running code: one row a guard, by the name it has in the docs.
+
+The tables "Guards" of docs/protocol.md, docs/postgres.md and docs/kafka.md say which rules each
+keeps, and which tests must fail without it (test_controls.py reads them there).
+"""
 
 import contextlib
 import importlib
 import inspect
+import os
+import secrets
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
-
-def patch(module: str, name: str, change: Callable) -> None:
-    """Replace semel.<module>.<name> by `change(original)`."""
-    place = importlib.import_module(f"semel.{module}")
-    *path, last = name.split(".")
-    for part in path:
-        place = getattr(place, part)
-    setattr(place, last, change(getattr(place, last)))
+Removal = Callable[[], None]
 
 
-def source(module: str, function: str, changes: dict[str, str]) -> None:
-    """Change the text of semel.<module>.<function>, or of <module>.<class>.<function>."""
-    place = importlib.import_module(f"semel.{module}")
-    *owner, name = function.split(".")
-    holder = getattr(place, *owner) if owner else place
-    text = textwrap.dedent(inspect.getsource(getattr(holder, name)))
-    for old, new in changes.items():
-        assert old in text, f"semel.{module}.{function} does not say {old!r}"
-        text = text.replace(old, new)
-    exec(compile(text, place.__file__, "exec"), vars(place))
-    setattr(holder, name, vars(place)[name])
+def all_of(*removals: Removal) -> Removal:
+    """Several changes that are one guard's."""
+
+    def remove() -> None:
+        for removal in removals:
+            removal()
+
+    return remove
 
 
-def statement(verb: str, name: str, old: str, new: str = "") -> None:
-    """Change a statement of sql/queries/<verb>.sql."""
-    ledger = importlib.import_module("semel.ledger")
-    found = ledger._queries(verb)
-    text = found[name].text
-    assert old in text, f"{verb}.{name} does not say {old!r}"
-    found[name] = sa.text(text.replace(old, new))
+def other(target: str, change: Callable[[Any], Any]) -> Removal:
+    """Replace semel.<module>:<name> by `change(original)`."""
+
+    def remove() -> None:
+        holder, name = _place(target)
+        setattr(holder, name, change(getattr(holder, name)))
+
+    return remove
 
 
-def index(name: str) -> None:
-    """Drop an index of the schema, in every ledger that is made from now on."""
-    postgres = importlib.import_module("fix_postgres")
-    postgres.SCHEMA_CHANGES.append(f"DROP INDEX semel.{name};")
+def gives(target: str, value: object = None) -> Removal:
+    """Replace a function by one that returns a value, whatever it is called with."""
+    return other(target, lambda _: lambda *_: value)
 
 
-def constraint(table: str, name: str) -> None:
-    """Drop a constraint of the schema, in every ledger that is made from now on."""
-    postgres = importlib.import_module("fix_postgres")
-    postgres.SCHEMA_CHANGES.append(f"ALTER TABLE semel.{table} DROP CONSTRAINT {name};")
+def code(target: str, *old: str, new: str = "False", user: str = "") -> Removal:
+    """Change the text of a function: `<old>` in `new` is what it was.
+
+    `user` is a module that has imported the function by name.
+    """
+
+    def remove() -> None:
+        holder, name = _place(target)
+        module = importlib.import_module(f"semel.{target.partition(':')[0]}")
+        text = textwrap.dedent(inspect.getsource(getattr(holder, name)))
+        for part in old:
+            assert part in text, f"semel.{target} does not say {part!r}"
+            text = text.replace(part, new.replace("<old>", part))
+        exec(compile(text, module.__file__, "exec"), vars(module))
+        made = vars(module)[name]
+        setattr(holder, name, made)
+        if user:
+            setattr(importlib.import_module(f"semel.{user}"), name, made)
+
+    return remove
 
 
-def no_pipeline_lock() -> None:
-    statement("pipelines", "lock", "FOR NO KEY UPDATE")
+def sql(statement: str, old: str, new: str = "") -> Removal:
+    """Change a statement of sql/queries/: `<file>.<name>`."""
+
+    def remove() -> None:
+        verb, name = statement.split(".")
+        found = importlib.import_module("semel.ledger")._queries(verb)
+        text = found[name].text
+        assert old in text, f"{statement} does not say {old!r}"
+        found[name] = sa.text(text.replace(old, new))
+
+    return remove
 
 
-def no_reread() -> None:
-    """Plan trusts what it read before it had the lock."""
-    again = (
-        "now.version == survey.version",
-        "now.latest == before",
-        "set(survey.orphans) <= set(now.orphans)",
-    )
-    source("plan", "_lock", dict.fromkeys(again, "True"))
+def schema(change: str) -> Removal:
+    """Change the schema of every ledger that is made from now on."""
+    return lambda: importlib.import_module("fix_postgres").SCHEMA_CHANGES.append(change)
 
 
-def no_pinned_list() -> None:
+def _place(target: str) -> tuple[Any, str]:
+    """What holds `<module>:<name>`, or `<module>:<class>.<name>`, and the last name."""
+    module, _, path = target.partition(":")
+    holder = importlib.import_module(f"semel.{module}")
+    *owners, name = path.split(".")
+    for owner in owners:
+        holder = getattr(holder, owner)
+    return holder, name
+
+
+# What is more than a line.
+
+
+def live_runs_for_a_task(original: Callable) -> Callable:
     """A task asks the runs that are live when it runs."""
     snapshot = importlib.import_module("semel.catalog.runs").snapshot
     shard = importlib.import_module("semel.steps.shard")
 
-    def live(original: Callable) -> Callable:
-        def call(job, *rest):  # noqa: ANN001, ANN002, ANN202
-            with shard.ledger_of(job).transaction() as connection:
-                runs = snapshot(connection, job.pipeline_id).runs
-            return original(replace(job, runs=runs), *rest)
+    def call(job, *rest):  # noqa: ANN001, ANN002, ANN202
+        with shard.ledger_of(job).transaction() as connection:
+            runs = snapshot(connection, job.pipeline_id).runs
+        return original(replace(job, runs=runs), *rest)
 
-        return call
-
-    patch("steps.shard", "classify_shard", live)
+    return call
 
 
-def any_ledger() -> None:
-    """A task works with whatever ledger it was pointed to."""
-    there = "[row[\"started_at\"] for row in found] != [job.began_at]"
-    source("steps.shard", "ledger_of", {there: "False"})
-
-
-def no_links_tried() -> None:
-    patch("stage", "check_links_of", lambda _: lambda *_: None)
-
-
-def no_comparison() -> None:
-    patch("commit", "overlap", lambda _: lambda *_: 0)
-
-
-def no_sequence_check() -> None:
-    """Commit takes its place, whoever committed since it compared."""
-    statement("commit", "take_place", "commit_seq = :compared_seq", ":compared_seq >= 0")
-    source("commit", "_decide", {'now["commit_seq"] != compared': "False"})
-
-
-def forgotten_not_checked() -> None:
-    source("commit", "_decide", {'attempt_now["forgotten"] is not None': "False"})
-
-
-def retired_before_forgotten() -> None:
-    patch("collect", "forget_expired", lambda _: lambda *_: None)
-    statement("catalog", "retire_expired", "buckets IS NULL", "true")
-
-
-def all_forgotten_checked() -> None:
-    """Commit also counts what was late for the attempt already."""
-    statement("commit", "lock_attempt", "(p.forgotten - a.forgotten)", "p.forgotten")
-
-
-def forgotten_by_age() -> None:
-    """With a bucket all before it are forgotten, also those that nobody ever read."""
-    told = "CAST(:forgotten AS int8multirange)"
-    statement("catalog", "forget", told, f"int8multirange(int8range(0, upper({told})))")
-
-
-def buckets_with_gaps() -> None:
-    """A set of buckets is its hull."""
-    importlib.import_module("semel.limits").BUCKET_RANGES_MAX = 1
-
-
-def filter_is_truth() -> None:
-    """A hit in the filter is taken for a duplicate."""
-
-    def always(_: Callable) -> Callable:
-        return lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool)
-
-    patch("catalog.payload", "_look_up", always)
-
-
-def filter_with_a_bit_cleared() -> None:
+def first_word_cleared(original: Callable) -> Callable:
     """Each filter lacks the bits of its first word."""
 
-    def cleared(original: Callable) -> Callable:
-        def call(*arguments):  # noqa: ANN002, ANN202
-            words = original(*arguments).copy()
-            words.reshape(-1)[:: max(1, words.size // 8)] = 0
-            return words
+    def call(*arguments):  # noqa: ANN002, ANN202
+        words = original(*arguments).copy()
+        words.reshape(-1)[:: max(1, words.size // 8)] = 0
+        return words
 
-        return call
-
-    patch("catalog.bloom", "build_part", cleared)
+    return call
 
 
-def no_fsync() -> None:
-    """A file is closed and never fsynced."""
+class NoSync:
+    """The module os, but that a file is closed and never fsynced."""
 
-    class NoSync:
-        def __getattr__(self, name: str) -> object:
-            return getattr(importlib.import_module("os"), name)
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
 
-        def fsync(self, _: int) -> None:
-            pass
-
-    patch("storage", "os", lambda _: NoSync())
+    def fsync(self, _: int) -> None:
+        pass
 
 
-def no_input_digest() -> None:
-    statement("stage", "other_digest", "input_digest <> :input_digest", ":input_digest = ''")
-
-
-def plan_not_persisted() -> None:
+def claims_to_the_files_ends(original: Callable) -> Callable:
     """Stage reads what is in the files now, and not what was planned."""
-    os = importlib.import_module("os")
 
-    def grown(original: Callable) -> Callable:
-        def call(connection, verb, name, /, **values):  # noqa: ANN001, ANN003, ANN202
-            found = original(connection, verb, name, **values)
-            if name != "claims":
-                return found
-            return [{**claim, "end": os.stat(claim["name"]).st_size} for claim in found]
+    def call(connection, verb, name, /, **values):  # noqa: ANN001, ANN003, ANN202
+        found = original(connection, verb, name, **values)
+        if name != "claims":
+            return found
+        return [{**claim, "end": os.stat(claim["name"]).st_size} for claim in found]
 
-        return call
-
-    patch("stage", "rows", grown)
-    patch("sources.files", "claimed.check_claims", lambda _: lambda claims, root, batch_id: None)
+    return call
 
 
-def delete_on_unknown_outcome() -> None:
+def rash_commit(original: Callable) -> Callable:
     """Who did not hear that a commit landed removes what it staged."""
     errors = importlib.import_module("semel.errors")
     storage = importlib.import_module("semel.storage")
     archive = importlib.import_module("semel.sinks.archive")
 
-    def rash(original: Callable) -> Callable:
-        def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
-            try:
-                return original(ledger, spec, pipeline, batch, attempt, log)
-            except errors.OutcomeUnknownError:
-                kept = archive.of(spec)
-                storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
-                raise
+    def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
+        try:
+            return original(ledger, spec, pipeline, batch, attempt, log)
+        except errors.OutcomeUnknownError:
+            kept = archive.of(spec)
+            storage.remove_folder(archive.attempt(kept, batch.batch_id, attempt.fence))
+            raise
 
-        return call
-
-    patch("commit", "_try", rash)
+    return call
 
 
-def stage_retries_left_on() -> None:
-    patch("spark.engine", "_REQUIRED", lambda _: {})
-
-
-def no_fence() -> None:
-    """The siblings of a winner stay as they are, and may be sealed and committed."""
-    statement("commit", "win_attempt", "status IN ('running', 'staged')", "false")
-
-
-def existence_is_truth() -> None:
+def presence_by_name(_: Callable) -> Callable:
     """Finalize takes a name that exists for the right file."""
     presence = importlib.import_module("semel.sinks").Presence
-    os = importlib.import_module("os")
-
-    def exists(_: Callable) -> Callable:
-        right, absent = presence.RIGHT, presence.ABSENT
-        return lambda looks, file, path: right if os.path.lexists(path) else absent
-
-    patch("sinks.folder", "Looks._presence", exists)
+    right, absent = presence.RIGHT, presence.ABSENT
+    return lambda looks, file, path: right if os.path.lexists(path) else absent
 
 
-def link_replaces() -> None:
+def replacing_link(_: Callable) -> Callable:
     """A final name that is taken is replaced."""
-    os = importlib.import_module("os")
 
-    def replacing(_: Callable) -> Callable:
-        def call(source, target) -> None:  # noqa: ANN001
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(target)
-            os.link(source, target)
+    def call(source, target) -> None:  # noqa: ANN001
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
+        os.link(source, target)
 
-        return call
-
-    patch("sinks.folder", "link_new", replacing)
+    return call
 
 
-def payload_goes_at_once() -> None:
-    statement("catalog", "deletable_runs", "a.started_at <= r.retired_at", "false")
-
-
-def runs_of_the_lost() -> None:
-    """A task of a lost attempt may still store its run."""
-    statement("catalog", "share_attempt", "AND status = 'running'")
-
-
-def no_look_for_traces() -> None:
-    patch("sinks.owned", "refuse_traces", lambda _: lambda *_: None)
-
-
-def no_numbers_passed() -> None:
-    statement("adopt", "pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max")
-
-
-def copies_are_new() -> None:
+def no_likeness(_: Callable) -> Callable:
     """What a file begins with is no evidence."""
     match = importlib.import_module("semel.sources.files.recognise").Match
-    patch("sources.files.gather", "likeness", lambda _: lambda seen, known, **_: match.NONE)
+    return lambda seen, known, **_: match.NONE
 
 
-def refusals_are_forgotten() -> None:
-    """A plan does not know what the one before it refused."""
-    statement("partitions", "refused", "WHERE ", "WHERE false AND ")
-
-
-def what_cannot_be_told_is_new() -> None:
+def unsure_is_new(decide: Callable) -> Callable:
     """The table takes what is unsure for what is not there."""
     kinds = importlib.import_module("semel.sources.files.recognise")
 
-    def table(decide):
-        def decided(own, place, match, *, by_position):
-            place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
-            match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
-            return decide(own, place, match, by_position=by_position)
+    def decided(own, place, match, *, by_position):  # noqa: ANN001, ANN202
+        place = kinds.Place.FREE if place is kinds.Place.UNSURE else place
+        match = kinds.Match.NONE if match is kinds.Match.UNSURE else match
+        return decide(own, place, match, by_position=by_position)
 
-        return decided
-
-    patch("sources.files.gather", "recognise", table)
+    return decided
 
 
-def what_is_not_listed_is_gone() -> None:
-    """A folder that cannot be read is taken for an empty one."""
-    files = importlib.import_module("semel.sources.files.listing")
-    files.Listing.complete = property(lambda _: True)
+def retiring_commit(original: Callable) -> Callable:
+    """The output before is retired, and that committed, before the replay's commit."""
+
+    def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
+        if batch.replays is not None:
+            values = {"root": batch.root, "generation": batch.generation}
+            ledger.rows("commit", "retire_generation", batch_id=batch.batch_id, **values)
+        return original(ledger, spec, pipeline, batch, attempt, log)
+
+    return call
 
 
-def no_key_of_batches() -> None:
-    """semel_batch takes a batch twice."""
-    key = "(table_name, pipeline, batch_id)"
-    statement("postgres", "create_batches", f"PRIMARY KEY {key},")
-    statement("postgres", "note", f"ON CONFLICT {key} DO NOTHING")
+def begin_under_any_name(judge: Callable) -> Callable:
+    """A topic's name that had another topic is taken for a new one."""
+    does = importlib.import_module("semel.sources.kafka.matching").Does
+
+    def judged(held, topic_known, shrunk):  # noqa: ANN001, ANN202
+        return does.BEGIN if held == "other" else judge(held, topic_known, shrunk)
+
+    return judged
 
 
-def any_digest_is_right() -> None:
-    source("sinks.postgres", "PostgresSink.look", {'found["digest"] == won.digest': "True"})
+LANDING = "sinks.kafka.landing"
+READING = "sources.kafka.messages:READING"
+MESSAGES = "sources.kafka.messages:messages"
+POINT = "\n        faults.point('finalize.before_rename')\n        "
+KEY = "(table_name, pipeline, batch_id)"
+ASIDE = 'path.with_name(f"b99999999.json")'
 
+# fmt: off - a row is a line, or two.
+OF_SECONDS: dict[str, Removal] = {
+    "pipeline lock": sql("pipelines.lock", "FOR NO KEY UPDATE"),
+    # Plan trusts what it read before it had the lock.
+    "claims read again under the lock": code(
+        "plan:_lock",
+        "now.version == survey.version", "now.latest == before",
+        "set(survey.orphans) <= set(now.orphans)",
+        new="True",
+    ),
+    "exclusion constraint on claims":
+        schema("ALTER TABLE semel.claim DROP CONSTRAINT claim_disjoint;"),
+    "pinned list": other("steps.shard:classify_shard", live_runs_for_a_task),
+    "comparison at commit": gives("commit:overlap", 0),
+    # Commit takes its place, whoever committed since it compared.
+    "commit sequence looked at under the lock": all_of(
+        sql("commit.take_place", "commit_seq = :compared_seq", ":compared_seq >= 0"),
+        code("commit:_decide", 'now["commit_seq"] != compared'),
+    ),
+    "forgotten buckets looked at by commit":
+        code("commit:_decide", 'attempt_now["forgotten"] is not None'),
+    # What was late for the attempt already counts, too.
+    "commit looks at what was forgotten since":
+        sql("commit.lock_attempt", "(p.forgotten - a.forgotten)", "p.forgotten"),
+    "buckets forgotten before a run is retired": all_of(
+        gives("collect:forget_expired"),
+        sql("catalog.retire_expired", "buckets IS NULL", "true"),
+    ),
+    # With a bucket all before it are forgotten.
+    "what nobody read is not forgotten": sql(
+        "catalog.forget", "CAST(:forgotten AS int8multirange)",
+        "int8multirange(int8range(0, upper(CAST(:forgotten AS int8multirange))))",
+    ),
+    # A set is its hull.
+    "sets of buckets are exact": other("limits:BUCKET_RANGES_MAX", lambda _: 1),
+    # It is taken for a duplicate.
+    "a hit in a filter is looked up": other(
+        "catalog.payload:_look_up",
+        lambda _: lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool),
+    ),
+    "a filter misses no id": other("catalog.bloom:build_part", first_word_cleared),
+    "fsync before `staged`": other("storage:os", lambda _: NoSync()),
+    "input digest":
+        sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
+    "the plan is written down": all_of(
+        other("stage:rows", claims_to_the_files_ends),
+        gives("sources.files:claimed.check_claims"),
+    ),
+    "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
+    "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
+    "what was read is not read again in a copy":
+        other("sources.files.gather:likeness", no_likeness),
+    "a refused copy is remembered": sql("partitions.refused", "WHERE ", "WHERE false AND "),
+    "what cannot be looked for keeps its path and its content":
+        other("sources.files.gather:recognise", unsure_is_new),
+    # A folder that cannot be read is taken for an empty one.
+    "gone is decided from the whole folder":
+        other("sources.files.listing:Listing.complete", lambda _: property(lambda _: True)),
+    # They stay as they are, and may be sealed and committed.
+    "siblings of the winner are lost":
+        sql("commit.win_attempt", "status IN ('running', 'staged')", "false"),
+    "size and checksum decide, not existence":
+        other("sinks.folder:Looks._presence", presence_by_name),
+    "a final name is never replaced": other("sinks.folder:link_new", replacing_link),
+    "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
+    "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
+    "a task's ledger has its attempt":
+        code("steps.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+    "what tasks made is linked before it is staged": gives("stage:check_links_of"),
+    "a sink with traces is refused": gives("sinks.owned:refuse_traces"),
+    "sequences pass what files hold":
+        sql("adopt.pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max"),
+    "a batch has one row in semel_batch": all_of(
+        sql("postgres.create_batches", f"PRIMARY KEY {KEY},"),
+        sql("postgres.note", f"ON CONFLICT {KEY} DO NOTHING"),
+    ),
+    "a batch that landed is known by its digest":
+        code("sinks.postgres:PostgresSink.look", 'found["digest"] == won.digest', new="True"),
+    # The row is committed before the batch's.
+    "a batch and its row in semel_batch land together": code(
+        "sinks.postgres:PostgresSink._begin",
+        "facts = examine(", new="connection.commit()\n    <old>",
+    ),
+    "rows are counted before they land": code("sinks.staged:check_count", "landed != wanted"),
+    "what lands is durable":
+        sql("postgres.settings", "set_config('synchronous_commit', 'on', true),"),
+    "a row replaces earlier ones only":
+        sql("postgres.upsert", "WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq"),
+    "rows are written in the order of the key": sql("postgres.upsert", "ORDER BY {key}"),
+    "one at a time makes tables": sql("postgres.lock_schema", "pg_advisory_xact_lock(", "abs("),
+    # The table is looked at, and not held.
+    "a table's columns stay as they were looked at":
+        sql("postgres.hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1"),
+    "a table is looked at before any work": gives("sinks.postgres:PostgresSink.check"),
+    "rows are looked at in stage":
+        other("sinks.postgres.refused:RowCheck.__call__", lambda _: lambda *_: []),
+    "constraints are met before a batch lands":
+        code("sinks.postgres:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
+    # The others are committed first.
+    "refused rows are kept before the others land": code(
+        "sinks.postgres:PostgresSink.publish_accepting",
+        "keep(table)", new="connection.commit()\n            <old>",
+    ),
+    "a key is in one row of a batch": gives("sinks.postgres:twice"),
+    # They are deleted in a transaction of its own.
+    "old rows go when the new ones come": code(
+        "sinks.postgres:PostgresSink._begin",
+        "replaced.delete(connection, self._target, won)", new="<old>; connection.commit()"
+    ),
+    "no old row stays beside new ones":
+        code("sinks.postgres.replaced:delete", "if left:", new="if False:"),
+    "another pipeline's rows are not deleted":
+        sql("postgres.delete", "AND NOT EXISTS", "OR EXISTS"),
+    "a table is asked for its old rows before any work": gives("sinks.postgres.replaced:check", ()),
+    "rows that a marker lists are the newest": gives("sinks.postgres:PostgresSink._newest", 0),
+}
+"""Those whose tests take seconds."""
 
-def note_lands_alone() -> None:
-    """The batch's row in semel_batch is committed before its rows."""
-    alone = {"facts = examine(": "connection.commit()\n    facts = examine("}
-    source("sinks.postgres", "PostgresSink._begin", alone)
+OF_MINUTES: dict[str, Removal] = {
+    "a generation is there once": schema("DROP INDEX semel.batch_generation;"),
+    "the output before is retired by the winner's transaction": all_of(
+        sql("commit.retire_generation", "AND replaced_by IS NULL"),
+        other("commit:_try", retiring_commit),
+    ),
+    "the marker that is replaced is the one before":
+        code("mark:_there", "marker.generation < batch.generation - 1"),
+    "a marker is kept before it is replaced": gives("mark:_keep_aside"),
+    # It is taken as it is.
+    "what another finalizer kept is made durable":
+        code("mark:_keep_aside", "sync_folder(path.parent)", new="pass"),
+    # The old marker goes, then the new one comes.
+    "a marker is replaced in one step":
+        code("mark:_rename", "os.rename(", new=f"os.unlink(path){POINT}<old>"),
+    # The new marker comes under another name, then it takes the old one's.
+    "outputs of one batch have one marker": code(
+        "mark:_rename",
+        "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
+    ),
+    "a marker that replaced another is durable before `finalized`":
+        code("mark:replace", "sync_folder(path.parent)", new="pass"),
+    "the folder goes from which the marker came": gives("mark:_remove_fence"),
+    # A folder into which somebody wrote meanwhile is left.
+    "that folder is gone, and not only removed":
+        code("mark:_remove_fence", "if not os.path.lexists(folder)", new="if True"),
+    "who finds files gone asks whether it is late":
+        code("finalize:finalize", 'now["status"] == BatchStatus.FINALIZED'),
+    "replaced files stay for who reads them": sql(
+        "collect.replaced",
+        "r.finalized_at < clock_timestamp() - make_interval(secs => :keep_seconds)",
+        ":keep_seconds >= 0",
+    ),
+    # Collect does not look at the marker that is there.
+    "files that the marker lists stay":
+        code("collect:_remove_output", "marker.generation <= old.generation or", new="False and"),
+    "files that went do not come back":
+        code("collect:_remove_output", "sync_folder(folder)", new="pass"),
+    # What was looked at before the lock counts; so of an admission.
+    "a replay looks again under the lock":
+        code("replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
+    "an admission is there once": schema("DROP INDEX semel.batch_admission;"),
+    "an admission looks again under the lock":
+        code("requarantine:_write", '(now and now["batch_id"]) != (last and last["batch_id"])'),
+    # Messages are committed first, and their note behind them.
+    "messages and their note land together": code(
+        f"{LANDING}:_Landing._write_note",
+        "self._producer.produce(self._target.control",
+        new="self._producer.commit_transaction(30); self._producer.begin_transaction(); <old>",
+    ),
+    "rows are counted before a note says all": gives(f"{LANDING}:check_count"),
+    "a batch is not written beside its note": gives(f"{LANDING}:_find"),
+    # Each producer has a transactional id of its own.
+    "a batch's producer fences the one before": other(
+        "sinks.kafka.target:KafkaTarget.transactional_id",
+        lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
+    ),
+    "a note is known by its digest":
+        code("sinks.kafka:KafkaSink.look", "found.digest != won.digest"),
+    # It ends where the first open transaction begins.
+    "the control topic is read to its end":
+        code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
+    "an aborted note is none":
+        code("sinks.kafka.control:between", '"read_committed"', new='"read_uncommitted"'),
+    # One that was made anew under a name is taken for the one before.
+    "a restored control topic is read from its start":
+        code("sinks.kafka.ends:Ends.written_since", "or earlier.topic_id != self.topic_id", new=""),
+    # One that leads a partition after another is believed to have all of it.
+    "what another leader has is read from its start":
+        code("sinks.kafka.ends:Ends.written_since", "leader is not None and", new="True or"),
+    "who was fenced waits": gives(f"{LANDING}:_wait"),
+    "a topic is looked at before any work": gives("sinks.kafka:KafkaSink.check"),
+    "messages are measured in stage": gives("sinks.kafka.refused:RowCheck._large"),
+    "a lost control topic is not made anew":
+        code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
+    "a topic takes no replay": gives("sinks.kafka:KafkaSink.check_replace", ()),
+    "refused rows are kept":
+        code("sinks.kafka:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
+    "rows of a batch are all there":
+        code("sinks.kafka.reading:rows", "if first > start or last < end:", new="if False:"),
+    "retention explains what it deletes alone":
+        code("sinks.kafka.reading:_missing", "0 <= kept", new="True or <old>"),
+    "compaction explains gaps alone":
+        code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
+    "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
+    "a cut begins where the last one ended":
+        code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),
+    "a task asks for the topic's id": gives("sources.kafka.claimed:check_topic"),
+    "a deleted start is an error for a task":
+        other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
+    "a task reads to the claim's end":
+        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka"),
+    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka"),
+    "tasks read what is committed":
+        other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
+    "offsets that are given to others are refused":
+        code("sources.kafka.matching:judge_all", "item.end < partition.reached"),
+    "a topic that was made anew waits for a person":
+        other("sources.kafka.matching:judge", begin_under_any_name),
+    "unclaimed offsets that are gone are refused":
+        code("survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
+    "what is left may begin without a record": code(
+        "sources.kafka.edges:find_edges",
+        "since[place] == first[place]", user="sources.kafka.matching",
+    ),
+    "what is missing is looked at under the lock":
+        code("losses:accept_loss", "if passed and", new="if False and"),
+    "a partition is known at first sight":
+        code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
+    "no offset for a time is no end where records are left":
+        gives("sources.kafka.edges:_check_told"),
+    "an interval has its offsets alone": gives("sources.kafka.matching:find_edges"),
+    "the mark of a transaction has no time":
+        code("sources.kafka.edges:_Log.not_older", "if head.ms < since", new="if False"),
+    "a search begins behind earlier intervals alone":
+        sql("kafka.reached", "AND interval_end <= :until"),
+    "only a registry's own word is a verdict": code(
+        "kafka.registry:Registry._asked",
+        "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
+    ),
+    "a value ends where its record does":
+        code("formats.avro:_decoded", "if left:", new="if False:"),
+    "an audit misses a schema that is gone": gives("audit.reading:Reading._check_schemas"),
+}
+"""Those that `make proof` alone takes out."""
 
-
-def rows_are_not_counted() -> None:
-    source("sinks.staged", "check_count", {"landed != wanted": "False"})
-
-
-def later_rows_are_replaced() -> None:
-    statement("postgres", "upsert", "WHERE coalesce(stored._semel_seq, 0) < excluded._semel_seq")
-
-
-def rows_in_any_order() -> None:
-    statement("postgres", "upsert", "ORDER BY {key}")
-
-
-def tables_are_made_at_once() -> None:
-    statement("postgres", "lock_schema", "pg_advisory_xact_lock(", "abs(")
-
-
-def columns_may_change() -> None:
-    """The table is looked at, and not held."""
-    statement("postgres", "hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1")
-
-
-def commits_need_not_last() -> None:
-    statement("postgres", "settings", "set_config('synchronous_commit', 'on', true),")
-
-
-def constraints_may_wait() -> None:
-    source("sinks.postgres", "PostgresSink._begin", {"SET CONSTRAINTS ALL IMMEDIATE": "SELECT 1"})
-
-
-def tables_are_not_looked_at() -> None:
-    patch("sinks.postgres", "PostgresSink.check", lambda _: lambda *_: None)
-
-
-def no_row_is_looked_at() -> None:
-    patch("sinks.postgres.refused", "RowCheck.__call__", lambda _: lambda *_: [])
-
-
-def keys_may_repeat() -> None:
-    patch("sinks.postgres", "twice", lambda _: lambda *_: None)
-
-
-def old_rows_go_first() -> None:
-    """They are deleted in a transaction of its own."""
-    delete = "replaced.delete(connection, self._target, won)"
-    source("sinks.postgres", "PostgresSink._begin", {delete: f"{delete}; connection.commit()"})
-
-
-def old_rows_may_stay() -> None:
-    source("sinks.postgres.replaced", "delete", {"if left:": "if False:"})
-
-
-def rows_of_any_pipeline_go() -> None:
-    statement("postgres", "delete", "AND NOT EXISTS", "OR EXISTS")
-
-
-def tables_are_not_asked_for_their_old_rows() -> None:
-    patch("sinks.postgres.replaced", "check", lambda _: lambda *_: ())
-
-
-def a_marker_is_the_newest() -> None:
-    patch("sinks.postgres", "PostgresSink._newest", lambda _: lambda *_: 0)
-
-
-def refused_rows_are_kept_later() -> None:
-    """The others are committed first."""
-    source(
-        "sinks.postgres",
-        "PostgresSink.publish_accepting",
-        {"keep(table)": "connection.commit()\n            keep(table)"},
-    )
+REMOVALS = OF_SECONDS | OF_MINUTES

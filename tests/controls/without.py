@@ -4,10 +4,10 @@ import os
 
 from hypothesis import Phase, settings
 
-from guards import GUARDS
+from removals import REMOVALS
 
 # At once, before a test or a conftest imports what it changes.
-GUARDS[os.environ["SEMEL_TEST_WITHOUT"]].remove()
+REMOVALS[os.environ["SEMEL_TEST_WITHOUT"]]()
 
 # That a test is red is all that is asked. Looking for a short example of it can take Hypothesis
 # five minutes, which is a control's whole time.

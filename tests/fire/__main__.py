@@ -30,17 +30,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from killer import AWAY, WEIGHTS, Killer
-from livestack import (
-    ARRIVALS,
-    HERE,
-    ROTATED,
-    WINDOW_NAME,
-    WINDOW_SECONDS,
-    WINDOWS,
-    LiveStack,
-    wait_for,
-)
-from producer import BACKFILL_WINDOWS
+from livestack import ARRIVALS, HERE, ROTATED, WINDOWS, LiveStack, wait_for
+from producer import BACKFILL_WINDOWS, WINDOW_NAME, WINDOW_SECONDS
 from report import Outcome, show
 from semel.errors import SemelError
 from semel.stack import kafka_servers

@@ -78,7 +78,7 @@ class Killer:
             [kind] = self.dice.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])
             try:
                 victim = wait_for(lambda k=kind: self._victim(k), kind, VICTIM_SECONDS, 0.2)
-            except TimeoutError:
+            except AssertionError:
                 continue
             kill = Kill(kind=kind, pid=victim.pid, at=datetime.now(UTC), markers=self.markers())
             kill.run = self._run_of(victim)

@@ -4,12 +4,11 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import yaml
@@ -17,8 +16,9 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
-from airflow_rest import Airflow  # noqa: E402 - it lies in a folder that is added above
+from airflow_rest import Airflow, wait_for  # noqa: E402 - of a folder that is added above
 import topics  # noqa: E402
+from producer import WINDOW_NAME, WINDOW_SECONDS  # noqa: E402
 from semel import stack  # noqa: E402
 from semel.errors import SemelError  # noqa: E402
 from semel.spec import pipeline
@@ -26,14 +26,10 @@ from semel.spec.pipeline import Spec  # noqa: E402
 from semel.stack import Health  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
 
-T = TypeVar("T")
-
 ARRIVALS, WINDOWS, ROTATED = "arrivals", "windows", "rotated"
 """The pipelines: what has arrived, by id within a horizon; what an interval holds, by bucket; a log
 that is rotated, by position."""
 
-WINDOW_SECONDS = 20
-WINDOW_NAME = "w-%Y-%m-%dT%H-%M-%S.jsonl"
 BACKFILL_RUNS_MAX = 4
 PARSED_SECONDS_MAX = 180
 
@@ -131,7 +127,7 @@ class LiveStack:
         wanted = {*self.specs, "semel_collect"}
         wait_for(lambda: self.airflow.dags() >= wanted, "the DAGs", PARSED_SECONDS_MAX)
         for name in sorted(wanted):
-            self.airflow.call("PATCH", f"/api/v2/dags/{name}", {"is_paused": False})
+            self.airflow.pause(name, paused=False)
 
     def end(self, log: Callable[[str], None], *, keep: bool) -> None:
         """Stop all of it; the folder goes unless somebody shall look at it."""
@@ -158,13 +154,8 @@ class LiveStack:
 
     def backfill(self, start: datetime, end: datetime) -> None:
         """Have Airflow run all windows from `start` to before `end`."""
-        body = {
-            "dag_id": WINDOWS,
-            "from_date": start.isoformat(),
-            "to_date": (end - timedelta(seconds=WINDOW_SECONDS)).isoformat(),
-            "max_active_runs": BACKFILL_RUNS_MAX,
-        }
-        self.airflow.call("POST", "/api/v2/backfills", body)
+        last = end - timedelta(seconds=WINDOW_SECONDS)
+        self.airflow.backfill(WINDOWS, start, last, max_active_runs=BACKFILL_RUNS_MAX)
 
     def backfills(self) -> tuple[int, int | None]:
         """How many there were, and the id of the one that is under way."""
@@ -231,13 +222,3 @@ def children(parent: psutil.Process | None) -> Iterator[psutil.Process]:
     for child in sorted(found, key=lambda p: p.pid):
         if process_of(child.pid):
             yield child
-
-
-def wait_for(found: Callable[[], T | None], what: str, seconds: float, poll: float = 1.0) -> T:
-    """What `found` returns, once that is true. TimeoutError when it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(poll)
-    return value

@@ -1,32 +1,30 @@
 """A lost ledger is no lost pipeline: adopt makes it again from markers and files alone."""
 
 import json
+import os
+import shutil
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import first_batch, ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
+from fix_shell import Shell
 from semel import faults
+from semel.accept import accept_file
 from semel.adopt import adopt
 from semel.audit import audit
-from semel.cli import main
 from semel.commit import commit
-from semel.errors import CorruptionError, RetryableError, StateError, TerminalError
+from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def sql(ledger: Ledger, text: str) -> list[tuple]:
@@ -47,11 +45,13 @@ def left(ledger: Ledger, bench: Workbench, spec: Spec, key: str, *, verb: str) -
 
 DECLARED = {
     "plain": {},
-    "jsonl": {"sink": {"format": "jsonl", "partition_by": ["n"]}},
-    "bucket": {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "3650 days"}},
+    "jsonl in buckets": {
+        "sink": {"format": "jsonl", "partition_by": ["n"]},
+        "record_time": "at", "dedup": {"scope": "bucket", "horizon": "3650 days"},
+    },
     "kept": {"dedup": {"keep_ids": True}},
     "position": {"record_id": None},
-}
+}  # fmt: skip
 
 
 # Attacks D2, D4, D6.
@@ -158,9 +158,7 @@ def test_a_disk_that_is_full_is_told(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written then, and the same call goes on once there is room."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 20))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 20))
     lose(ledger)
 
     def full(*_: object) -> None:
@@ -178,18 +176,18 @@ def test_a_disk_that_is_full_is_told(
 def test_pipelines_of_one_ledger_are_adopted_one_by_one(bench: Workbench, ledger: Ledger) -> None:
     """The first leaves the others' numbers free, also when it runs before they are adopted."""
     one, other = bench.spec(), bench.spec("visits")
-    for number in range(3):
+    for number in range(2):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
         run(ledger, one, f"r{number}")
         run(ledger, other, f"r{number}")
     lose(ledger)
     adopt(ledger, one, [other], log=quiet)
-    bench.write("in/more.jsonl", events(30, 40))
+    bench.write("in/more.jsonl", events(20, 30))
     run(ledger, one, "more")
-    assert adopt(ledger, other, [one], log=quiet).batches == 3
+    assert adopt(ledger, other, [one], log=quiet).batches == 2
     run(ledger, other, "more")
     for spec in (one, other):
-        assert settled(spec).ids == ids(0, 40)
+        assert settled(spec).ids == ids(0, 30)
 
 
 # Attacks D5.
@@ -208,9 +206,7 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
 # Attacks D3.
 def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger) -> None:
     """It has the pipeline without its newest batches: it says so, and a new one takes them over."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
     assert adopt(ledger, spec, log=quiet).found
     lose(ledger)
     with ledger.engine.begin() as connection:
@@ -239,31 +235,33 @@ def change(spec: Spec, number: int, **values: object) -> None:
     path.write_text(json.dumps(content))
 
 
+APART = [
+    ({"pipeline": "visits"}, "batches 2 .* of pipeline 'visits'"),
+    ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
+    ({"bucket_seconds": 61}, "are of two ledgers"),
+    ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),
+    ({"counts": None}, "b00000002.json cannot be read.*Or move that marker aside"),
+]
+"""What the second marker says, and what is said of it."""
+
+
 # Attacks D2.
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"pipeline": "visits"}, "batches 2 .* of pipeline 'visits'"),
-        ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
-        ({"bucket_seconds": 61}, "are of two ledgers"),
-        ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),
-        ({"counts": None}, "b00000002.json cannot be read.*Or move that marker aside"),
-    ],
-)
-def test_markers_that_do_not_go_together(
-    bench: Workbench, ledger: Ledger, values: dict, message: str
-) -> None:
+def test_markers_that_do_not_go_together(bench: Workbench, ledger: Ledger) -> None:
     """Nothing of them is taken over; moved aside, the rest is, and its records are read again."""
     spec = bench.spec()
     for number in range(2):
         bench.write("in/a.jsonl", events(10 * number, 10 * number + 10), "ab")
         run(ledger, spec, f"r{number}")
     lose(ledger)
-    change(spec, 2, **values)
-    with pytest.raises((TerminalError, CorruptionError), match=message):
-        adopt(ledger, spec, log=quiet)
-    assert not sql(ledger, "SELECT FROM semel.pipeline")
-    archive.marker(archive.of(spec), 2).unlink()
+    path = archive.marker(archive.of(spec), 2)
+    kept = path.read_text()
+    for values, message in APART:
+        change(spec, 2, **values)
+        with pytest.raises((TerminalError, CorruptionError), match=message):
+            adopt(ledger, spec, log=quiet)
+        assert not sql(ledger, "SELECT FROM semel.pipeline"), values
+        path.write_text(kept)
+    path.unlink()
     adopted = adopt(ledger, spec, log=quiet)
     output = spec.sink_path() / "events-b00000002-00000.parquet"
     assert (adopted.batches, adopted.strays) == (1, (str(output),))
@@ -282,18 +280,10 @@ def test_another_identity_is_refused(bench: Workbench, ledger: Ledger) -> None:
         adopt(ledger, bench.spec(record_id=["n"]), log=quiet)
 
 
-def test_nothing_to_adopt(bench: Workbench, ledger: Ledger) -> None:
-    """An empty sink is told from a lost ledger's."""
-    with pytest.raises(StateError, match="nothing to adopt; run events"):
-        adopt(ledger, bench.spec(), log=quiet)
-
-
 # Attacks D4.
 def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     """One of them writes; the other one finds it, or is told to look again."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
     lose(ledger)
     with (
         faults.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
@@ -325,11 +315,8 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert "commits 3 to 3 have no marker" in found["markers"].offenders[0].what
 
 
-def test_the_command(
-    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """What a run without the old ledger tells to type works as it stands, and says what it did."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
     bench.spec("visits")
     (bench.pipelines / "broken.yaml").write_text("name: broken\n")
@@ -339,15 +326,69 @@ def test_the_command(
     lose(ledger)
     with pytest.raises(TerminalError) as refused:
         run(ledger, spec, "r2")
-    command = refused.value.next.split()
-    assert command == ["semel", "adopt", "events"]
-    assert main(command[1:]) == 0
-    said = capsys.readouterr().out
+    command = refused.value.next
+    assert command == "semel adopt events"
+    said = shell.runs(command)
     assert "adopted events: 1 batch, 1 source partition (1 found), 10 ids in 4 id runs" in said
     assert "left over: 1 staging folder ('b00000007/f0001')" in said
-    assert main([*command[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["adopted"]["found"] is True
-    assert main(command[1:]) == 0
-    assert "nothing to do: this ledger has events with the 1 batch" in capsys.readouterr().out
-    assert main(["adopt", "visits"]) == 1
-    assert "there is nothing to adopt" in capsys.readouterr().err
+    assert shell.answers(command)["adopted"]["found"] is True
+    assert "nothing to do: this ledger has events with the 1 batch" in shell.runs(command)
+    shell.runs("semel adopt visits", code=1)
+    assert "there is nothing to adopt; run visits" in shell.err
+
+
+# Attacks D4.
+@pytest.mark.parametrize("by_position", [True, False])
+def test_source_files_are_found_again(
+    bench: Workbench, ledger: Ledger, by_position: bool
+) -> None:
+    """Renamed, on another disk, rotated, replaced or gone: what was read is not read again.
+
+    A file that took the place of one that was read is refused as it would be without the loss.
+    """
+    spec = bench.spec(record_id=None) if by_position else bench.spec()
+    source = bench.data / "in"
+    big = [{**event, "more": "x" * 300} for event in events(0, 40)]
+    bench.write("in/app.jsonl", big)
+    bench.write("in/other.jsonl", events(40, 45))
+    bench.write("in/gone.jsonl", events(45, 50))
+    run(ledger, spec, "r1")
+    # Rotated: the old file has another name now, and a new one has its old name.
+    (source / "app.jsonl").rename(source / "app-1.jsonl")
+    bench.write("in/app.jsonl", events(50, 55))
+    run(ledger, spec, "r2")
+    lose(ledger)
+    # On another disk, under a third name; and its short neighbour under its own.
+    shutil.copy(source / "app-1.jsonl", bench.folder / "copy")
+    (source / "app-1.jsonl").unlink()
+    (bench.folder / "copy").rename(source / "app-2.jsonl")
+    shutil.copy(source / "other.jsonl", bench.folder / "copy")
+    os.replace(bench.folder / "copy", source / "other.jsonl")
+    (source / "gone.jsonl").unlink()
+    bench.write("in/app-2.jsonl", events(55, 60), "ab")
+    bench.write("in/other.jsonl", events(60, 65), "ab")
+    bench.write("in/new.jsonl", events(65, 70)[::-1])
+    adopted = adopt(ledger, spec, log=quiet)
+    assert (adopted.source_partitions, adopted.files_found) == (4, 3)
+    run(ledger, spec, "r3")
+    account = settled(spec, audited=False)
+    assert account.ids == ids(0, 70)
+    assert not account.decisions
+    assert sql(ledger, "SELECT count(*) FROM semel.refusal") == [(0,)]
+
+
+def test_a_generation_that_was_accepted_is_the_open_one(bench: Workbench, ledger: Ledger) -> None:
+    """Of two partitions that one file may be, the newer one goes on; the older one is closed."""
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
+    path.write_bytes(b"".join(json.dumps(e).encode() + b"\n" for e in events(100, 130)))
+    run(ledger, spec, "r2")
+    accept_file(ledger, spec, "a.jsonl", same=False)
+    run(ledger, spec, "r3")
+    lose(ledger)
+    adopt(ledger, spec, log=quiet)
+    text = "SELECT generation, closed_at IS NULL FROM semel.source_partition ORDER BY 1"
+    assert sql(ledger, text) == [(1, False), (2, True)]
+    bench.write("in/a.jsonl", events(130, 140), "ab")
+    run(ledger, spec, "r4")
+    assert settled(spec, audited=False).ids == sorted([*ids(0, 10), *ids(100, 140)])

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import first_batch, ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel import limits
@@ -23,7 +22,6 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.manifest import Kind
 from semel.reader import Marker, markers
-from semel.run import run_batch
 from semel.sources.declared import open_source
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
@@ -93,9 +91,14 @@ def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
 
 
 # Attacks D7.
-@pytest.mark.parametrize("scope", ["horizon", "bucket"])
-@pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("source", "sink", "scope"),
+    [
+        (source, sink, ("horizon", "bucket")[(n + m) % 2])
+        for n, source in enumerate(SOURCES)
+        for m, sink in enumerate(SINKS)
+    ],
+)
 def test_three_ways_to_the_same_ids(
     bench: Workbench, ledger: Ledger, source: str, sink: str, scope: str
 ) -> None:
@@ -109,7 +112,7 @@ def test_three_ways_to_the_same_ids(
         sink=SINKS[sink],
     )
     old(bench.data / "in" / name, encode([*rows(0, 100), *rows(0, 9)]))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     (marker,) = markers(spec.sink_path())
     assert marker.counts.survivors == 100
     kept = found(spec, marker)
@@ -132,9 +135,8 @@ def _late(scope: str) -> str:
 @pytest.mark.parametrize("broken", ["changed", "cut", "lying"])
 def test_what_is_not_proven_is_not_used(bench: Workbench, ledger: Ledger, broken: str) -> None:
     """Output that was changed and ranges that were cut give no ids, nor do too few of them."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 50))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    spec = first_batch(bench, ledger, events(0, 50))
+    path = bench.data / "in" / "a.jsonl"
     (marker,) = markers(spec.sink_path())
     output = marker.path_of(marker.files[0])
     if broken == "changed":
@@ -172,7 +174,7 @@ def test_ids_that_a_transform_drops(
     spec = bench.spec(transforms=["drop:run"], dedup={"keep_ids": kept})
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(20 * number, 20 * number + 25))
-        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{number}", engine=spark_engine)
     lose(ledger)
     gone = bench.data / "in" / "1.jsonl"
     away = gone.rename(bench.folder / "away")
@@ -183,7 +185,7 @@ def test_ids_that_a_transform_drops(
     adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.ids, adopted.batches_forgotten) == (65, ())
     bench.write("in/again.jsonl", events(0, 70))
-    run_batch(ledger, spec, "again", spark_engine, log=quiet)
+    run(ledger, spec, "again", engine=spark_engine)
     assert markers(spec.sink_path())[-1].counts.survivors == 5
 
 
@@ -193,7 +195,7 @@ def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+        run(ledger, spec, f"r{number}")
     lose(ledger)
     (bench.data / "in" / "1.jsonl").unlink()
     marker = markers(spec.sink_path())[1]
@@ -203,7 +205,7 @@ def test_forgotten_ids_are_new_again(bench: Workbench, ledger: Ledger) -> None:
     adopted = adopt(ledger, spec, forget_ids=True, log=quiet)
     assert (adopted.ids, adopted.batches_forgotten) == (20, (2,))
     bench.write("in/again.jsonl", events(0, 30))
-    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
+    run(ledger, spec, "again")
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
 
@@ -214,14 +216,14 @@ def test_a_bucket_that_lacks_ids_takes_no_more_records(bench: Workbench, ledger:
     dedup = {"scope": "bucket", "horizon": "3650 d"}
     spec = bench.spec(record_time="at", dedup=dedup)
     bench.write("in/0.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     lose(ledger)
     (bench.data / "in" / "0.jsonl").unlink()
     (marker,) = markers(spec.sink_path())
     marker.path_of(marker.files[0]).unlink()
     adopt(ledger, spec, forget_ids=True, log=quiet)
     bench.write("in/again.jsonl", events(0, 12)[::-1])
-    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
+    run(ledger, spec, "again")
     assert markers(spec.sink_path())[-1].counts.late == 12
 
 
@@ -240,7 +242,7 @@ def test_what_has_expired_is_not_made_again(
     spec = bench.spec(dedup={"horizon": "10 d"})
     for number in range(3):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+        run(ledger, spec, f"r{number}")
     first, second, _ = markers(spec.sink_path())
     backdate(first, 11)
     backdate(second, 9)
@@ -264,7 +266,7 @@ def test_what_has_expired_is_not_made_again(
             (2, 2, 1), (3, 3, 10),
         ]  # fmt: skip
     bench.write("in/again.jsonl", events(0, 30))
-    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
+    run(ledger, spec, "again")
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
 
@@ -279,7 +281,7 @@ def test_a_marker_without_buckets_forgets_all_that_it_may_have(
     old = (datetime.now(UTC) - timedelta(days=15)).isoformat()
     records = [{**event, "at": old} for event in events(0, 10)]
     bench.write("in/0.jsonl", records)
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     (marker,) = markers(spec.sink_path())
     backdate(marker, 14)
     content = json.loads(marker.path.read_text())
@@ -290,7 +292,7 @@ def test_a_marker_without_buckets_forgets_all_that_it_may_have(
     now = datetime.now(UTC).isoformat()
     ancient = {"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}
     bench.write("in/again.jsonl", [ancient, *records, {"id": "new", "n": 1, "at": now}])
-    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
+    run(ledger, spec, "again")
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.late) == (1, 11)
 
@@ -303,10 +305,10 @@ def test_runs_are_few_and_of_one_span(
     spec = bench.spec(dedup={"shards": 1})
     for number in range(6):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+        run(ledger, spec, f"r{number}")
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.ids, adopted.id_runs) == (60, 2)
     bench.write("in/again.jsonl", events(0, 61))
-    run_batch(ledger, spec, "again", LocalEngine(), log=quiet)
+    run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 61)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import first_batch, ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.errors import SpecError, StateError, TerminalError
@@ -10,7 +10,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import dataset
 from semel.stage import stage
-from test_bad_records import run
 
 
 # Attacks P15.
@@ -41,9 +40,7 @@ def test_a_sink_moves_only_between_batches(bench: Workbench, ledger: Ledger) -> 
 # Attacks D9.
 def test_a_sink_does_not_move_without_its_archive(bench: Workbench, ledger: Ledger) -> None:
     """Its batches would be nowhere for readers and audit; with the archive there it goes on."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 5))
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
     out = bench.data / "out"
     for change in ({"path": "out/moved"}, {"archive": "out/elsewhere"}):

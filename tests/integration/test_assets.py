@@ -3,7 +3,6 @@
 What Airflow knows already is a list here; tests/acceptance/test_b_airflow.py asks a real one.
 """
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import faults, replay
@@ -26,10 +26,6 @@ DAY = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
 
 def killed() -> None:
     raise faults.FaultError
-
-
-def quiet(*_: object) -> None:
-    pass
 
 
 class Told:
@@ -76,10 +72,8 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+def told(airflow: None, monkeypatch: pytest.MonkeyPatch) -> Told:
     """An Airflow that has stored nothing yet."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     from semel.airflow import assets
 
     made = Told()
@@ -104,7 +98,7 @@ def committed(ledger: Ledger, spec: Spec) -> int:
     """The batch of the run r1."""
     batch = plan(ledger, spec, f"airflow:{spec.name}:r1", DAY).batch
     stage(ledger, spec, batch.batch_id, LocalEngine(), quiet)
-    commit(ledger, spec, batch.batch_id, quiet, quiet)
+    commit(ledger, spec, batch.batch_id, lambda: None, quiet)
     return batch.batch_id
 
 

@@ -2,20 +2,24 @@
 
 import gzip
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, refusals, settled
+from fix_account import advised, first_batch, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_rotation import append, position
 from semel.abandon import abandon
 from semel.accept import accept_file
 from semel.errors import SourceError, StateError, TerminalError
+from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.stage import stage
-from test_bad_records import run
+
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def replaced(path: Path) -> None:
@@ -51,9 +55,8 @@ def test_a_file_that_changed_waits_for_accept(bench: Workbench, ledger: Ledger, 
 
     Others are read meanwhile. Of the new generation, ids that were read before are repeats.
     """
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     assert settled(spec).ids == ids(0, 10)
     path.with_name("kept").write_bytes(path.read_bytes())  # The audit needs what was read.
     change(path)
@@ -70,9 +73,8 @@ def test_a_file_that_changed_waits_for_accept(bench: Workbench, ledger: Ledger, 
 
 def test_a_replaced_file_is_read_with_an_id(bench: Workbench, ledger: Ledger) -> None:
     """Another file under the name of one that is gone is a new one: what it repeats is dropped."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     replaced(path)
     assert run(ledger, spec, "r2").plan.refusals == ()
@@ -82,12 +84,11 @@ def test_a_replaced_file_is_read_with_an_id(bench: Workbench, ledger: Ledger) ->
 # Attacks P16.
 @pytest.mark.parametrize("edit", ["head", "middle", "trimmed"])
 def test_an_edited_copy_waits_for_accept_by_position(
-    bench: Workbench, ledger: Ledger, edit: str, capsys
+    bench: Workbench, ledger: Ledger, edit: str
 ) -> None:
     """sed -i, or `tail log > new; mv new log`: refused, and the advice reads what is new, once."""
-    spec = bench.spec(record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     data = {
         "head": lines(0, 14).replace(b'"n": 0', b'"n": 7'),
@@ -104,29 +105,10 @@ def test_an_edited_copy_waits_for_accept_by_position(
     assert settled(spec).ids == ids(0, 14)
 
 
-def test_a_rewritten_copy_goes_on_in_the_old_partition(bench: Workbench, ledger: Ledger) -> None:
-    """An editor's or rsync's new inode with the same beginning: `--same` reads only what is new.
-
-    By position, so that a record read twice would show.
-    """
-    spec = bench.spec(record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    new = path.with_name("new")
-    new.write_bytes(lines(0, 15))
-    new.replace(path)
-    run(ledger, spec, "r2")
-    assert refusals(ledger) == {"a.jsonl": "replaced"}
-    accept_file(ledger, spec, "a.jsonl", same=True)
-    run(ledger, spec, "r3")
-    assert settled(spec).ids == ids(0, 15)
-
-
 def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Ledger) -> None:
     """Rotated and edited: the rotated file is refused; the new one under its name is read."""
-    spec = bench.spec(source={"path": "in/*.jsonl*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*.jsonl*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     path.with_name("kept").write_bytes(path.read_bytes())
     rotated = path.rename(path.with_name("a.jsonl.1"))
     edited(rotated)
@@ -141,9 +123,8 @@ def test_a_renamed_file_that_was_edited_waits_alone(bench: Workbench, ledger: Le
 # Attacks A4.
 def test_same_is_refused_for_other_bytes(bench: Workbench, ledger: Ledger) -> None:
     """`--same` on a file that does not begin with what was read would lose or double: refused."""
-    spec = bench.spec()
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10))
+    path = bench.data / "in" / "a.jsonl"
     rewritten(path)
     run(ledger, spec, "r2")
     with pytest.raises(SourceError, match="cannot go on where .* accept it as a new generation"):
@@ -157,9 +138,8 @@ def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: L
 
     Otherwise the file's own next bytes would be taken for a new file's, and read twice.
     """
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     copy = path.with_name("b.jsonl")
     copy.write_bytes(lines(0, 12))
     with pytest.raises(SourceError, match="accept it as a new generation instead"):
@@ -174,24 +154,11 @@ def test_same_takes_no_partition_from_a_healthy_file(bench: Workbench, ledger: L
     assert settled(spec).ids == ids(0, 15)
 
 
-def test_rotation_by_rename_is_followed(bench: Workbench, ledger: Ledger) -> None:
-    """The renamed file goes on where it stood, and the new one begins: no word is needed."""
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
-    bench.write("in/a.jsonl", events(10, 12), mode="ab")
-    path.rename(path.with_name("a.jsonl.1"))
-    bench.write("in/a.jsonl", events(12, 20))
-    assert run(ledger, spec, "r2").plan.refusals == ()
-    assert settled(spec).ids == ids(0, 20)
-
-
 # Attacks P17.
 def test_a_copy_of_a_file_that_was_cut_waits_for_accept(bench: Workbench, ledger: Ledger) -> None:
     """A few bytes, and a name that no rotation gives: both are refused. The advice is exact."""
-    spec = bench.spec(source={"path": "in/*"}, record_id=None)
-    path = bench.write("in/a.jsonl", events(0, 10))
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, events(0, 10), source={"path": "in/*"}, record_id=None)
+    path = bench.data / "in" / "a.jsonl"
     bench.write("in/a.jsonl", events(10, 12), mode="ab")
     path.with_name("saved").write_bytes(path.read_bytes())
     path.write_bytes(lines(12, 14))
@@ -324,3 +291,65 @@ def test_a_file_deleted_for_good_is_given_up_by_a_person(bench: Workbench, ledge
     assert settled(spec).ids == ids(10, 20)
     advised(ledger, refusal.detail, "--lost")
     assert run(ledger, spec, "r2").plan.refusals == ()
+
+
+@pytest.mark.parametrize("name", ["absolute", "data", "working", "gaps"])
+def test_accept_takes_the_path_as_it_is_written(
+    bench: Workbench, ledger: Ledger, name: str, monkeypatch
+) -> None:
+    """Absolute, below the data folder, below the working folder, or as `gaps` printed it."""
+    spec = first_batch(bench, ledger, events(0, 5))
+    path = bench.data / "in" / "a.jsonl"
+    path.write_bytes(lines(10, 20))
+    (refusal,) = gaps(ledger, spec).refusals
+    monkeypatch.chdir(path.parent.parent.parent)
+    given = {
+        "absolute": str(path), "data": "in/a.jsonl", "working": "data/in/a.jsonl",
+        "gaps": refusal.name,
+    }  # fmt: skip
+    accept_file(ledger, spec, given[name], same=False)
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {}
+
+
+# Attacks P10.
+def test_refused_files_make_an_interval_fail(bench: Workbench, ledger: Ledger) -> None:
+    """An interval without a file that was refused would be green and not complete: it fails (P10).
+
+    A refused file of another interval does not count.
+    """
+    spec = position(
+        bench, "in/*.jsonl", source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
+    )
+    path = bench.write("in/2026-01-01.jsonl", events(0, 10))
+    bench.write("in/2026-01-02.jsonl", events(10, 20))
+
+    def go(day: int, request: str) -> object:
+        interval = (DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
+        return run(ledger, spec, request, interval)
+
+    go(0, "r0")
+    path.write_bytes(lines(0, 3))
+    go(1, "r1")
+    with pytest.raises(SourceError, match=r"2026-01-01\.jsonl.*changed.*semel accept events "):
+        go(0, "r0")
+    assert refusals(ledger) == {"2026-01-01.jsonl": "changed"}
+
+
+def test_what_was_released_is_taken_also_after_a_plan_that_failed(
+    bench: Workbench, ledger: Ledger
+) -> None:
+    """A batch was abandoned behind which another one had read on: its records are not forgotten."""
+    spec = position(bench, "in/*.jsonl", source={"on_refused": "fail"})
+    path = bench.write("in/a.jsonl", events(0, 5))
+    first = plan(ledger, spec, "r1").batch
+    append(path, 5, 10)
+    run(ledger, spec, "r2")
+    abandon(ledger, first.batch_id, "given up by the test")
+    pipe = bench.data / "in" / "pipe.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(SourceError, match="would not be complete"):
+        run(ledger, spec, "r3")
+    pipe.unlink()
+    run(ledger, spec, "r4")
+    assert settled(spec).ids == ids(0, 10)

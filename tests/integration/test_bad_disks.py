@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import committed, ids, quiet, refusals, settled
+from fix_account import committed, ids, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.errors import RetryableError, SourceError
@@ -20,7 +20,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.sinks import archive
 from semel.stage import stage
-from test_bad_records import run
 
 
 @contextmanager
@@ -112,23 +111,6 @@ def test_an_unreadable_folder_is_refused(shared: Workbench, ledger: Ledger) -> N
         run(ledger, spec, "r3")
         assert refusals(ledger) == {}
         assert settled(spec).ids == ids(0, 10)
-
-
-def test_a_missing_source_folder_is_said(bench: Workbench, ledger: Ledger) -> None:
-    """A folder that is not mounted is no empty source: the plan names it. Back, all goes on."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 5))
-    run(ledger, spec, "r1")
-    folder = bench.data / "in"
-    folder.rename(bench.data / "away")
-    done = run(ledger, spec, "r2")
-    assert done.plan.batch is None
-    assert refusals(ledger) == {"in": "missing"}
-    (bench.data / "away").rename(folder)
-    bench.write("in/a.jsonl", events(5, 8), mode="ab")
-    run(ledger, spec, "r3")
-    assert refusals(ledger) == {}
-    assert settled(spec).ids == ids(0, 8)
 
 
 def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> None:

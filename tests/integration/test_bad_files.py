@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, lines, refusals, settled
+from fix_account import ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
-from test_bad_records import run
 
 HOSTILE_NAMES = [
     "with space", "quote's", 'double"quote', "new\nline", "tab\t", "Zoë-日本-\U0001f600", "a..b",
@@ -116,11 +115,18 @@ def test_one_file_under_two_names_is_read_once(
 
 
 def test_what_is_no_file_is_refused(bench: Workbench, ledger: Ledger) -> None:
-    """A FIFO without a writer does not hang the plan; a folder is no file."""
+    """A FIFO without a writer does not hang the plan; a folder is no file.
+
+    A refused file that was removed waits for nobody any more.
+    """
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 5))
-    os.mkfifo(bench.data / "in" / "pipe.jsonl")
+    pipe = bench.data / "in" / "pipe.jsonl"
+    os.mkfifo(pipe)
     (bench.data / "in" / "folder.jsonl").mkdir()
     run(ledger, spec, "r1")
     assert refusals(ledger) == {"pipe.jsonl": "kind"}
     assert settled(spec).ids == ids(0, 5)
+    pipe.unlink()
+    run(ledger, spec, "r2")
+    assert refusals(ledger) == {}

@@ -1,4 +1,5 @@
-"""`semel check` of a pipeline over topics: the driver reads a message of each, and executors do."""
+"""`semel check` of a pipeline over topics: the driver reads a message of each, and executors do; of
+Avro values, both ask the registry too."""
 
 import json
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fix_avro import AvroTopic, answering, connection
 from fix_kafka import Kafka
 from fix_topics import Topic
 from semel.stack.kafka import Listener
@@ -131,3 +133,38 @@ def test_what_is_wrong_and_its_remedy(
     [one] = wrong(found)
     assert words in f"{one.detail} {one.remedy}"
     assert PASSWORD not in repr(found) and "hidden" not in repr(found)
+
+
+@pytest.mark.proof
+def test_both_ends_ask_the_registry(machine: Machine, avro: AvroTopic) -> None:  # noqa: F811
+    """For a schema that a message names. What is wrong is found where it is, with the remedy and
+    without the password."""
+    variable = "AIRFLOW_CONN_SCHEMAS"
+
+    def told(name: str, words: str) -> None:
+        found = machine.look()
+        assert {one.name for one in wrong(found)} == {name}, wrong(found)
+        [one] = wrong(found)
+        assert words in f"{one.detail} {one.remedy}"
+        assert PASSWORD not in repr(found)
+
+    machine.patch.setenv(variable, connection(avro.url, PASSWORD))
+    machine.in_workers(variable, connection(avro.url, PASSWORD))
+    machine.spec = avro.spec(source={"registry": "schemas"})
+    assert machine.look().ok  # A registry is asked also where no message is.
+    avro.append(0, 5)
+    found = machine.look()
+    assert found.ok, wrong(found)
+    assert PASSWORD not in repr(found)
+    detail = next(one.detail for one in found.checks if one.name == "source")
+    assert "the Schema Registry of connection 'schemas' answers" in detail
+    with answering() as answers:
+        machine.patch.setenv(variable, connection(answers.url, PASSWORD))
+        told("source", "which a message of")
+        answers.status = 401
+        told("source", "refuses the login")
+        machine.patch.setenv(variable, connection(avro.url, PASSWORD))
+        machine.in_workers(variable, connection(answers.url, PASSWORD))
+        told(THERE, "refuses the login")
+        machine.in_workers(variable, "")
+        told(THERE, f"export {variable}")

@@ -75,10 +75,13 @@ class TopicOutput(Output):
         text = json.dumps({"conn_type": "kafka", "extra": extra})
         self.patch.setenv("AIRFLOW_CONN_OWN", text)
 
-    def ready(self) -> "TopicOutput":
-        self.kafka.topic(self.topic, partitions=2)
-        self.kafka.topic(self.control, config=CONTROL)
-        return self.allowed()
+    def make(self, *, topic: bool = True, control: dict | None = CONTROL) -> "TopicOutput":
+        """Make both topics, or one of them; the control topic with these settings."""
+        if topic:
+            self.kafka.topic(self.topic, partitions=2)
+        if control is not None:
+            self.kafka.topic(self.control, config=control)
+        return self
 
     def allowed(self, *, but: tuple[str, str] | None = None) -> "TopicOutput":
         for right in RIGHTS:
@@ -115,74 +118,63 @@ def output(bench: Workbench, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> T
     return TopicOutput(bench, monkeypatch, kafka)
 
 
-def broker_away(o: TopicOutput) -> Callable[[str], object]:
-    o.ready().connect(PASSWORD, **{"bootstrap.servers": "127.0.0.1:1"})
-    return lambda _: o.connect(PASSWORD)
+def reconnect(o: TopicOutput, _: str) -> None:
+    o.connect(PASSWORD)
 
 
-def wrong_password(o: TopicOutput) -> Callable[[str], object]:
-    o.ready().connect("hidden")
-    return lambda _: o.connect(PASSWORD)
-
-
-def no_connection(o: TopicOutput) -> Callable[[str], object]:
-    o.ready().patch.setenv("AIRFLOW_CONN_OWN", "")
-    return lambda _: o.connect(PASSWORD)
-
-
-def no_topic(o: TopicOutput) -> Callable[[str], object]:
-    o.kafka.topic(o.control, config=CONTROL)
-    return o.allowed().type_in
-
-
-def no_control_topic(o: TopicOutput) -> Callable[[str], object]:
-    o.kafka.topic(o.topic)
-    return o.allowed().type_in
-
-
-def forgets(o: TopicOutput) -> Callable[[str], object]:
-    o.kafka.topic(o.topic)
-    o.kafka.topic(o.control)
-    return o.allowed().type_in
-
-
-def no_right_to_make(o: TopicOutput) -> Callable[[str], object]:
-    o.sink |= {"create": True}
-    o.allowed()
-    return lambda _: o.allow("topic", "CREATE")
-
-
-def lacking(place: str, operation: str) -> Callable[[TopicOutput], Callable[[str], object]]:
-    def harm(o: TopicOutput) -> Callable[[str], object]:
-        o.kafka.topic(o.topic)
-        o.kafka.topic(o.control, config=CONTROL)
-        o.allowed(but=(place, operation))
-        return lambda _: o.allow(place, operation)
-
-    return harm
+Harm, Mend = Callable[[TopicOutput], object], Callable[[TopicOutput, str], object]
+TOPICS: dict[str, tuple[Harm, Mend, str]] = {
+    "broker away": (
+        lambda o: o.make().allowed().connect(PASSWORD, **{"bootstrap.servers": "127.0.0.1:1"}),
+        reconnect, "does not answer",
+    ),
+    "wrong password": (
+        lambda o: o.make().allowed().connect("hidden"), reconnect, "refuses the login",
+    ),
+    "no connection": (
+        lambda o: o.make().allowed().patch.setenv("AIRFLOW_CONN_OWN", ""),
+        reconnect, "export AIRFLOW_CONN_OWN",
+    ),
+    "no topic": (
+        lambda o: o.make(topic=False).allowed(), TopicOutput.type_in, "has no topic rows-",
+    ),
+    "no control topic": (
+        lambda o: o.make(control=None).allowed(), TopicOutput.type_in,
+        "has no topic _semel_rows-",
+    ),
+    "it forgets": (
+        lambda o: o.make(control={}).allowed(), TopicOutput.type_in,
+        "would forget which batches have landed",
+    ),
+    "no right to make": (
+        lambda o: o.allowed().sink.update(create=True), lambda o, _: o.allow("topic", "CREATE"),
+        "rights that docs/kafka.md lists",
+    ),
+    "no right to write": (
+        lambda o: o.make().allowed(but=("topic", "WRITE")),
+        lambda o, _: o.allow("topic", "WRITE"), "may not WRITE the topic rows-",
+    ),
+    "no right to look": (
+        lambda o: o.make().allowed(but=("topic", "DESCRIBE_CONFIGS")),
+        lambda o, _: o.allow("topic", "DESCRIBE_CONFIGS"), "rights that docs/kafka.md lists",
+    ),
+    "no transactions": (
+        lambda o: o.make().allowed(but=(TRANSACTIONS, "WRITE")),
+        lambda o, _: o.allow(TRANSACTIONS, "WRITE"), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    ),
+}  # fmt: skip
+"""What does harm, what does the remedy with what was said, and words of it."""
 
 
 # Attacks KP5.
-@pytest.mark.parametrize(("harm", "words"), [
-    (broker_away, "does not answer"),
-    (wrong_password, "refuses the login"),
-    (no_connection, "export AIRFLOW_CONN_OWN"),
-    (no_topic, "has no topic rows-"),
-    (no_control_topic, "has no topic _semel_rows-"),
-    (forgets, "would forget which batches have landed"),
-    (no_right_to_make, "rights that docs/kafka.md lists"),
-    (lacking("topic", "WRITE"), "may not WRITE the topic rows-"),
-    (lacking("topic", "DESCRIBE_CONFIGS"), "rights that docs/kafka.md lists"),
-    (lacking(TRANSACTIONS, "WRITE"), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
-])  # fmt: skip
-def test_topics_that_no_batch_can_land_in(
-    output: TopicOutput, harm: Callable[[TopicOutput], Callable[[str], object]], words: str
-) -> None:
+@pytest.mark.parametrize("case", TOPICS)
+def test_topics_that_no_batch_can_land_in(output: TopicOutput, case: str) -> None:
     """After the remedy, as it is said, all is right."""
-    remedy = harm(output)
+    harm, mend, words = TOPICS[case]
+    harm(output)
     one = output.look()
     assert not one.ok and words in f"{one.detail} {one.remedy}", one
-    remedy(one.detail)
+    mend(output, one.detail)
     deadline = time.monotonic() + SECONDS_MAX  # A right, or a setting, is not known at once.
     while not (one := output.look()).ok and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -197,8 +189,7 @@ def test_a_topic_is_told_and_none_is_made(output: TopicOutput, kafka: Kafka) -> 
     assert one.ok and one.detail.count("stage makes it") == 2, one
     known = kafka.admin.list_topics(timeout=SECONDS_MAX).topics
     assert not {output.topic, output.control} & known.keys()
-    kafka.topic(output.topic, partitions=2)
-    kafka.topic(output.control, config=CONTROL)
+    output.make()
     one = output.look()
     assert one.ok and "2 partitions, messages of up to 1,048,588 bytes; its control topic: " \
         "compacted" in one.detail, one  # fmt: skip
@@ -240,10 +231,11 @@ class TableOutput(Output):
     def connect(self, dsn: str) -> None:
         self.patch.setenv("AIRFLOW_CONN_OWN", dsn)
 
-    def make(self, columns: str = "id text, n bigint, at timestamptz") -> None:
+    def make(self, columns: str = "id text, n bigint, at timestamptz") -> "TableOutput":
         own = "_semel_batch bigint, _semel_seq bigint"
         self.warehouse.run(f"CREATE TABLE rows ({columns}, {own})")
         self.warehouse.run(f"GRANT INSERT, SELECT ON rows TO {self.role.name}")
+        return self
 
     def type_in(self, said: str) -> None:
         """Run the statement in a message."""
@@ -259,57 +251,54 @@ def rows(bench: Workbench, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
     return TableOutput(bench, monkeypatch, warehouse)
 
 
-def database_away(o: TableOutput) -> Callable[[str], object]:
+def hidden(dsn: str) -> str:
+    return sa.make_url(dsn).set(password="hidden").render_as_string(hide_password=False)
+
+
+def revoked(o: TableOutput, rights: str) -> None:
     o.make()
-    o.connect("postgresql://semel:hidden@127.0.0.1:1/rows")
-    return lambda _: o.connect(o.role.dsn)
+    o.warehouse.run(f"REVOKE {rights}")
 
 
-def wrong_password_there(o: TableOutput) -> Callable[[str], object]:
-    o.make()
-    url = sa.make_url(o.role.dsn).set(password="hidden")
-    o.connect(url.render_as_string(hide_password=False))
-    return lambda _: o.connect(o.role.dsn)
+def admit(o: TableOutput, _: str) -> None:
+    o.connect(o.role.dsn)
 
 
-def no_table(o: TableOutput) -> Callable[[str], object]:
-    o.sink |= {"create": False}
-    return o.type_in
+TABLES: dict[str, tuple[Callable, Callable, str]] = {
+    "away": (
+        lambda o: o.make().connect("postgresql://semel:hidden@127.0.0.1:1/rows"), admit,
+        "does not answer",
+    ),
+    "wrong password": (
+        lambda o: o.make().connect(hidden(o.role.dsn)), admit, "refuses the login",
+    ),
+    "no table": (
+        lambda o: o.sink.update(create=False), TableOutput.type_in,
+        "it is not there, and sink.create is false",
+    ),
+    "no right to insert": (
+        lambda o: revoked(o, f"INSERT ON rows FROM {o.role.name}"), TableOutput.type_in,
+        "may not INSERT",
+    ),
+    "no right to note": (
+        lambda o: revoked(o, f"CREATE ON SCHEMA public FROM PUBLIC, {o.role.name}"),
+        TableOutput.type_in, "GRANT CREATE ON SCHEMA",
+    ),
+    "no column": (
+        lambda o: o.make("id text, at timestamptz"), TableOutput.type_in, "lacks the column 'n'",
+    ),
+}  # fmt: skip
+"""As TOPICS."""
 
 
-def no_right_to_insert(o: TableOutput) -> Callable[[str], object]:
-    o.make()
-    o.warehouse.run(f"REVOKE INSERT ON rows FROM {o.role.name}")
-    return o.type_in
-
-
-def no_right_to_note(o: TableOutput) -> Callable[[str], object]:
-    o.make()
-    o.warehouse.run(f"REVOKE CREATE ON SCHEMA public FROM PUBLIC, {o.role.name}")
-    return o.type_in
-
-
-def no_column(o: TableOutput) -> Callable[[str], object]:
-    o.make("id text, at timestamptz")
-    return o.type_in
-
-
-@pytest.mark.parametrize(("harm", "words"), [
-    (database_away, "does not answer"),
-    (wrong_password_there, "refuses the login"),
-    (no_table, "it is not there, and sink.create is false"),
-    (no_right_to_insert, "may not INSERT"),
-    (no_right_to_note, "GRANT CREATE ON SCHEMA"),
-    (no_column, "lacks the column 'n'"),
-])  # fmt: skip
-def test_tables_that_no_batch_can_land_in(
-    rows: TableOutput, harm: Callable[[TableOutput], Callable[[str], object]], words: str
-) -> None:
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_that_no_batch_can_land_in(rows: TableOutput, case: str) -> None:
     """After the remedy, as it is said, all is right."""
-    remedy = harm(rows)
+    harm, mend, words = TABLES[case]
+    harm(rows)
     one = rows.look()
     assert not one.ok and words in one.detail, one
-    remedy(one.detail)
+    mend(rows, one.detail)
     one = rows.look()
     assert one.ok and "table postgresql://" in one.detail, one
 

@@ -3,14 +3,12 @@
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
-from fix_engine import LocalEngine
+from fix_account import run
 from fix_pipelines import Workbench, events
 from semel.abandon import abandon
 from semel.errors import StateError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.run import run_batch
 
 CLAIM = (
     "INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span)"
@@ -30,7 +28,7 @@ def refused(ledger: Ledger, statement: str, constraint: str) -> None:
 def test_a_claim_is_bounded(bench: Workbench, ledger: Ledger, span: str) -> None:
     """An empty or unbounded range is no claim."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
+    run(ledger, bench.spec(), "r1")
     refused(ledger, CLAIM.format(span=span), "claim_bounded|claim_disjoint")
 
 
@@ -39,7 +37,7 @@ def test_a_claim_is_bounded(bench: Workbench, ledger: Ledger, span: str) -> None
 def test_a_position_is_claimed_once(bench: Workbench, ledger: Ledger, span: str) -> None:
     """A claim that overlaps with another one of its source partition is refused."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
+    run(ledger, bench.spec(), "r1")
     refused(ledger, CLAIM.format(span=span), "claim_disjoint")
 
 
@@ -47,7 +45,7 @@ def test_a_position_is_claimed_once(bench: Workbench, ledger: Ledger, span: str)
 def test_an_attempt_that_lost_a_record_cannot_be_staged(bench: Workbench, ledger: Ledger) -> None:
     """Read is the sum of what became of the records, or the attempt stays unstaged."""
     bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, bench.spec(), "r1", LocalEngine(), log=quiet)
+    run(ledger, bench.spec(), "r1")
     refused(ledger, "UPDATE semel.attempt SET survivors = survivors - 1", "attempt_accounted")
 
 
@@ -57,7 +55,7 @@ def test_a_final_name_belongs_to_one_batch(bench: Workbench, ledger: Ledger) -> 
     spec = bench.spec()
     for name, start in (("a", 0), ("b", 5)):
         bench.write(f"in/{name}.jsonl", events(start, start + 5))
-        run_batch(ledger, spec, name, LocalEngine(), log=quiet)
+        run(ledger, spec, name)
     statement = (
         "UPDATE semel.manifest_file SET final_path = (SELECT final_path FROM semel.manifest_file"
         " WHERE batch_id = 1 LIMIT 1) WHERE batch_id = 2"
@@ -84,7 +82,7 @@ def test_a_finalized_batch_is_never_given_up(bench: Workbench, ledger: Ledger) -
     """Abandon is refused, and finalize answers from the ledger when retention took the files."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 5))
-    done = run_batch(ledger, spec, "r1", LocalEngine(), log=quiet).finalized
+    done = run(ledger, spec, "r1").finalized
     with pytest.raises(StateError, match="finalized, not planned"):
         abandon(ledger, done.batch.batch_id, "by mistake")
     for file in spec.sink_path().glob("*.parquet"):

@@ -9,8 +9,7 @@ import pytest
 import sqlalchemy as sa
 import xxhash
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, quiet, run, settled
 from fix_pipelines import Workbench
 from fix_postgres import lose
 from fix_sources import Files, Place
@@ -24,7 +23,6 @@ from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.losses import accept_loss
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sources import Source, nothing_known
 from semel.sources.declared import open_source
 from semel.spec.pipeline import Spec
@@ -43,10 +41,6 @@ def place(request: pytest.FixtureRequest, bench: Workbench) -> Place:
     if request.param == "kafka":
         return Topic(bench, request.getfixturevalue("kafka"))
     return Files(bench, request.param)
-
-
-def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def claimed(ledger: Ledger, batch_id: int) -> list[Claim]:
@@ -105,12 +99,13 @@ def test_a_range_ends_where_a_record_ends(place: Place, ledger: Ledger, room: in
 
 # Attacks P10.
 def test_an_interval_is_taken_whole_or_not_at_all(place: Place, ledger: Ledger) -> None:
-    """More than the limit of an interval is an error before any work."""
+    """More than the limit of an interval is an error before any work: nothing is planned."""
     place.append(0, 10)
     spec = place.spec(source=place.by_interval, limits={"bytes_per_batch_max": 100})
     always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-    with pytest.raises(LimitError, match="bytes_per_batch_max"):
+    with pytest.raises(LimitError, match="the interval holds .*bytes_per_batch_max"):
         plan(ledger, spec, "r1", always)
+    assert ledger.rows("look", "batches", name=None, count=5) == []
 
 
 def test_a_task_reads_the_same_again(place: Place, ledger: Ledger) -> None:

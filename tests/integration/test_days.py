@@ -1,24 +1,20 @@
 """days: how far each interval is, on what the verbs really wrote; and what it costs to ask."""
 
 import json
-import shlex
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
+from fix_account import run
 from fix_history import add_history
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel import limits
-from semel.cli import main
 from semel.days import Days, Sight, State, days
 from semel.gaps import gaps_beside
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spec.pipeline import Spec
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
@@ -50,19 +46,19 @@ def land(bench: Workbench, number: int, count: int = 10) -> Path:
 
 
 @pytest.fixture
-def week(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> Spec:
+def week(bench: Workbench, ledger: Ledger) -> Spec:
     """A week with one day of each state."""
     spec = bench.spec(source=BY_DAY)
     for number in (1, 2, 3, 4):
         land(bench, number)
-    run_batch(ledger, spec, "airflow:events:first", engine, interval(1), log=quiet)
-    run_batch(ledger, spec, "r2", engine, interval(2), log=quiet)
+    run(ledger, spec, "airflow:events:first", interval(1))
+    run(ledger, spec, "r2", interval(2))
     plan(ledger, spec, "r3", interval(3))
     late = bench.data / "in" / "day-2026-11-02.jsonl"
     late.write_bytes(late.read_bytes() + json.dumps(events(900, 901)[0]).encode() + b"\n")
     (bench.data / "in" / "day-2026-11-05.jsonl").write_bytes(b'{"id": "half')
     bench.write("in/day-2026-11-06.jsonl", events(600, 610))
-    run_batch(ledger, spec, "r6", engine, interval(6), log=quiet)
+    run(ledger, spec, "r6", interval(6))
     bench.write("in/day-2026-11-06.jsonl", events(700, 710))
     return spec
 
@@ -95,42 +91,25 @@ def test_the_ledger_alone_claims_nothing_of_the_source(week: Spec, ledger: Ledge
 
 
 def test_the_command_of_an_unclaimed_day_reads_it(
-    week: Spec, bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+    week: Spec, ledger: Ledger, shell: Shell
 ) -> None:
     """As it is printed; the day is complete after it, and so is one that more came of."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
-    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
-    monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: _Opened(engine))
-    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
-    said = capsys.readouterr().out
+    said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07")
     commands = [line.removeprefix("next: ") for line in said.splitlines() if "next: " in line]
     assert len(commands) == 2, said
     for command in commands:
-        assert main(shlex.split(command)[1:]) == 0
+        shell.runs(command)
     answer = asked(ledger, week)
     assert [states(answer)[n] for n in (2, 4)] == [State.COMPLETE] * 2
     assert answer.days[-7].counts.survivors == 11
 
 
-class _Opened:
-    def __init__(self, engine: LocalEngine) -> None:
-        self.engine = engine
-
-    def __enter__(self) -> LocalEngine:
-        return self.engine
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def test_a_batch_of_several_days_counts_in_none(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_batch_of_several_days_counts_in_none(bench: Workbench, ledger: Ledger) -> None:
     """It stands in each, and its records are not told once for each."""
     spec = bench.spec(source=BY_DAY)
     land(bench, 1)
     land(bench, 2)
-    run_batch(ledger, spec, "r1", engine, interval(1, 3), log=quiet)
+    run(ledger, spec, "r1", interval(1, 3))
     answer = asked(ledger, spec)
     cells = {cell.start.day: cell for cell in answer.days[-8:]}
     assert states(answer)[3] is State.COMPLETE  # A finalized batch is of it.
@@ -143,13 +122,11 @@ def test_a_batch_of_several_days_counts_in_none(
     assert not cell.batches[0].whole
 
 
-def test_a_day_that_another_interval_took_is_complete(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_day_that_another_interval_took_is_complete(bench: Workbench, ledger: Ledger) -> None:
     """What a lookback took has no batch of its own day, and is not called empty."""
     spec = bench.spec(source={**BY_DAY, "lookback": "2 days"})
     land(bench, 3)
-    run_batch(ledger, spec, "r4", engine, interval(4), log=quiet)
+    run(ledger, spec, "r4", interval(4))
     found = states(asked(ledger, spec))
     assert (found[3], found[2]) == (State.COMPLETE, State.NOTHING)
     land(bench, 2)
@@ -157,7 +134,7 @@ def test_a_day_that_another_interval_took_is_complete(
     assert states(asked(ledger, spec))[2] is State.IN_WORK
 
 
-def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger) -> None:
     """The cells are the schedule's; a silent batch is told, with what goes on with it."""
     spec = bench.spec(
         source={**BY_DAY, "interval_from": "h-%Y-%m-%dT%H.jsonl"}, schedule="0 * * * *"
@@ -176,9 +153,7 @@ def test_hours_of_a_schedule(bench: Workbench, ledger: Ledger, engine: LocalEngi
     )
 
 
-def test_days_of_long_ago_are_shown_when_nothing_is_newer(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_days_of_long_ago_are_shown_when_nothing_is_newer(bench: Workbench, ledger: Ledger) -> None:
     """Data of years ago is found without --from, before its first batch and after it."""
     spec = bench.spec(source=BY_DAY)
     bench.write("in/day-2013-01-05.jsonl", events(0, 5))
@@ -186,29 +161,26 @@ def test_days_of_long_ago_are_shown_when_nothing_is_newer(
     assert answer.days[-1].start == datetime(2013, 1, 5, tzinfo=UTC)
     assert (answer.days[-1].state, answer.newest is not None) == (State.UNCLAIMED, True)
     times = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC)
-    run_batch(ledger, spec, "r", engine, times, log=quiet)
+    run(ledger, spec, "r", times)
     answer = asked(ledger, spec, look=False)
     assert (answer.days[-1].start, answer.days[-1].state) == (times[0], State.DONE)
 
 
 def test_arrival_stands_on_the_day_of_its_commit(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+    bench: Workbench, ledger: Ledger, shell: Shell
 ) -> None:
     """It says that it has no intervals, and what is not finalized has no day."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r", engine, log=quiet)
+    run(ledger, spec, "r")
     bench.write("in/b.jsonl", events(20, 30))
     answer = asked(ledger, spec, now=datetime.now(UTC))
     assert answer.by_commit and answer.days[-1].state is State.DONE
     assert answer.days[-1].counts.survivors == 10
     assert (answer.undated.unclaimed, answer.days[-1].seen) == (1, None)
-    assert main(["days", "events"]) == 0
-    said = capsys.readouterr().out
+    said = shell.runs("semel days events")
     assert "select: arrival" in said and "not finalized: files 1 unclaimed" in said
-    assert main(["days", "events", "--json"]) == 0
-    cell = json.loads(capsys.readouterr().out)["answer"]["days"][-1]
+    cell = shell.answers("semel days events")["answer"]["days"][-1]
     assert (cell["state"], cell["batches"][0]["counts"]["survivors"]) == ("done", 10)
 
 
@@ -222,11 +194,10 @@ def test_a_source_that_cannot_be_read_makes_no_day_complete(
     assert set(states(answer).values()) == {State.DONE, State.IN_WORK, State.NO_BATCH}
 
 
-def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> None:
+@pytest.mark.usefixtures("week")
+def test_a_week_in_words(shell: Shell) -> None:
     """Each line says interval, state, account and batches; `semel batches` has intervals too."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
-    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-07"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = shell.runs("semel days events --from 2026-11-01 --to 2026-11-07").splitlines()
     assert [" ".join(line.split()) for line in said[1:8]] == [
         "2026-11-01 complete 10 10 0 1",
         "2026-11-02 partly 10 10 0 2 1 unclaimed",
@@ -236,31 +207,25 @@ def test_a_week_in_words(week: Spec, ledger: Ledger, monkeypatch, capsys) -> Non
         "2026-11-06 refused 10 10 0 4 1 refused",
         "2026-11-07 nothing there",
     ]
-    assert main(["batches", "events"]) == 0
-    assert "2026-11-06" in capsys.readouterr().out
-    assert main(["days", "events", "--from", "1900-01-01"]) == 1
-    assert "ask for fewer days with --from and --to" in capsys.readouterr().err
+    assert "2026-11-06" in shell.runs("semel batches events")
+    shell.runs("semel days events --from 1900-01-01", code=1)
+    assert "ask for fewer days with --from and --to" in shell.err
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize("select", ["interval", "arrival"])
-def test_ten_thousand_batches(
-    select: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_ten_thousand_batches(select: str, bench: Workbench, ledger: Ledger) -> None:
     """Each batch stands in its day, and in no other; what is more than may be is cut, and told."""
     batches = 10_001
     spec = bench.spec(source=BY_DAY) if select == "interval" else bench.spec()
     times = interval(1) if select == "interval" else None
     path = land(bench, 1)
-    done = run_batch(ledger, spec, "r", engine, times, log=quiet)
+    done = run(ledger, spec, "r", times)
     path.unlink()
     plan(ledger, spec, "idle", times)
     add_history(ledger, done.plan.batch, batches)
     now = datetime.now(UTC)
-    for _ in range(3):
-        begun = time.perf_counter()
-        answer = days(ledger, spec, None, now=now)
-        print(f"{select}: {batches:,} batches: {1000 * (time.perf_counter() - begun):.0f} ms")
+    answer = days(ledger, spec, None, now=now)
     assert (len(answer.days), answer.cut) == (31, False)
     per_day = [cell.batch_count for cell in answer.days]
     # By interval, one may lie across each of two midnights.

@@ -12,8 +12,7 @@ from urllib.parse import quote
 import pytest
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
-from fix_account import lines, quiet, refusals, settled
-from fix_engine import LocalEngine
+from fix_account import lines, refusals, run, settled
 from fix_pages import OWN_SITE, SECRET, Answer, Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
@@ -24,7 +23,6 @@ from semel.errors import StateError
 from semel.ledger import Ledger
 from semel.losses import accept_loss, digest_of, foresee_loss
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spec.pipeline import Spec
 
 ACCEPT = "/semel/dags/events/accept"
@@ -36,7 +34,7 @@ def changed(bench: Workbench, ledger: Ledger) -> tuple[Spec, Path]:
     """A file that was read and then written anew: refused."""
     spec = bench.spec()
     path = bench.write(HOSTILE, events(0, 10))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     path.write_bytes(lines(5, 20))
     plan(ledger, spec, "r2")
     assert list(refusals(ledger)) == [path.name]
@@ -78,7 +76,7 @@ def test_a_refused_file_is_accepted_in_two_steps(
         [row] = airflow.execute("SELECT owner, dag_id, extra FROM log WHERE event = 'semel_accept'")
     assert row[:2] == ("admin", "events")
     assert json.loads(row[2]) == {"file": str(path), "how": "new", "start": 0}
-    run_batch(ledger, spec, "r3", LocalEngine(), log=quiet)
+    run(ledger, spec, "r3")
     assert settled(spec, audited=False).ids == [record["id"] for record in events(0, 20)]
     again = pages.send(ACCEPT, {"token": token_of(asked)})
     assert again.status in (200, 409) and "nothing was" in again.text
@@ -160,7 +158,7 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     os.replace(beside, path)
     late = pages.send(ACCEPT, {"token": token})
     assert late.status == 409 and "there is nothing to accept" in late.text
-    run_batch(ledger, spec, "r3", LocalEngine(), log=quiet)
+    run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
     foreseen = foresee(ledger, spec, str(path), same=False)
@@ -181,7 +179,7 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     """What went with its file is lost only as it was shown; the ledger keeps the user's name."""
     spec = position(bench, "in/*.jsonl", limits={"bytes_per_batch_max": "200 bytes"})
     path = bench.write("in/a.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     path.unlink()
     plan(ledger, spec, "r2")
     assert "gone" in pages.get("/semel/dags/events/refused").text

@@ -2,14 +2,12 @@
 
 import pytest
 
-from fix_account import committed, quiet
-from fix_docs import ROOT, commands, words_of
-from fix_engine import LocalEngine
+from fix_account import committed, run
+from fix_docs import FILLED, ROOT, commands, words_of
 from fix_pipelines import Workbench, events
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 
 OF_THE_STACK = {"up", "down", "status", "demo", "check", "new"}
 """They start processes, or read a file of the user's own; other tests run them."""
@@ -23,33 +21,27 @@ LINES = sorted(
     }
 )
 
-
-class _Opened:
-    """An engine as `open_engine` gives it."""
-
-    def __enter__(self) -> LocalEngine:
-        return LocalEngine()
-
-    def __exit__(self, *_: object) -> None:
-        pass
+BATCH = int(FILLED["BATCH"])
 
 
+@pytest.mark.usefixtures("shell")
 @pytest.mark.parametrize("line", LINES)
 def test_a_command_of_the_page(
     line: str, bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     """It does its work, or says what is in the way and what to do next; it is never a defect."""
-    monkeypatch.setenv("SEMEL_SPARK_REMOTE", "local[1]")
-    monkeypatch.setattr("semel.spark.session.open_engine", lambda *_: _Opened())
     monkeypatch.chdir(bench.data)
     spec = bench.spec("flights")
-    for number in range(15):
+    for number in range(3):
         bench.write("in/a.jsonl", events(number, number + 1), mode="ab")
-        run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+        run(ledger, spec, f"r{number}")
+    with ledger.transaction() as connection:  # As if there had been more of them.
+        numbers = "pg_get_serial_sequence('semel.batch', 'batch_id')"
+        connection.exec_driver_sql(f"SELECT setval({numbers}, {BATCH - 2})")
     bench.write("in/b.jsonl", events(100, 110))
     committed(ledger, spec, "r15")
     bench.write("in/c.jsonl", events(110, 120))
-    assert plan(ledger, spec, "r16").batch.batch_id == 17  # As `BATCH` is in the page.
+    assert plan(ledger, spec, "r16").batch.batch_id == BATCH
     code = main(words_of(line)[1:])
     out, err = capsys.readouterr()
     assert code in (0, 1), err

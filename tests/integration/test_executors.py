@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark import cloudpickle
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import database, point_executors
@@ -18,7 +18,6 @@ from semel import settings
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -77,7 +76,7 @@ def filled(bench: Workbench, ledger: Ledger, name: str = "events") -> Spec:
 def test_a_job_holds_no_secret(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
     """What Spark ships, shows and logs as a plan has neither the ledger's password nor its place.
     """
-    run_batch(ledger, filled(bench, ledger), "r1", engine, log=quiet)
+    run(ledger, filled(bench, ledger), "r1", engine=engine)
     (job,) = engine.jobs
     shipped = cloudpickle.dumps(job)
     url = sa.make_url(ledger.dsn)
@@ -95,9 +94,9 @@ def test_an_executor_that_knows_no_ledger(
     spec = filled(bench, ledger)
     point("")
     with pytest.raises(TerminalError, match=f"does not know the ledger: .*{REMEDY}"):
-        run_batch(ledger, spec, "r1", any_engine, log=quiet)
+        run(ledger, spec, "r1", engine=any_engine)
     point(ledger.dsn)
-    run_batch(ledger, spec, "r1", any_engine, log=quiet)
+    run(ledger, spec, "r1", engine=any_engine)
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -124,18 +123,18 @@ def test_an_executor_that_is_pointed_to_another_ledger(
     with pytest.raises(RetryableError, match="all that the twin is for"):
         stage(other, twin, 1, Meanwhile(), quiet)
     point(ledger.dsn)
-    run_batch(ledger, spec, "r1", any_engine, log=quiet)
+    run(ledger, spec, "r1", engine=any_engine)
     assert settled(spec).ids == ids(0, 5)
 
 
 def test_no_executor_needs_the_ledger_by_position(
-    bench: Workbench, ledger: Ledger, point: Point, engine: LocalEngine
+    bench: Workbench, ledger: Ledger, point: Point
 ) -> None:
     """Without record ids tasks read and write files alone, so they may know no ledger at all."""
     spec = bench.spec(record_id=None)
     bench.write("in/a.jsonl", events(0, 5))
     point("")
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -148,8 +147,8 @@ def test_executors_without_python(
     with monkeypatch.context() as patch:
         patch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
         with pytest.raises(RetryableError, match="the Spark job failed: .*No such file"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -196,11 +195,11 @@ def test_executors_of_another_user(
         with ordinary_user():
             shared.write("in/b.jsonl", events(5, 10))
             with pytest.raises(TerminalError, match="user 1 made .*umask 002") as raised:
-                run_batch(ledger, spec, "r2", OtherUser(0o022), log=quiet)
+                run(ledger, spec, "r2", engine=OtherUser(0o022))
             assert "protected_hardlinks" in str(raised.value)
             assert ("attempt", 2, "lost") in stored(ledger)
             assert not list(spec.sink_path().rglob(".link-*"))
-            assert run_batch(ledger, spec, "r2", OtherUser(0), log=quiet).committed.fence == 2
+            assert run(ledger, spec, "r2", engine=OtherUser(0)).committed.fence == 2
             assert settled(spec).ids == ids(0, 10)
     finally:
         os.umask(before)

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fix_account import quiet
+from fix_account import run
 from fix_pipelines import Workbench
 from fix_sink_postgres import Warehouse
 from semel.audit import audit
 from semel.demo import by_day, flights
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
@@ -44,7 +43,7 @@ def test_a_late_file_is_backfilled(
     flights.write_week(dated.source_root(), 1)
     late.rename(aside)
     week = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 8, tzinfo=UTC))
-    run_batch(ledger, dated, "week", spark_engine, week, quiet)
+    run(ledger, dated, "week", week, engine=spark_engine)
     truth = flights.sums_by_day(1)
     before = by_day.compare(dated, truth)
     # A few flights of that day, which were sent again, came with the next day's file.
@@ -54,11 +53,11 @@ def test_a_late_file_is_backfilled(
 
     aside.rename(late)
     day = (datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 4, tzinfo=UTC))
-    run_batch(ledger, dated, "backfill", spark_engine, day, quiet)
+    run(ledger, dated, "backfill", day, engine=spark_engine)
     compared = by_day.compare(dated, truth)
     assert compared.ok, compared
     assert list(compared.batches.values()) == [1, 2, 2, 1, 1, 1, 1]
-    again = run_batch(ledger, dated, "backfill again", spark_engine, day, quiet)
+    again = run(ledger, dated, "backfill again", day, engine=spark_engine)
     assert again.plan.batch is None
     verdict = audit(dated)
     assert verdict.ok and verdict.batches == 2, verdict

@@ -5,21 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.sinks.traces import Traces, look
-from semel.spec.pipeline import Spec
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 # Attacks D1.
@@ -28,9 +21,7 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
     bench: Workbench, ledger: Ledger, left: str
 ) -> None:
     """Whatever the other ledger left: markers, output without them, or staged files alone."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, [*events(0, 100), *events(0, 5)])
     sink, own = spec.sink_path(), archive.of(spec)
     output = sorted(sink.glob("*.parquet"))
     if left == "staging":

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_guide import FOLDER, quoted
 from fix_pipelines import Workbench
+from fix_shell import Shell
 from semel import reader, settings, summary
 from semel.airflow.told import lines_of
 from semel.audit import audit
-from semel.cli import main
 from semel.errors import Doing, SemelError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spark.session import open_engine
 from semel.spec.pipeline import Spec
 from semel.stage import stage
@@ -28,13 +27,14 @@ DAY = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
 NEXT_DAY = datetime(2026, 3, 3, tzinfo=UTC), datetime(2026, 3, 4, tzinfo=UTC)
 HEADER = "order_id,amount\n"
 KEY = "airflow:orders:manual__1"
+NAME = "orders/orders_2026-03-02.csv"
 
 
 class Shop:
     """A pipeline of daily CSV files, and what its tasks say."""
 
-    def __init__(self, bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture) -> None:
-        self.bench, self.ledger, self.capsys = bench, ledger, capsys
+    def __init__(self, bench: Workbench, ledger: Ledger, shell: Shell) -> None:
+        self.bench, self.ledger, self.shell = bench, ledger, shell
         self.declare()
 
     def declare(self, **changes: object) -> Spec:
@@ -59,7 +59,7 @@ class Shop:
     def runs(self) -> None:
         """The schedule's own run of the day."""
         key = "airflow:orders:scheduled__2026-03-03"
-        run_batch(self.ledger, self.spec, key, LocalEngine(), DAY, log=quiet)
+        run(self.ledger, self.spec, key, DAY)
 
     def planned(self) -> int:
         """The batch of another run of the day, which has planned and not more."""
@@ -78,15 +78,14 @@ class Shop:
     def stages(self, batch: int) -> str:
         return self.says(lambda: stage(self.ledger, self.spec, batch, LocalEngine(), quiet))
 
-    def command(self, *words: str) -> None:
-        """A command that works."""
-        assert main(list(words)) == 0, self.capsys.readouterr()
+    def prints(self, line: str) -> str:
+        """What a command prints that fails."""
+        return self.shell.runs(line, code=1) + self.shell.err
 
-    def prints(self, *words: str) -> str:
-        """What a command prints."""
-        main(list(words))
-        out, err = self.capsys.readouterr()
-        return out + err
+
+@pytest.fixture
+def shop(bench: Workbench, ledger: Ledger, shell: Shell) -> Shop:
+    return Shop(bench, ledger, shell)
 
 
 def no_file(shop: Shop) -> str:
@@ -149,13 +148,13 @@ def file_edited_since(shop: Shop) -> str:
 def yaml_wrong(shop: Shop) -> str:
     path = shop.bench.pipelines / "orders.yaml"
     path.write_text(path.read_text().replace("schema:", "shema:"))
-    return shop.prints("validate", str(path))
+    return shop.prints(f"semel validate {path}")
 
 
 def ledger_away(shop: Shop) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.LEDGER_VARIABLE, "postgresql://semel@127.0.0.1:1/semel")
-        return shop.prints("batches", "orders")
+        return shop.prints("semel batches orders")
 
 
 def spark_away(shop: Shop) -> str:
@@ -172,48 +171,34 @@ SCENES = [
 ]  # fmt: skip
 
 
-def accepts(shop: Shop) -> None:
-    shop.command("accept", "orders", "orders/orders_2026-03-02.csv")
-
-
-def corrects_the_header(shop: Shop) -> None:
-    shop.land()
-
-
 def renames(shop: Shop) -> None:
     folder = shop.bench.data / "orders"
     (folder / "orders_today.csv").rename(folder / "orders_2026-03-02.csv")
 
 
-def brings_it_back(shop: Shop) -> None:
-    shop.land(stop=61)
-
-
-def raises_the_limit(shop: Shop) -> None:
-    shop.declare(limits={"quarantine_ratio_max": 0.2})
-
-
-def clears_alone(shop: Shop) -> None:
-    del shop
+def nothing(_: Shop) -> None:
+    """Clearing the run is enough."""
 
 
 ADVICE = [
-    (file_changed, accepts, 40), (wrong_header, corrects_the_header, 40), (wrong_name, renames, 40),
-    (file_deleted, brings_it_back, 60), (too_many_bad, raises_the_limit, 40),
-    (declaration_changed, clears_alone, 40), (file_edited_since, clears_alone, 39),
-]  # fmt: skip
+    (file_changed, lambda shop: shop.shell.runs(f"semel accept orders {NAME}"), 40),
+    (wrong_header, Shop.land, 40),
+    (wrong_name, renames, 40),
+    (file_deleted, lambda shop: shop.land(stop=61), 60),
+    (too_many_bad, lambda shop: shop.declare(limits={"quarantine_ratio_max": 0.2}), 40),
+    (declaration_changed, nothing, 40),
+    (file_edited_since, nothing, 39),
+]
 """What the page tells to do before the run is cleared, and how many rows readers then see."""
 
 QUOTED = quoted(FOLDER / "failures.md")
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-def test_what_is_quoted_is_said(
-    scene: Callable[[Shop], str], bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_is_quoted_is_said(scene: Callable[[Shop], str], shop: Shop) -> None:
     """A failure of the page, made anew, says what is quoted, in lines as a task's log has them."""
-    said = scene(Shop(bench, ledger, capsys))
-    for folder, name in ((bench.data, "data"), (bench.pipelines, "pipelines")):
+    said = scene(shop)
+    for folder, name in ((shop.bench.data, "data"), (shop.bench.pipelines, "pipelines")):
         said = said.replace(str(folder), f"/srv/{name}")
     said = re.sub(r"\binode \d+", "inode 1234567", said)
     said = re.sub(r"digest \w{12}, now \w{12}", "digest 02bfc459ffaf, now a20570377cf5", said)
@@ -221,31 +206,19 @@ def test_what_is_quoted_is_said(
     assert QUOTED[str(SCENES.index(scene) + 1)].rstrip() == text, text
 
 
-@pytest.mark.parametrize(("scene", "does", "rows"), ADVICE, ids=lambda v: getattr(v, "__name__", v))
+@pytest.mark.parametrize(
+    ("scene", "does", "rows"), ADVICE, ids=[scene.__name__ for scene, *_ in ADVICE]
+)
 def test_what_is_advised_helps(
-    scene: Callable[[Shop], str], does: Callable[[Shop], None], rows: int, bench: Workbench,
-    ledger: Ledger, capsys: pytest.CaptureFixture,
+    scene: Callable[[Shop], str], does: Callable[[Shop], object], rows: int, shop: Shop
 ) -> None:
     """After it the same run, cleared, ends well: its records are there, and the audit passes."""
-    shop = Shop(bench, ledger, capsys)
     scene(shop)
     does(shop)
-    run_batch(ledger, shop.spec, KEY, LocalEngine(), DAY, log=quiet)
+    run(shop.ledger, shop.spec, KEY, DAY)
     assert reader.dataset(shop.spec.sink_path()).count_rows() == rows
     if scene is not file_changed:  # What was read of the former file is nowhere any more.
         assert audit(shop.spec).ok
-
-
-def test_a_file_that_is_gone_for_good(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture
-) -> None:
-    """Its batch is given up; a plan refuses it as gone, until the loss is accepted."""
-    shop = Shop(bench, ledger, capsys)
-    file_deleted(shop)
-    shop.command("abandon", "2")
-    assert ": gone: " in shop.plans()
-    shop.command("accept", "orders", "orders/orders_2026-03-02.csv", "--lost")
-    assert shop.plans().startswith("nothing to do: ")
 
 
 def test_each_quote_has_its_scene() -> None:

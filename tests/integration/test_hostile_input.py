@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
+from fix_account import run, settled
 from fix_hostile import FILES, NAMES, SUFFIX, lines_of
 from fix_pipelines import Workbench, events
 from semel import settings as where
@@ -19,9 +18,7 @@ from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.register import register
-from semel.run import Ran, run_batch
 from semel.spark.transforms import load_transforms
-from semel.spec import pipeline
 
 FEW = settings(
     derandomize=True,
@@ -39,10 +36,6 @@ SHOWN = NAMES.filter(lambda name: name and not name.startswith(b"."))
 @pytest.fixture
 def numbers() -> Iterator[int]:
     return count()
-
-
-def run(ledger: Ledger, spec: pipeline.Spec, request: str = "r1") -> Ran:
-    return run_batch(ledger, spec, request, LocalEngine(), log=quiet)
 
 
 @FEW
@@ -72,7 +65,7 @@ def test_any_files_with_any_names(
         lines = lines_of(data, b" \t\r")
         expected += [(shown, at, line) for at, line in lines.items() if at or not head]
     spec = bench.spec(f"p{number}", source={"path": f"in{number}/*", "format": form})
-    ran = run(ledger, spec)
+    ran = run(ledger, spec, "r1")
     assert {item.reason for item in ran.plan.refusals} <= {"name"}
     found = settled(spec)
     assert found.counts.records_read == len(expected)
@@ -126,10 +119,10 @@ def test_a_root_that_is_taken_away_stops_the_pipeline(
     spec = bench.spec(**{part: {"path": str(bench.data / place)}})
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(bench.folder / "elsewhere"))
     with pytest.raises(TerminalError, match=rf"{part}.path: .* outside the allowed folders"):
-        run(ledger, spec)
+        run(ledger, spec, "r1")
     assert not (bench.data / "out").exists()
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(bench.data))
-    run(ledger, spec)
+    run(ledger, spec, "r1")
     assert len(settled(spec).ids) == 5
 
 
@@ -144,7 +137,7 @@ def test_a_folder_that_became_a_link_is_not_followed(bench: Workbench, ledger: L
         (bench.data / name).rename(bench.data / f"{name}-away")
         (bench.data / name).symlink_to(outside)
         with pytest.raises(TerminalError, match="outside the allowed folders"):
-            run(ledger, spec)
+            run(ledger, spec, "r1")
         (bench.data / name).unlink()
         (bench.data / f"{name}-away").rename(bench.data / name)
     assert [item.name for item in outside.iterdir()] == ["a.jsonl"]
@@ -167,7 +160,7 @@ def test_a_name_that_leads_out_is_never_written_through(
         final.symlink_to(outside if trap == "link to a file" else bench.folder / "nothing")
     bench.write("in/a.jsonl", events(0, 5))
     with pytest.raises(CorruptionError, match=f"{final}.*final file wrong"):
-        run(ledger, spec)
+        run(ledger, spec, "r1")
     assert outside.read_bytes() == b"not ours" and not (bench.folder / "nothing").exists()
     final.unlink()
     finalize(ledger, spec, 1)

@@ -5,23 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
+from fix_account import run, settled
 from fix_pipelines import Workbench
 from semel.accept import accept_columns
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
-from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
 OLD = ("record_id", "scope", "shards")
 """The fields that identities had at first."""
-
-
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 def visits(bench: Workbench, name: str, first: int, last: int) -> Path:
@@ -98,23 +91,6 @@ def test_an_id_column_keeps_its_type(
     run(ledger, spec, "r2")
     account = settled(spec)
     assert (account.counts.survivors, account.counts.duplicates_catalog) == (100, 100)
-
-
-# Attacks P12.
-def test_an_id_column_that_a_transform_drops_keeps_its_type(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """The output's columns stay the same then, and nothing else would tell."""
-    (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('what')\n")
-    numbers(bench, "a", 0, 100)
-    spec = by_number(bench, transforms=["drop:run"])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
-    numbers(bench, "again", 0, 100)
-    changed = by_number(bench, "string", transforms=["drop:run"])
-    with pytest.raises(TerminalError, match="cannot change from integer to text"):
-        run_batch(ledger, changed, "r2", spark_engine, log=quiet)
-    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
-    assert settled(spec).counts.rows_written == 100
 
 
 # Attacks P12.

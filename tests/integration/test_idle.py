@@ -6,19 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import committed, ids, quiet, settled
+from fix_account import committed, ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from semel import limits, run, summary
+from semel import limits, summary
 from semel.airflow.told import WIDTH, lines_of
-from semel.cli import main
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
 from semel.run import run_batch
-from semel.spark import session
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
@@ -27,10 +24,6 @@ DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.j
 def day(number: int, length: int = 1) -> tuple[datetime, datetime]:
     start = datetime(2026, 1, number, tzinfo=UTC)
     return start, start + timedelta(days=length)
-
-
-def ran(ledger: Ledger, spec: Spec, key: str, interval=None) -> run.Ran:
-    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
 
 
 def told(answer: Plan) -> list[str]:
@@ -53,7 +46,7 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     ]
     *_, start, end = shlex.split(lines[-1])
     times = tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
-    ran(ledger, spec, "by hand", times)
+    run(ledger, spec, "by hand", times)
     assert settled(spec).ids == [*ids(20, 30), *ids(40, 50)]
     lines = told(plan(ledger, spec, "airflow:events:r3", day(3)))
     assert lines == ["nothing to do: no file of 2026-01-03 has come for events", "next: nothing"]
@@ -98,7 +91,7 @@ def test_another_run_has_the_records(bench: Workbench, ledger: Ledger) -> None:
     """Its batch, run, state and count of new records; and when it is still at work."""
     spec = bench.spec(source=DAYS)
     bench.write("in/2026-01-03.jsonl", [*events(0, 10), *events(0, 2)])
-    ran(ledger, spec, "airflow:events:scheduled__a", day(3))
+    run(ledger, spec, "airflow:events:scheduled__a", day(3))
     first = "nothing to do: all records that 1 file of 2026-01-03 holds have a batch"
     has = "batch 1 (run scheduled__a) has 1 file, finalized, 10 new"
     assert told(plan(ledger, spec, "airflow:events:b", day(3))) == [first, has, "next: nothing"]
@@ -143,7 +136,7 @@ def test_the_same_run_again(bench: Workbench, ledger: Ledger) -> None:
     """A run that has had its batch is done, and says of each verb what it came to."""
     spec = bench.spec()
     bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3)])
-    done = ran(ledger, spec, "r1")
+    done = run(ledger, spec, "r1")
     again = plan(ledger, spec, "r1")
     assert again.done and again.before.batch_id == done.plan.batch.batch_id
     account = summary.counts(done.finalized.counts)
@@ -159,10 +152,10 @@ def test_an_empty_run_may_fail(bench: Workbench, ledger: Ledger) -> None:
     """on_empty: fail, only for a run that never had anything."""
     spec = bench.spec(source={"on_empty": "fail"})
     with pytest.raises(SourceError, match="nothing to read, and source.on_empty is fail"):
-        ran(ledger, spec, "r1")
+        run(ledger, spec, "r1")
     bench.write("in/a.jsonl", events(0, 10))
-    ran(ledger, spec, "r1")
-    assert ran(ledger, spec, "r1").plan.done
+    run(ledger, spec, "r1")
+    assert run(ledger, spec, "r1").plan.done
 
 
 def test_an_empty_run_may_wait(
@@ -183,15 +176,4 @@ def test_an_empty_run_may_wait(
     hours = iter([0.0, 0.0, 20.0, 40.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(hours, 60.0))
     with pytest.raises(SourceError, match="waited for source.wait_at_most, 30 seconds"):
-        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
-
-
-def test_an_interval_is_asked_for_before_any_work(
-    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    """`semel run` without one starts no Spark, and says how it is given."""
-    bench.spec(source=DAYS)
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
-    monkeypatch.setattr(session, "open_engine", lambda *_: pytest.fail("it started Spark"))
-    assert main(["run", "events"]) == 1
-    assert "or give --interval START END" in capsys.readouterr().err
+        run(ledger, spec, "r2")

@@ -4,10 +4,8 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from semel.audit import audit
 from semel.catalog.buckets import Buckets
@@ -15,7 +13,6 @@ from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
 from semel.manifest import Kind
 from semel.reader import dataset, markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.sinks.idsfile import read_ids
 from semel.spark.engine import SparkEngine
@@ -45,9 +42,9 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
     """Those of the survivors, once; readers of data and the audit are not disturbed."""
     spec = bench.spec(dedup={"keep_ids": True})
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     bench.write("in/b.jsonl", [*events(40, 60)])
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     assert kept(spec) == hashes(ids(0, 50))
     assert kept(spec, 1) == hashes(ids(50, 60))
     assert settled(spec).ids == ids(0, 60)
@@ -57,9 +54,7 @@ def test_new_ids_are_kept(bench: Workbench, ledger: Ledger) -> None:
 def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     """In scope bucket a file says of which buckets its ids are."""
     dedup = {"keep_ids": True, "scope": "bucket", "horizon": "3650 d", "shards": 1}
-    spec = bench.spec(dedup=dedup, record_time="at")
-    bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    spec = first_batch(bench, ledger, events(0, 5), dedup=dedup, record_time="at")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     of, _, _ = read_ids(archive.of(spec) / file.path)
@@ -67,18 +62,17 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     assert of.buckets == Buckets((bucket, bucket + 1))
 
 
-@pytest.mark.parametrize("declared", [None, False])
 def test_transforms_keep_ids_by_default(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, declared: bool | None
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
 ) -> None:
     """A transform may drop the id: then no output has it, and each shard's file is listed once."""
     (bench.transforms / "drop.py").write_text("def run(frame):\n    return frame.select('n')\n")
-    dedup = {} if declared is None else {"keep_ids": declared}
-    spec = bench.spec(transforms=["drop:run"], dedup=dedup)
+    spec = bench.spec(transforms=["drop:run"])
     bench.write("in/a.jsonl", [*events(0, 50), *events(0, 9)])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
-    assert kept(spec) == (hashes(ids(0, 50)) if declared is None else set())
+    run(ledger, spec, "r1", engine=spark_engine)
+    assert kept(spec) == hashes(ids(0, 50))
     assert audit(spec).ok
+    assert not bench.spec(transforms=["drop:run"], dedup={"keep_ids": False}).keeps_ids
 
 
 def test_only_what_has_ids_keeps_them(bench: Workbench) -> None:
@@ -92,9 +86,7 @@ def test_only_what_has_ids_keeps_them(bench: Workbench) -> None:
 
 def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None:
     """The audit finds a file of ids that has fewer than the batch has survivors."""
-    spec = bench.spec(dedup={"keep_ids": True, "shards": 1})
-    bench.write("in/a.jsonl", events(0, 5))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    spec = first_batch(bench, ledger, events(0, 5), dedup={"keep_ids": True, "shards": 1})
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
     path = archive.of(spec) / file.path

@@ -1,6 +1,8 @@
 """Topics of Avro values, with a real Schema Registry: each record once, by its writer's schema."""
 
+import base64
 import json
+import logging
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -8,26 +10,24 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark import cloudpickle
 
 from fix_account import ids, quiet, settled
-from fix_avro import EVENT, FIELDS, AvroTopic, answering, record, typed, written
+from fix_avro import EVENT, FIELDS, AvroTopic, answering, connection, record, typed, written
 from fix_engine import LocalEngine
 from fix_kafka import Record
 from fix_pipelines import events
 from fix_replay import replayed, rows
+from fix_topics import everything, run
 from semel import requarantine
 from semel.audit import audit
 from semel.cli import main
-from semel.errors import ANEW, LimitError, TerminalError
+from semel.errors import ANEW, LimitError, TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.run import run_batch
 from semel.spec.pipeline import Spec
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), None, log=quiet)
 
 
 @pytest.mark.rest
@@ -206,3 +206,39 @@ def test_a_registry_that_lost_a_schema(avro: AvroTopic, ledger: Ledger) -> None:
             replayed(ledger, lost, 1, "q")
     replayed(ledger, spec, 1, "q")
     assert in_output(spec) == ids(0, 10)
+
+
+# Attacks KS6.
+@pytest.mark.rest
+def test_a_registry_that_is_away(
+    avro: AvroTopic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """While the registry is away or refuses the login a run fails, and no record is a dead letter;
+    then it goes on. What is logged, stored, shipped and written has no password."""
+    avro.append(0, 100)
+    spec, password = avro.spec(source={"registry": "schemas"}), "pa55-0f-n0body"
+    engine, said = LocalEngine(), []
+
+    def whole_run(url: str) -> object:
+        monkeypatch.setenv("AIRFLOW_CONN_SCHEMAS", connection(url, password))
+        return run_batch(ledger, spec, "r1", engine, log=said.append)
+
+    with caplog.at_level(logging.DEBUG):
+        with answering() as answers:
+            for status, kind in ((503, UnavailableError), (401, TerminalError)):
+                answers.status = status
+                with pytest.raises(kind) as caught:
+                    whole_run(answers.url)
+                said.append(str(caught.value))
+        with pytest.raises(UnavailableError, match="does not answer"):
+            whole_run(answers.url)
+        done = whole_run(avro.url)
+    assert settled(spec).ids == ids(0, 100) and not settled(spec).letters
+    assert password.encode() not in cloudpickle.dumps(engine.jobs[-1])
+    for shown in (repr(engine.jobs[-1]), repr(done), repr(said), caplog.text):
+        assert password not in shown
+        assert base64.b64encode(f"semel:{password}".encode()).decode() not in shown
+    assert password not in everything(ledger, '"schemas"')
+    for path in avro.bench.folder.rglob("*"):
+        assert not path.is_file() or password.encode() not in path.read_bytes(), path

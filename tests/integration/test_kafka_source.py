@@ -1,130 +1,64 @@
-"""Topics as a source: each record once, whatever a topic's offsets look like."""
+"""Topics as a source: each record once, whatever a topic's offsets and timestamps look like."""
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+import xxhash
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fix_account import advised, committed, ids, lines, quiet, refusals, settled
-from fix_engine import LocalEngine
-from fix_kafka import Record
-from fix_topics import Topic
-from semel import summary
+from fix_account import advised, committed, ids, refusals, settled
+from fix_kafka import COMPACTED, Kafka, Record
+from fix_pipelines import Workbench
+from fix_topics import Topic, claimed, in_output, messages_of, run, stamp
+from semel import faults, summary
 from semel.abandon import abandon
-from semel.errors import SourceError
+from semel.cli import main
+from semel.errors import SourceError, UnavailableError
 from semel.finalize import finalize
 from semel.gaps import gaps
+from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
+from semel.sources.declared import open_source
+from semel.sources.kafka import edges
+from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
+from semel.sources.kafka.topics import FoundPartition
 from semel.spec.pipeline import Spec
+from semel.stack.process import wait_until
+from semel.steps.job import splits_of
+
+DAY = timedelta(days=1)
+DAYS = [datetime(2026, 1, 1, tzinfo=UTC) + n * DAY for n in range(6)]
+BY_INTERVAL = {"select": "interval"}
 
 
-def run(ledger: Ledger, spec: Spec, key: str, interval=None):
-    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
+def of_day(ledger: Ledger, spec: Spec, day: int) -> None:
+    """The run of one of DAYS."""
+    run(ledger, spec, f"day{day}", (DAYS[day], DAYS[day + 1]))
 
 
-def in_output(spec: Spec, *, audited: bool = True) -> list[str]:
-    return settled(spec, audited=audited).ids
-
-
-def test_what_is_there_is_read_once(topic: Topic, ledger: Ledger) -> None:
-    """All that a topic has, and then what came since; nothing twice."""
-    topic.append(0, 1000)
-    spec = topic.spec()
-    done = run(ledger, spec, "r1")
-    assert done.finalized.counts.survivors == 1000
-    topic.append(1000, 1010)
-    run(ledger, spec, "r2")
-    assert run(ledger, spec, "r3").plan.batch is None
-    assert in_output(spec) == ids(0, 1010)
-
-
-def test_repeats_are_dropped(topic: Topic, ledger: Ledger) -> None:
-    """A producer that sent again after it died: with a record_id each record is there once."""
-    topic.append(0, 100)
-    topic.append(50, 150)
-    spec = topic.spec(record_id=["id"])
-    counts = run(ledger, spec, "r1").finalized.counts
-    assert (counts.survivors, counts.duplicates_batch) == (150, 50)
-    topic.append(100, 200)
-    counts = run(ledger, spec, "r2").finalized.counts
-    assert (counts.survivors, counts.duplicates_catalog) == (50, 50)
-    assert in_output(spec) == ids(0, 200)
-
-
-def test_bad_values_are_set_aside(topic: Topic, ledger: Ledger) -> None:
-    """Each bad value with its reason and its offset; a line break between tokens is no fault."""
-    good = json.dumps({"id": "e000000", "n": 1, "at": "2026-01-01T00:00:00Z"}, indent=1)
-    values = [
-        good.encode(), b"", b"  ", b"{", b'{"id": "a\nb"}', b'{"id": 1}', b'{"id":"a"}\n{"id":"b"}',
-        b"\xff", b'{"id":"nul\x00"}',
-    ]  # fmt: skip
-    topic.put(values)
-    spec = topic.spec()
-    run(ledger, spec, "r1")
-    found = settled(spec)
-    assert found.ids == ["e000000"]
-    assert [(offset, reason) for _, offset, reason, _ in found.letters] == [
-        (1, "malformed"), (2, "malformed"), (3, "malformed"), (4, "malformed"),
-        (5, "type_mismatch"), (6, "malformed"), (7, "encoding"), (8, "encoding"),
-    ]  # fmt: skip
-    assert [raw for *_, raw in found.letters] == values[1:]
-
-
-def test_what_is_beside_a_value(topic: Topic, ledger: Ledger) -> None:
-    """Key, timestamp and headers as columns; tombstones kept; text that is none is set aside."""
-    topic.put(
-        [
-            Record(
-                value=b'{"id":"a"}',
-                key=b"k1",
-                timestamp_ms=1000,
-                headers=[("h", b"1"), ("h", b"2")],
-            ),
-            Record(value=None, key=b"k2", timestamp_ms=2000),
-            Record(value=b'{"id":"b"}', key=b"\xff", timestamp_ms=3000),
-            Record(value=b'{"id":"c"}', timestamp_ms=4000, headers=[("h", None), ("x", b"y")]),
-        ]
-    )  # fmt: skip
-    columns = {"id": "string", "k": "string", "at": "timestamp", "h": "binary",
-               "all": "array<struct<key:string,value:binary>>"}  # fmt: skip
-    source = {"schema": columns, "key": "k", "timestamp": "at", "headers": {"h": "h", "all": "*"}}
-    spec = topic.spec(source=source | {"tombstones": "keep"})
-    run(ledger, spec, "r1")
-    found = settled(spec)
-    rows = [(r["id"], r["k"], r["at"].timestamp(), r["h"], len(r["all"])) for r in found.rows]
-    assert rows == [
-        ("a", "k1", 1.0, b"2", 2), (None, "k2", 2.0, None, 0), ("c", None, 4.0, None, 2)
-    ]  # fmt: skip
-    assert [(offset, reason) for _, offset, reason, _ in found.letters] == [(2, "encoding")]
-
-
-@pytest.mark.parametrize("value", ["json", "csv", "bytes"])
-def test_tombstones_are_passed_over(topic: Topic, ledger: Ledger, value: str) -> None:
-    """Wherever they lie between other messages, also as the last one."""
-    raw = {"json": b'{"id":"a"}', "csv": b"a", "bytes": b"a"}[value]
-    topic.put(Record(value=one) for one in (raw, None, raw, None, None))
-    columns = {"id": "binary" if value == "bytes" else "string"}
-    spec = topic.spec(source={"value": value, "schema": columns})
-    done = run(ledger, spec, "r1")
-    assert (done.finalized.counts.survivors, done.finalized.counts.records_read) == (2, 2)
-    topic.put([Record(value=None)])
-    assert run(ledger, spec, "r2").finalized.counts.records_read == 0
-    assert len(settled(spec).rows) == 2
-
-
+# Attacks KS1.
 def test_transactions(topic: Topic, ledger: Ledger) -> None:
-    """Aborted records are never read, and those of an open transaction wait; gaps are no loss."""
+    """Aborted records are never read, and those of an open transaction wait; gaps are no loss. A
+    claim that ends with such offsets is read within seconds.
+    """
     topic.append(0, 10)
     record = [Record(value=b'{"id":"aborted"}')] * 3
     topic.kafka.begin(topic.name, record).abort_transaction()
     topic.append(10, 20)
     opened = topic.kafka.begin(topic.name, [Record(value=b'{"id":"e000020"}')])
     topic.append(21, 30)
-    spec = topic.spec()
+    spec, began = topic.spec(), time.monotonic()
     run(ledger, spec, "r1")
     assert in_output(spec) == ids(0, 20)
     assert run(ledger, spec, "r2").plan.batch is None
@@ -132,8 +66,47 @@ def test_transactions(topic: Topic, ledger: Ledger) -> None:
     run(ledger, spec, "r3")
     assert in_output(spec) == ids(0, 30)
     topic.kafka.begin(topic.name, record).abort_transaction()
-    run(ledger, spec, "r4")
-    assert in_output(spec) == ids(0, 30)
+    assert run(ledger, spec, "r4").finalized.counts.records_read == 0
+    assert settled(spec).ids == ids(0, 30) and time.monotonic() - began < 20
+
+
+# Attacks KS1.
+def test_a_split_may_hold_nothing(topic: Topic, ledger: Ledger) -> None:
+    """Wherever aborted records and marks of transactions lie, each split gives the records at its
+    offsets, those that have none too, and none waits for what never comes.
+    """
+    topic.append(0, 5)
+    topic.kafka.begin(topic.name, messages_of(900, 910)).abort_transaction()
+    topic.append(5, 10)
+    topic.kafka.begin(topic.name, messages_of(10, 15)).commit_transaction()
+    topic.kafka.begin(topic.name, messages_of(910, 920)).abort_transaction()
+    spec = topic.spec()
+    source = open_source(spec)
+    claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
+    topic.append(15, 20)
+    for split_size in (3, 7):
+        found = []
+        for split in splits_of(claims, split_size, whole=set()):
+            blocks = source.read(split, 1, xxhash.xxh3_128())
+            found += [row["id"] for block in blocks for row in block.table.to_pylist()]
+        assert found == ids(0, 15), split_size
+
+
+# Attacks KS1.
+def test_what_compaction_left_is_read(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """Compacted offsets are no loss: whoever reads later has the last record of each key once."""
+    topic = Topic(bench, kafka, config=COMPACTED)
+    topic.put(r for n in range(100) for r in messages_of(n, n + 1, key=b"%d" % (n % 10)))
+    spec = topic.spec(limits={"records_per_batch_max": 30})
+    run(ledger, spec, "r1")
+    left = [json.loads(r.value)["id"] for r in topic.kafka.compacted(topic.name) if r.value]
+    assert left == ids(90, 100)
+    for key in ("r2", "r3", "r4", "r5"):
+        run(ledger, spec, key)
+    found = settled(spec, audited=False)
+    assert found.ids == ids(0, 30) + left
+    assert [offset for _, offset, *_ in found.letters] == [100]
+    assert gaps(ledger, spec).gaps == () and gaps(ledger, spec).refusals == ()
 
 
 # Attacks KS3.
@@ -153,7 +126,7 @@ def test_what_retention_took_is_told_until_accepted(topic: Topic, ledger: Ledger
     assert [(r.name, r.reason) for r in gaps(ledger, spec).refusals] == [(topic.at(), "gone")]
     advised(ledger, str(told.value), "--lost")
     run(ledger, spec, "r4")
-    assert in_output(spec) == ids(0, 100) + ids(150, 200)
+    assert settled(spec).ids == ids(0, 100) + ids(150, 200)
     found = gaps(ledger, spec)
     assert found.refusals == ()
     assert [(one.name, one.start, one.end) for one in found.losses] == [(topic.at(), 100, 150)]
@@ -170,7 +143,7 @@ def test_what_was_gone_before_is_no_loss(topic: Topic, ledger: Ledger) -> None:
     topic.kafka.delete_records(topic.name, {0: 90})
     topic.append(100, 110)
     run(ledger, spec, "r2")
-    assert in_output(spec) == ids(40, 110)
+    assert settled(spec).ids == ids(40, 110)
     found = gaps(ledger, spec)
     assert found.refusals == () and found.losses == () and found.gaps == ()
 
@@ -192,7 +165,7 @@ def test_records_that_nobody_saw_are_missed(topic: Topic, ledger: Ledger) -> Non
     for one in told:
         advised(ledger, one.detail, "--lost")
     run(ledger, spec, "r4")
-    assert in_output(spec) == ids(5, 10) + ids(15, 20)
+    assert settled(spec).ids == ids(5, 10) + ids(15, 20)
 
 
 # Attacks KS2.
@@ -214,7 +187,7 @@ def test_a_topic_that_was_made_anew_is_another(topic: Topic, ledger: Ledger) -> 
     assert ledger.rows("batch", "batch", batch_id=batch)[0]["status"] == "abandoned"
     advised(ledger, str(told.value))
     run(ledger, spec, "r3")
-    assert in_output(spec, audited=False) == ids(0, 100) + ids(200, 250)
+    assert in_output(spec) == ids(0, 100) + ids(200, 250)
     assert [(x.start, x.end, x.reason) for x in gaps(ledger, spec).losses] == [
         (100, 110, "replaced")
     ]
@@ -238,84 +211,177 @@ def test_a_topic_that_was_deleted(topic: Topic, ledger: Ledger) -> None:
     topic.kafka.topic(topic.name)
     topic.append(300, 310)
     run(ledger, spec, "r5")
-    assert in_output(spec, audited=False) == ids(0, 100) + ids(300, 310)
-
-
-# Attacks KS1.
-def test_a_claim_of_what_is_gone(topic: Topic, ledger: Ledger) -> None:
-    """Claimed offsets that were deleted fail the stage with the way out, which works."""
-    topic.append(0, 100)
-    spec = topic.spec()
-    batch = plan(ledger, spec, "r1").batch.batch_id
-    topic.kafka.delete_records(topic.name, {0: 50})
-    with pytest.raises(SourceError, match=f"those before 50 were deleted") as told:
-        run(ledger, spec, "r1")
-    assert told.value.next == f"semel abandon {batch}"
-    abandon(ledger, batch, "deleted")
-    with pytest.raises(SourceError, match="offsets 0 to 50") as told:
-        run(ledger, spec, "r1")
-    advised(ledger, str(told.value), "--lost")
-    run(ledger, spec, "r2")
-    assert in_output(spec) == ids(50, 100)
+    assert in_output(spec) == ids(0, 100) + ids(300, 310)
 
 
 def test_partitions_and_topics_are_found(topic: Topic, ledger: Ledger) -> None:
-    """New partitions are read from their start, and so are new topics of a pattern."""
+    """New partitions are read from their start by the next plan, also those that come while others
+    are read; and so are new topics of a pattern."""
     topic.append(0, 10)
     spec = topic.spec(source={"topics": None, "pattern": f"{topic.name}.*"})
-    run(ledger, spec, "r1")
-    topic.kafka.add_partitions(topic.name, 3)
-    topic.append(10, 20, partition=2)
+
+    def more() -> None:
+        topic.kafka.add_partitions(topic.name, 3)
+        topic.append(10, 20, partition=2)
+
+    with faults.armed("stage.after_begin", more) as fault:
+        run(ledger, spec, "r1")
+    assert fault.hit and in_output(spec) == ids(0, 10)
     other = topic.kafka.topic(f"{topic.name}-b")
-    topic.kafka.produce(other, [Record(value=lines(20, 21).rstrip())])
+    topic.kafka.produce(other, messages_of(20, 21))
     run(ledger, spec, "r2")
-    assert in_output(spec) == ids(0, 21)
+    assert settled(spec).ids == ids(0, 21)
+
+
+def test_names_as_kafka_allows_them(bench: Workbench, kafka: Kafka, ledger: Ledger) -> None:
+    """Dots, underscores and dashes anywhere: read like any other, and the advice can be typed."""
+    names = ["a.b_c-", "-n", "_", "a--lost", "..."]
+    topic = Topic(bench, kafka)
+    spec = topic.spec(source={"topics": names, "on_refused": "warn"})
+
+    def told(key: str, option: str) -> None:
+        """Each topic is refused, and its advice followed."""
+        found = run(ledger, spec, key).plan.refusals
+        assert {one.name for one in found} == {f"{name}/0" for name in names}
+        for one in found:
+            advised(ledger, one.detail, option)
+
+    def append(start: int, stop: int) -> None:
+        for number, name in enumerate(names):
+            kafka.produce(name, messages_of(100 * number + start, 100 * number + stop))
+
+    try:
+        for name in names:
+            kafka.topic(name)
+        append(0, 10)
+        run(ledger, spec, "r1")
+        append(10, 30)
+        for name in names:
+            kafka.delete_records(name, {0: 20})
+        told("r2", "--lost")
+        run(ledger, spec, "r3")
+        for name in names:
+            kafka.recreate(name)
+        append(40, 50)
+        told("r4", "")
+        run(ledger, spec, "r5")
+        spans = [(0, 10), (20, 30), (40, 50)]
+        wanted = [ids(n + start, n + stop) for n in range(0, 500, 100) for start, stop in spans]
+        assert in_output(spec) == [one for some in wanted for one in some]
+    finally:
+        for name in names:
+            kafka.delete(name)
 
 
 # Attacks KS5.
-def test_a_backfill_by_timestamps(topic: Topic, ledger: Ledger) -> None:
+def test_a_backfill_by_timestamps(
+    topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Each interval takes the offsets between its two times, in any order of the intervals, and
-    each offset is in one; a record with an old timestamp is where it lies."""
-    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
-    for at, day in enumerate(days[:3]):
-        stamp = round(day.timestamp() * 1000) + 3_600_000
-        topic.append(10 * at, 10 * at + 9, timestamp_ms=stamp)
-        topic.append(10 * at + 9, 10 * at + 10, timestamp_ms=stamp - 7_200_000)
-    spec = topic.spec(source={"select": "interval"})
-    for at in (2, 0, 1):
-        done = run(ledger, spec, f"day{at}", (days[at], days[at + 1]))
-        assert done.finalized.counts.survivors == 10
-    assert run(ledger, spec, "again", (days[0], days[1])).plan.batch is None
-    assert in_output(spec) == ids(0, 30)
+    each offset is in one; a record with an old timestamp is where it lies. `semel days` does not
+    say of a day without a batch that nothing is there: of which day unread records are is not
+    known.
+    """
+    for at, day in enumerate(DAYS[:3]):
+        when = stamp(day) + 3_600_000
+        topic.append(10 * at, 10 * at + 9, timestamp_ms=when)
+        topic.append(10 * at + 9, 10 * at + 10, timestamp_ms=when - 7_200_000)
+    spec = topic.spec(source=BY_INTERVAL)
+    for at in (2, 0):
+        of_day(ledger, spec, at)
+        assert len(in_output(spec)) == (20 if at == 0 else 10)
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+    assert main(["days", spec.name, "--from", "2026-01-01", "--to", "2026-01-03"]) == 0
+    told = capsys.readouterr().out
+    lines = {words[0]: words[1:4] for line in told.splitlines() if (words := line.split())}
+    assert lines["2026-01-01"] == lines["2026-01-03"] == ["done", "10", "10"]
+    assert "2026-01-02 no batch" in told and "partitions 1 unclaimed" in told
+    of_day(ledger, spec, 1)
+    assert run(ledger, spec, "again", (DAYS[0], DAYS[1])).plan.batch is None
+    assert settled(spec).ids == ids(0, 30)
     assert gaps(ledger, spec).gaps == ()
 
 
 # Attacks KS3.
 def test_an_interval_that_retention_reached(topic: Topic, ledger: Ledger) -> None:
     """An interval that begins before the first record that is left is refused; others go on."""
-    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
-    for at, day in enumerate(days[:3]):
-        topic.append(10 * at, 10 * at + 10, timestamp_ms=round(day.timestamp() * 1000))
-    spec = topic.spec(source={"select": "interval"})
-    run(ledger, spec, "last", (days[2], days[3]))
+    for at, day in enumerate(DAYS[:3]):
+        topic.append(10 * at, 10 * at + 10, timestamp_ms=stamp(day))
+    spec = topic.spec(source=BY_INTERVAL)
+    of_day(ledger, spec, 2)
     topic.kafka.delete_records(topic.name, {0: 15})
     with pytest.raises(SourceError, match="offsets 0 to 15") as told:
-        run(ledger, spec, "middle", (days[1], days[2]))
-    topic.append(30, 40, timestamp_ms=round(days[3].timestamp() * 1000))
-    run(ledger, spec, "next", (days[3], days[3] + timedelta(days=1)))
+        of_day(ledger, spec, 1)
+    topic.append(30, 40, timestamp_ms=stamp(DAYS[3]))
+    of_day(ledger, spec, 3)
     advised(ledger, str(told.value), "--lost")
-    run(ledger, spec, "middle", (days[1], days[2]))
-    assert in_output(spec) == ids(15, 40)
+    of_day(ledger, spec, 1)
+    assert settled(spec).ids == ids(15, 40)
 
 
-def test_batches_are_bounded(topic: Topic, ledger: Ledger) -> None:
-    """By records, and by bytes as some messages show them; the rest is left for the next run."""
-    topic.append(0, 100)
-    spec = topic.spec(limits={"records_per_batch_max": 30})
-    done = [run(ledger, spec, f"r{n}").finalized.counts.records_read for n in range(2)]
-    spec = topic.spec(limits={"bytes_per_batch_max": 1000})
-    rest = run(ledger, spec, "r3").finalized.counts
-    assert done == [30, 30] and 10 <= rest.records_read <= 20 and rest.bytes_read <= 1000
+# Attacks KS3.
+def test_an_interval_reaches_back_to_a_gap(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """What is left of a topic may begin with offsets that have no record: the interval that reaches
+    back to there is refused like any other.
+    """
+    topic = Topic(bench, kafka, config={**COMPACTED, "cleanup.policy": "compact,delete"})
+    for day, start, keys in ((0, 0, "abcdexxxxx"), (1, 10, "x" * 10), (2, 20, "fghijklmno")):
+        made = messages_of(start, start + 10, timestamp_ms=stamp(DAYS[day]))
+        topic.put(replace(one, key=key.encode()) for one, key in zip(made, keys, strict=True))
+    spec = topic.spec(source=BY_INTERVAL)
+    run(ledger, spec, "r2", (DAYS[2], DAYS[3]))
+    topic.kafka.compacted(topic.name)
+    topic.kafka.delete_records(topic.name, {0: 5})  # The next one that has a record is 19.
+    with pytest.raises(SourceError, match="offsets 0 to 5"):
+        once_told(lambda: run(ledger, spec, "r0", (DAYS[0], DAYS[1])))
+
+
+# Attacks KS5.
+@pytest.mark.proof
+def test_an_interval_of_deleted_records_takes_no_other(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """Deleted by hand, records lie in their segments for up to five minutes, and the cluster tells
+    no offset by a time in them: a run of such an interval waits, and takes nothing of another one.
+    """
+    topic = Topic(bench, kafka, config={"segment.ms": "3600000"})
+    for day in range(4):
+        topic.put(messages_of(10 * day, 10 * day + 10, timestamp_ms=stamp(DAYS[day])))
+    spec = topic.spec(source=BY_INTERVAL)
+    for day in range(3):
+        run(ledger, spec, f"r{day}", (DAYS[day], DAYS[day + 1]))
+    # Not `Kafka.delete_records`, which waits: the segments are there for 0.2 s here.
+    [deleted] = topic.kafka.admin.delete_records([TopicPartition(topic.name, 0, 20)]).values()
+    deleted.result()
+    once_told(lambda: run(ledger, spec, "again", (DAYS[0], DAYS[1])))
+    assert in_output(spec) == ids(0, 30)
+    run(ledger, spec, "r3", (DAYS[3], DAYS[4]))
+    assert in_output(spec) == ids(0, 40)
+
+
+def once_told(call: Callable[[], object]) -> None:
+    """Tries again while the broker has segments of deleted records, which it removes soon here."""
+    for _ in range(100):
+        try:
+            call()
+            return
+        except UnavailableError as error:
+            assert "cannot tell yet" in str(error)
+            time.sleep(0.05)
+    raise AssertionError("the segments of deleted records stay")
+
+
+# Attacks KS5.
+def test_an_interval_before_all_times(topic: Topic, ledger: Ledger) -> None:
+    """An interval, or its lookback, may begin before 1970: Kafka knows no such times."""
+    topic.append(0, 10, timestamp_ms=stamp(DAYS[0]))
+    spec = topic.spec(source=BY_INTERVAL)
+    assert run(ledger, spec, "none", (datetime(1960, 1, 1, tzinfo=UTC), DAYS[0])).plan.batch is None
+    run(ledger, spec, "all", (datetime(1969, 12, 31, tzinfo=UTC), DAYS[1]))
+    assert in_output(spec) == ids(0, 10)
 
 
 @pytest.mark.rest
@@ -339,7 +405,7 @@ def test_a_plan_does_not_pay_for_its_history(topic: Topic, ledger: Ledger) -> No
     run(ledger, spec, "r8")
     topic.append(80, 90)
     run(ledger, spec, "r9")
-    assert floor(ledger) == 80 and in_output(spec) == ids(0, 90)
+    assert floor(ledger) == 80 and settled(spec).ids == ids(0, 90)
 
 
 def floor(ledger: Ledger) -> int:
@@ -372,7 +438,7 @@ def test_a_group_that_cannot_be_told(topic: Topic, ledger: Ledger) -> None:
     done = finalize(ledger, spec, last)
     topic.kafka.broker.start()
     assert "group 'away' stay" in done.note and done.note in summary.finalize(done)
-    assert group(topic, "away") == 10 and in_output(spec) == ids(0, 12)
+    assert group(topic, "away") == 10 and settled(spec).ids == ids(0, 12)
 
 
 def group(topic: Topic, name: str) -> int:
@@ -388,3 +454,214 @@ def group(topic: Topic, name: str) -> int:
                 time.sleep(0.2)
     finally:
         consumer.close()
+
+
+def transact(topic: Topic, start: int, stop: int, when: datetime, *, commit: bool = True) -> None:
+    """Send some events in a transaction of its own. The mark behind them bears the time of now."""
+    made = topic.kafka.begin(topic.name, messages_of(start, stop, timestamp_ms=stamp(when)))
+    made.commit_transaction() if commit else made.abort_transaction()
+
+
+def ends_at(topic: Topic, offset: int) -> bool:
+    """Waits for the last mark, which is written some time after the producer has been told."""
+    return wait_until(lambda: topic.kafka.ends(topic.name)[0][1] == offset, 30)
+
+
+# Attacks KS5.
+def test_history_that_was_sent_in_transactions(topic: Topic, ledger: Ledger) -> None:
+    """Sent today in a transaction each, days of long ago are backfilled in any order: each has its
+    own records, and none is left. The marks of transactions have the time of today.
+    """
+    for day in range(4):
+        transact(topic, 10 * day, 10 * day + 10, DAYS[day])
+        transact(topic, 900, 905, DAYS[day], commit=False)
+    assert ends_at(topic, 4 * (11 + 6))
+    for name, order in (("forth", (0, 1, 2, 3)), ("back", (3, 1, 2, 0))):
+        spec = topic.spec(name=name, source=BY_INTERVAL)
+        there: set[str] = set()
+        for day in order:
+            of_day(ledger, spec, day)
+            found = in_output(spec)
+            assert sorted(set(found) - there) == ids(10 * day, 10 * day + 10)
+            there |= set(found)
+        assert gaps(ledger, spec).gaps == () and len(found) == 40
+
+
+_numbers = count()
+
+
+# Attacks KS5.
+@pytest.mark.rest
+@given(
+    sent=st.lists(
+        st.tuples(st.integers(0, 5 * 24 - 1), st.sampled_from(["plain", "committed", "aborted"])),
+        min_size=1,
+        max_size=8,
+    ),
+    order=st.permutations(range(5)),
+)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_transactions_in_any_order(
+    bench: Workbench,
+    kafka: Kafka,
+    ledger: Ledger,
+    sent: list[tuple[int, str]],
+    order: list[int],
+) -> None:
+    """Whatever is sent how and of which time: intervals that touch take each record once."""
+    topic, made = Topic(bench, kafka), 0
+    for hours, how in sent:
+        when = DAYS[0] + timedelta(hours=hours)
+        if how == "aborted":
+            transact(topic, 900, 902, when, commit=False)
+            continue
+        if how == "committed":
+            transact(topic, made, made + 2, when)
+        else:
+            topic.append(made, made + 2, timestamp_ms=stamp(when))
+        made += 2
+    assert ends_at(topic, sum(2 if how == "plain" else 3 for _, how in sent))
+    spec = topic.spec(name=f"e{next(_numbers)}", source=BY_INTERVAL)
+    for day in order:
+        of_day(ledger, spec, day)
+    assert in_output(spec) == ids(0, made)
+    assert gaps(ledger, spec).gaps == ()
+
+
+# Attacks KS5.
+@pytest.mark.rest
+@given(
+    rounds=st.lists(
+        st.tuples(st.lists(st.integers(0, 5 * 24 - 1), max_size=4), st.integers(0, 4)),
+        min_size=2,
+        max_size=5,
+    )
+)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_records_that_come_late(
+    bench: Workbench, kafka: Kafka, ledger: Ledger, rounds: list[tuple[list[int], int]]
+) -> None:
+    """Records with any timestamp come between runs of any intervals: none is read twice, and what
+    no run took is a gap that is shown.
+    """
+    topic, made = Topic(bench, kafka), 0
+    spec = topic.spec(name=f"p{next(_numbers)}", source=BY_INTERVAL)
+    for number, (stamps, day) in enumerate(rounds):
+        for hours in stamps:
+            topic.append(made, made + 1, timestamp_ms=stamp(DAYS[0] + timedelta(hours=hours)))
+            made += 1
+        run(ledger, spec, f"r{number}", (DAYS[day], DAYS[day + 1]))
+    shown = [n for gap in gaps(ledger, spec).gaps for n in range(gap.start, gap.end)]
+    assert sorted(in_output(spec) + [ids(n, n + 1)[0] for n in shown]) == ids(0, made)
+
+
+def test_a_search_goes_on_where_an_earlier_interval_ended(
+    topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill in order reads each day once to find where it ends, however much was before."""
+    for day in range(5):
+        transact(topic, 100 * day, 100 * day + 100, DAYS[day])
+    assert ends_at(topic, 505)
+    began: list[int] = []
+
+    class Searched(edges._Log):
+        def _first(self, starts: dict, since: int) -> dict:
+            began.extend(starts.values() if since >= 0 else ())
+            return super()._first(starts, since)
+
+    monkeypatch.setattr(edges, "_Log", Searched)
+    spec = topic.spec(source=BY_INTERVAL)
+    for day in range(5):
+        began.clear()
+        of_day(ledger, spec, day)
+        assert min(began, default=0) >= 101 * day
+    assert in_output(spec) == ids(0, 500)
+
+
+def test_partitions_end_where_each_has_its_edge(
+    bench: Workbench, kafka: Kafka, ledger: Ledger
+) -> None:
+    """Many partitions are searched at once, and each has its own edges; an empty one has none."""
+    topic = Topic(bench, kafka, partitions=5)
+    for day in range(3):
+        made = []
+        for at in range(4):
+            start = 100 * at + 10 * day
+            beside = {"timestamp_ms": stamp(DAYS[day]), "partition": at}
+            made += messages_of(start, start + 10 - at, **beside)
+        kafka.begin(topic.name, made).commit_transaction()
+    ends = {at: (0, 3 * (11 - at)) for at in range(4)} | {4: (0, 0)}
+    assert wait_until(lambda: kafka.ends(topic.name) == ends, 30)
+    spec = topic.spec(source=BY_INTERVAL)
+    for day in range(3):
+        of_day(ledger, spec, day)
+        starts = [(at, 100 * at + 10 * d) for at in range(4) for d in range(day + 1)]
+        taken = [one for at, start in starts for one in ids(start, start + 10 - at)]
+        assert in_output(spec) == taken
+
+
+class Quiet(Cluster):
+    """A cluster that gives nothing for a while, as where all that is read was aborted."""
+
+    asked: ClassVar[int]
+
+    @contextmanager
+    def admin(self) -> Iterator[object]:
+        type(self).asked += 1
+        with super().admin() as admin:
+            yield admin
+
+    @contextmanager
+    def consumer(self, **config: object) -> Iterator[object]:
+        with super().consumer(**config) as consumer:
+            until = time.monotonic() + 2.5 * PLAN_ASKS_SECONDS
+
+            def consume(wanted: int, timeout: float) -> list[Message]:
+                if time.monotonic() < until:
+                    time.sleep(timeout)
+                    return []
+                return consumer.consume(wanted, timeout=timeout)
+
+            yield SimpleNamespace(
+                assign=consumer.assign,
+                incremental_unassign=consumer.incremental_unassign,
+                consume=consume,
+            )
+
+
+def test_a_plan_waits_while_the_cluster_answers(topic: Topic) -> None:
+    """A plan that gets no message asks whether the cluster is there, and reads on when it is."""
+    topic.append(0, 10, timestamp_ms=stamp(DAYS[0]))
+    cluster = Quiet(servers=topic.kafka.broker.bootstrap)
+    Quiet.asked = 0
+    assert len(first_sizes(cluster, topic.name, 0, 0, 10)) == 10
+    assert Quiet.asked == 2
+    place = FoundPartition(topic=topic.name, topic_id="T", partition=0, low=0, end=10, high=10)
+    found = edges.find_edges(cluster, [place], (DAYS[0], DAYS[1]), lambda _: {})
+    assert found == ({(topic.name, 0): 0}, {(topic.name, 0): -1})
+    assert Quiet.asked == 5
+
+
+def test_a_topic_that_is_deleted_while_a_plan_looks(
+    topic: Topic, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan looks again, and says then what became of it; so it does where records go."""
+    topic.append(0, 10, timestamp_ms=stamp(DAYS[0]))
+    spec = topic.spec(source=BY_INTERVAL)
+    of_day(ledger, spec, 0)
+    topic.append(10, 20, timestamp_ms=stamp(DAYS[1]))
+    left: list[Callable[[], None]] = []
+
+    class Late(edges._Log):
+        def heads(self, starts: dict) -> dict:
+            if left:
+                left.pop()()
+            return super().heads(starts)
+
+    monkeypatch.setattr(edges, "_Log", Late)
+    left.append(lambda: topic.kafka.delete_records(topic.name, {0: 15}))
+    with pytest.raises(SourceError, match="1 partition is refused(?s:.*)offsets 10 to 15"):
+        plan(ledger, spec, "r1", (DAYS[1], DAYS[2]))
+    left.append(lambda: topic.kafka.delete(topic.name))
+    with pytest.raises(SourceError, match="no such topic"):
+        plan(ledger, spec, "r1", (DAYS[1], DAYS[2]))

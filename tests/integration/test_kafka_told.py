@@ -2,24 +2,41 @@
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 
-from fix_account import committed, ids, quiet, settled
+from fix_account import committed
 from fix_docs import ROOT
-from fix_engine import LocalEngine
 from fix_kafka import Kafka, Record
 from fix_pages import Pages
 from fix_pipelines import Workbench
-from fix_topics import Topic
+from fix_topics import Topic, run
 from semel import summary
+from semel.abandon import abandon
 from semel.cli import main
 from semel.errors import SourceError
 from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spec import pipeline
+
+Said = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def said(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Said:
+    """Runs a command, and gives its exit code and what it said."""
+    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+
+    def call(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(list(words))
+        return code, capsys.readouterr().out
+
+    return call
 
 
 def told(ledger: Ledger, topic: Topic, key: str, **changes: object) -> list[str]:
@@ -44,82 +61,92 @@ def test_a_plan_counts_offsets(topic: Topic, ledger: Ledger) -> None:
     ]  # fmt: skip
 
 
-def test_a_plan_of_nothing(topic: Topic, ledger: Ledger) -> None:
-    """A topic whose only record is of a transaction that is open."""
-    topic.kafka.begin(topic.name, [Record(value=b'{"id":"a"}')])
-    assert told(ledger, topic, "r1")[:2] == [
-        "nothing to do: 1 partition holds no record that can be read",
-        f"waiting for open transactions: '{topic.at()}'",
-    ]
-
-
-def test_a_transaction_behind_all_that_is_read(topic: Topic, ledger: Ledger) -> None:
-    """Its records are shown as waiting, at each look, until it ends."""
-    topic.append(0, 10)
-    run_batch(ledger, topic.spec(), "r1", LocalEngine(), log=quiet)
+def test_open_transactions(topic: Topic, ledger: Ledger) -> None:
+    """What lies behind one is shown as waiting, at each look, until it ends: whether it is all that
+    a topic has, or comes behind all that was read."""
     spec = topic.spec()
-    assert gaps(ledger, spec).gaps == ()
-    opened = topic.kafka.begin(topic.name, [Record(value=b'{"id":"a"}')])
-    for number in range(2):
-        said = told(ledger, topic, f"again{number}")
-        assert f"waiting for open transactions: '{topic.at()}'" in said
+    for start, key in ((0, "r1"), (2, "r2")):  # Its mark is an offset too.
+        assert gaps(ledger, spec).gaps == ()
+        opened = topic.kafka.begin(topic.name, [Record(value=b'{"id":"a"}')])
+        for number in range(2):
+            lines = told(ledger, topic, f"{key}-{number}")
+            assert f"waiting for open transactions: '{topic.at()}'" in lines
+            assert start or lines[0] == (
+                "nothing to do: 1 partition holds no record that can be read"
+            )
+            [gap] = gaps(ledger, spec).gaps
+            assert (gap.start, gap.state, gap.idle) == (start, State.WAITING, False)
+        opened.commit_transaction()
         [gap] = gaps(ledger, spec).gaps
-        assert (gap.start, gap.state, gap.idle) == (10, State.WAITING, False)
-    opened.commit_transaction()
-    [gap] = gaps(ledger, spec).gaps
-    assert (gap.start, gap.state) == (10, State.UNCLAIMED)
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+        assert (gap.start, gap.state) == (start, State.UNCLAIMED)
+        run(ledger, spec, key)
     assert gaps(ledger, spec).gaps == ()
 
 
-def test_commands(
-    topic: Topic, ledger: Ledger, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """`gaps` and `show` name offsets, of what is unread, lost and claimed."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
+def test_gaps_and_accept(topic: Topic, ledger: Ledger, said: Said) -> None:
+    """What is unread, refused or lost is told in offsets; following the advice ends it."""
     topic.append(0, 10)
-    run_batch(ledger, topic.spec(), "r1", LocalEngine(), log=quiet)
+    spec = topic.spec(source={"on_refused": "fail"})
+    run(ledger, spec, "r1")
     topic.append(10, 20)
-    assert main(["gaps", "events"]) == 1
-    assert f"'{topic.at()}' offsets 10 to 20" in capsys.readouterr().out
+    opened = topic.kafka.begin(topic.name, [])
+    code, words = said("gaps", spec.name)
+    assert code == 1 and f"unclaimed: '{topic.at()}' offsets 10 to 20" in words
+    opened.abort_transaction()
+    abandon(ledger, plan(ledger, spec, "r2").batch.batch_id, "not now")
     topic.kafka.delete_records(topic.name, {0: 15})
     with pytest.raises(SourceError):
-        plan(ledger, topic.spec(), "r2")
-    assert main(["accept", "events", topic.at(), "--lost"]) == 0
-    main(["gaps", "events"])
-    assert f"lost: '{topic.at()}' offsets 10 to 15" in capsys.readouterr().out
-    assert main(["show", "1"]) == 0
-    assert f"'{topic.at()}' offsets 0 to 10" in capsys.readouterr().out
-    assert settled(topic.spec(), audited=False).ids == ids(0, 10)
+        run(ledger, spec, "r3")
+    assert f"refused: '{topic.at()}': gone: offsets 10 to 15" in said("gaps", spec.name)[1]
+    code, words = said("accept", spec.name, topic.at(), "--lost")
+    assert code == 0 and words == f"lost: offsets 10 to 15 of '{topic.at()}'\n"
+    run(ledger, spec, "r4")
+    code, words = said("gaps", spec.name)
+    assert code == 0 and f"lost: '{topic.at()}' offsets 10 to 15: gone, by" in words
+
+
+@pytest.mark.rest
+def test_find_letters_and_show(topic: Topic, ledger: Ledger, said: Said) -> None:
+    """A record, a dead letter and a claim are told by partition and offset."""
+    topic.append(0, 5)
+    topic.put([b'{"id": "bad'])
+    topic.append(3, 5)
+    spec = topic.spec(record_id=["id"], sink={"position_columns": True})
+    run(ledger, spec, "r1")
+    assert f"from '{topic.at()}' offset 2\n" in said("find", spec.name, "e000002")[1]
+    assert "duplicate_in_batch: batch 1, " in said("find", spec.name, "e000003")[1]
+    assert f"from '{topic.at()}' offset 6\n" in said("find", spec.name, "e000003")[1]
+    topic.append(10, 11)
+    assert "1 source partition holds what none" in said("find", spec.name, "e000010")[1]
+    code, words = said("letters", spec.name)
+    assert code == 0 and f"batch 1, '{topic.at()}' (offset 5): malformed" in words
+    assert f"claim: '{topic.at()}' offsets 0 to 8 (part=1)" in said("show", "1")[1]
 
 
 def test_the_guides_page(
-    bench: Workbench, kafka: Kafka, ledger: Ledger, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    bench: Workbench, kafka: Kafka, ledger: Ledger, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pipeline runs as it stands, plan says what the page shows, and its commands work."""
     page = (ROOT / "docs" / "guide" / "kafka.md").read_text(encoding="utf-8")
     [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
     [shown] = re.findall(r"^```text\n(.*?)^```", page, re.M | re.S)
     (bench.pipelines / "orders.yaml").write_text(text)
     settings = json.dumps({"bootstrap.servers": kafka.broker.bootstrap})
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", f'{{"conn_type": "kafka", "extra": {settings}}}')
     kafka.topic("orders")
     value = b'{"order_id": "%d", "amount": 1.5}'
     kafka.produce("orders", [Record(value=value % n) for n in range(10)])
-    assert main(["validate", str(bench.pipelines / "orders.yaml")]) == 0
+    assert said("validate", str(bench.pipelines / "orders.yaml"))[0] == 0
     spec = pipeline.find("orders")
     assert summary.plan(plan(ledger, spec, "r1")) == shown.rstrip()
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
-    assert main(["gaps", "orders"]) == 0
+    run(ledger, spec, "r1")
+    assert said("gaps", "orders")[0] == 0
     kafka.produce("orders", [Record(value=value % 11)])
-    assert main(["gaps", "orders"]) == 1
+    assert said("gaps", "orders")[0] == 1
     kafka.delete_records("orders", {0: 11})
     with pytest.raises(SourceError):
         plan(ledger, spec, "r2")
-    assert main(["accept", "orders", "orders/0", "--lost"]) == 0
+    assert said("accept", "orders", "orders/0", "--lost")[0] == 0
 
 
 @pytest.mark.rest

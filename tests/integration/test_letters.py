@@ -1,26 +1,23 @@
 """What is told of records that were set aside: samples in errors and summaries, `semel letters`."""
 
 import gzip
-import json
 import re
 
 import pytest
 
-from fix_account import ids, settled
+from fix_account import first_batch, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel import limits, summary
-from semel.cli import main
 from semel.errors import LimitError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.letters import letters
 from semel.plan import plan
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
-from test_bad_records import run
 
 BAD = [b'{"id":"x","n":"N/A"}', b'{"id":"y"', b'{"id":"z\xe9","n":1}', b'{"n":1}']
 SAID = {
@@ -49,28 +46,6 @@ def test_one_of_each_reason_is_told_as_the_batch_fails(bench: Workbench, ledger:
     assert {re.match(r"\w+", line)[0] for line in said[1:13:3]} == set(SAID)
     assert '    {"id":"z\\xe9","n":1}' in said
     assert all(len(line) <= 110 for line in said if str(path) not in line)
-
-
-@pytest.mark.parametrize("how", ["file", "declaration", "limit"])
-def test_the_advice_of_too_many_bad_records_works(
-    bench: Workbench, ledger: Ledger, how: str
-) -> None:
-    """Each way that the error names leads to a finalized batch, by the same request."""
-    kinds = {"schema": {"id": "string", "n": "boolean"}}
-    spec = bench.spec(limits={"quarantine_ratio_max": 0.1}, source=kinds)
-    bench.write("in/a.jsonl", events(0, 8))
-    with pytest.raises(LimitError, match="the batch is planned anew when .*, or\n`semel run"):
-        run(ledger, spec, "cli")
-    if how == "file":
-        bench.write("in/a.jsonl", [{"id": event["id"], "n": True} for event in events(0, 8)])
-    elif how == "declaration":
-        spec = bench.spec(limits={"quarantine_ratio_max": 0.1})
-    else:
-        spec = bench.spec(limits={"quarantine_ratio_max": 1.0}, source=kinds)
-        stage(ledger, spec, 1, LocalEngine(), print)
-    done = run(ledger, spec, "cli")
-    assert done.plan.batch.ordinal == (1 if how == "limit" else 2)
-    assert settled(spec).ids == ([] if how == "limit" else ids(0, 8))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -113,9 +88,8 @@ def test_lines_are_counted_only_where_they_can_be(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Far into a file, in one that was edited, or is gone: the byte alone is told."""
-    spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
-    path = bench.write("in/a.jsonl", [*events(0, 3), *BAD])
-    run(ledger, spec, "r1")
+    spec = first_batch(bench, ledger, [*events(0, 3), *BAD], limits={"quarantine_ratio_max": 1.0})
+    path = bench.data / "in" / "a.jsonl"
 
     def lines() -> list[int | None]:
         return [one.line for one in letters(spec, count=10).letters]
@@ -131,20 +105,14 @@ def test_lines_are_counted_only_where_they_can_be(
     assert all(one.offset is not None for one in letters(spec, count=10).letters)
 
 
-def test_letters_on_the_command_line(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_letters_on_the_command_line(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Text and JSON; an unknown reason is a wrong command line; its next command works."""
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0})
 
-    def said(*words: str, code: int = 0) -> str:
-        assert main(["letters", "events", *words]) == code
-        return capsys.readouterr().out
-
-    assert said() == "events has no dead letters\n"
+    assert shell.runs("semel letters events") == "events has no dead letters\n"
     path = bench.write("in/a.jsonl", [b"\x1b[31m", b'{"id":"' + b"x" * 300, *BAD])
     run(ledger, spec, "r1")
-    out = said("--count", "2").splitlines()
+    out = shell.runs("semel letters events --count 2").splitlines()
     assert out[0] == f"batch 1, {str(path)!r} line 1 (byte 0): malformed"
     assert out[1:3] == [
         "    expected a JSON object {...}, found \\x1b[31m", "    \\x1b[31m",
@@ -152,16 +120,13 @@ def test_letters_on_the_command_line(
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
     assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
     assert out[7] == f"as Parquet: {archive.of(spec) / 'dead_letters'}"
-    words = out[8].removeprefix("next: semel letters events ").split()
-    assert len(json.loads(said(*words, "--json"))["answer"]["letters"]) == 6
-    wrong = json.loads(said("--reason", "x", "--json", code=2))
+    assert len(shell.answers(out[8].removeprefix("next: "))["answer"]["letters"]) == 6
+    wrong = shell.answers("semel letters events --reason x", code=2)
     assert "the reasons are malformed, " in wrong["message"]
-    assert "no dead letters (late)" in said("--reason", "late")
+    assert "no dead letters (late)" in shell.runs("semel letters events --reason late")
 
 
-def test_no_text_of_letters_is_told(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_text_of_letters_is_told(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """With log_samples: false the places and reasons are told, and where the texts are kept."""
     spec = bench.spec(limits={"quarantine_ratio_max": 1.0, "log_samples": False})
     bench.write("in/a.jsonl", [b'{"id":"jane@example.org","n":"x"}'])
@@ -169,15 +134,12 @@ def test_no_text_of_letters_is_told(
     told = summary.stage(stage(ledger, spec, batch, LocalEngine(), print))
     assert "type_mismatch 1: " in told and "line 1 (byte 0)" in told and "jane" not in told
     run(ledger, spec, "r1")
-    for words in (["letters", "events"], ["letters", "events", "--json"], ["find", "events", "x"]):
-        assert main(words) == 0
-        out = capsys.readouterr().out
+    for words in ("letters events", "letters events --json", "find events x"):
+        out = shell.runs(f"semel {words}")
         assert "type_mismatch" in out and "jane" not in out and "expected" not in out
 
 
-def test_summaries_name_what_is_kept(
-    bench: Workbench, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """stage and finalize name the files of dead letters and decisions where a batch has some; the
     command that finalize prints shows them. A batch without any says nothing of them.
     """
@@ -192,8 +154,8 @@ def test_summaries_name_what_is_kept(
         assert f"{kind}: {pattern}\n" in finalized
     again = summary.finalize(finalize(ledger, spec, 1))
     assert again.splitlines()[1:] == finalized.splitlines()[1:]
-    words = re.search(r"^what was set aside, and why: semel (.*)$", finalized, re.MULTILINE)[1]
-    assert main(words.split()) == 0 and "line 5" in capsys.readouterr().out
+    line = re.search(r"^what was set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
+    assert "line 5" in shell.runs(line)
     bench.write("in/b.jsonl", events(3, 5))
     clean = run(ledger, spec, "r2")
     assert "keeps" not in summary.stage(clean.staged)
@@ -209,7 +171,7 @@ def test_samples_come_from_sparks_tasks(
     bench.write("in/a.jsonl", [*events(0, 50), BAD[0]])
     bench.write("in/b.jsonl", [*events(50, 99), *BAD])
     with pytest.raises(LimitError) as caught:
-        run_batch(ledger, spec, "r1", spark_engine, log=print)
+        run(ledger, spec, "r1", engine=spark_engine)
     places = re.findall(r"^(\w+) (\d).*/(.\.jsonl)' line (\d+) ", str(caught.value), re.MULTILINE)
     assert places == [
         ("type_mismatch", "2", "a.jsonl", "51"),

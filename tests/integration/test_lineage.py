@@ -3,8 +3,6 @@
 What then arrives at a receiver: tests/acceptance/test_h_own_airflow.py.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,6 @@ from semel.ledger import Ledger
 
 KEY = "airflow:events:r1"
 COLUMNS = [("id", "string"), ("n", "bigint"), ("at", "timestamp")]
-
-
-@pytest.fixture
-def tasks(
-    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Tasks:
-    """Tasks of this project."""
-    return Tasks.of(bench, ledger, tmp_path, monkeypatch)
 
 
 def fields(dataset: Any) -> list[tuple[str, str]]:
@@ -125,17 +115,3 @@ def test_a_task_that_failed_tells_nothing(bench: Workbench, tasks: Tasks) -> Non
     bench.spec()
     task = FinalizeOperator(task_id="finalize", pipeline="events")
     assert task.get_openlineage_facets_on_complete(None) is None and tasks.events == []
-
-
-def test_it_is_imported_by_nobody_else(tmp_path: Path) -> None:
-    """Without the provider all is as before: the operators need nothing of it."""
-    code = "import sys; from semel.airflow import factory, operators; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/bin"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    loaded = done.stdout.split()
-    assert "semel.airflow.operators" in loaded
-    assert "semel.airflow.lineage" not in loaded
-    assert not [name for name in loaded if name.startswith("openlineage")]

@@ -7,15 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
+from fix_account import first_batch, run
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel.audit import audit
-from semel.cli import main
 from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 
 ODD = [
     b"{not json", b'{"id": "e1", "n": "text"}', b'{"n": 1}', b"", b'{"id": null}', b"\xff\xfe",
@@ -36,16 +34,12 @@ CASES = {
 
 # Attacks L6.
 @pytest.mark.parametrize("case", CASES)
-def test_audit_passes_on_what_semel_wrote(
-    case: str, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_audit_passes_on_what_semel_wrote(case: str, bench: Workbench, ledger: Ledger) -> None:
     """Two batches with repeats and bad input pass in every form; a row removed fails them."""
-    spec = bench.spec(**CASES[case])
-    bench.write("in/a.jsonl", [*events(0, 300), *ODD, *events(0, 10)])
-    run_batch(ledger, spec, "r1", engine)
+    spec = first_batch(bench, ledger, [*events(0, 300), *ODD, *events(0, 10)], **CASES[case])
     bench.write("in/a.jsonl", [*events(250, 400), *ODD], mode="ab")
     bench.write("in/b.jsonl", [*events(390, 420), *ODD])
-    run_batch(ledger, spec, "r2", engine)
+    run(ledger, spec, "r2")
     verdict = audit(spec)
     assert [c for c in verdict.checks if not c.ok] == []
     assert verdict.totals.records_read == 300 + 10 + 150 + 30 + 3 * (len(ODD) - 1)
@@ -57,7 +51,7 @@ def test_audit_passes_on_what_semel_wrote(
     assert not audit(spec).ok
 
 
-def test_audit_of_csv_and_gzip(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+def test_audit_of_csv_and_gzip(bench: Workbench, ledger: Ledger) -> None:
     """CSV with quotes and bad lines, whole lines in gzip: the audit passes on both."""
     spec = bench.spec(
         source={"path": "in/*", "format": "csv", "closed_after": "0 s"},
@@ -69,14 +63,14 @@ def test_audit_of_csv_and_gzip(bench: Workbench, ledger: Ledger, engine: LocalEn
     path = bench.write("in/c", lines)
     (bench.data / "in" / "c.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
-    done = run_batch(ledger, spec, "r1", engine)
+    done = run(ledger, spec, "r1")
     verdict = audit(spec)
     assert [c for c in verdict.checks if not c.ok] == []
     assert (verdict.totals.survivors, done.plan.refusals) == (4, ())
 
 
 # Attacks P6, P13.
-def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
+def test_gaps(bench: Workbench, ledger: Ledger) -> None:
     """What is unclaimed, planned, waiting or refused is listed; a finalized source has no gap."""
     spec = bench.spec()
     path = bench.write("in/a.jsonl", events(0, 10))
@@ -89,7 +83,7 @@ def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
     assert (gap.end, gap.state, gap.batch_id) == (size, State.PLANNED, batch.batch_id)
     assert not gap.silent
     assert not gaps(ledger, spec).idle
-    run_batch(ledger, spec, "r1", engine)
+    run(ledger, spec, "r1")
     assert gaps(ledger, spec).gaps == ()
     with path.open("ab") as file:
         file.write(b'{"id": "half')
@@ -100,26 +94,21 @@ def test_gaps(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> None:
     assert [r.reason for r in found.refusals] == ["symlink"] and found.idle
 
 
-def test_gaps_say_what_takes_a_late_file(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
-) -> None:
+def test_gaps_say_what_takes_a_late_file(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """A file of a day whose run is over is told with the commands that take it; one of today,
     which the schedule takes, is not. The printed interval takes all of it.
     """
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
     spec = bench.spec(source=source, schedule="0 0 * * *")
     first = datetime(2026, 1, 1, tzinfo=UTC)
     bench.write("in/2026-01-01.jsonl", events(0, 10))
-    run_batch(ledger, spec, "r1", engine, interval=(first, first + timedelta(days=1)))
+    run(ledger, spec, "r1", interval=(first, first + timedelta(days=1)))
     today = bench.write(f"in/{datetime.now(UTC):%F}.jsonl", events(90, 95))
-    assert main(["gaps", "events"]) == 1
-    assert "next:" not in capsys.readouterr().out
+    assert "next:" not in shell.runs("semel gaps events", code=1)
 
     bench.write("in/2026-01-01.jsonl", events(10, 20), mode="ab")
     bench.write("in/2026-01-03.jsonl", events(20, 30))
-    assert main(["gaps", "events"]) == 1
-    said = capsys.readouterr().out.splitlines()
+    said = shell.runs("semel gaps events", code=1).splitlines()
     assert said[-4].startswith("past days have records that came after their run")
     assert said[-3] == (
         "next: airflow backfill create --dag-id events --from-date 2026-01-01T00:00:00+00:00 "
@@ -127,40 +116,27 @@ def test_gaps_say_what_takes_a_late_file(
     )
     words = said[-1].removeprefix("next: semel run events --interval ").split()
     ends = tuple(datetime.fromisoformat(word).replace(tzinfo=UTC) for word in words)
-    run_batch(ledger, spec, "r2", engine, interval=ends)
+    run(ledger, spec, "r2", interval=ends)
     assert [gap.name for gap in gaps(ledger, spec).gaps] == [str(today)]
 
 
-def test_silent_batch_is_a_gap(bench: Workbench, ledger: Ledger) -> None:
-    """A planned batch that nobody works on is told."""
-    spec = bench.spec()
-    bench.write("in/a.jsonl", events(0, 10))
-    plan(ledger, spec, "r1")
-    with ledger.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE semel.batch SET seen_at = now() - interval '61 minutes'")
-    found = gaps(ledger, spec)
-    assert found.gaps[0].silent and found.idle
-
-
 def test_find_says_how_many_files_hold_what_is_not_finalized(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
+    bench: Workbench, ledger: Ledger, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those of gaps: a file with a new life counts, and one of which a part is lost does
     not. Without its ledger it says so, and what is finalized is found all the same.
     """
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
 
     def said(identity: str) -> str:
-        assert main(["find", "events", identity]) == 0
-        return capsys.readouterr().out
+        return shell.runs(f"semel find events {identity}")
 
     bench.write("in/a.jsonl", events(0, 10))
     bench.write("in/hole.jsonl", [b"\0" * 4096 + json.dumps(events(10, 11)[0]).encode()])
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+    run(ledger, spec, "r1")
     assert "0 source files hold what none of them has" in said("nope")
     bench.write("in/a.jsonl", [])
-    run_batch(ledger, spec, "r2", engine, log=quiet)
+    run(ledger, spec, "r2")
     path = bench.write("in/a.jsonl", events(20, 30))
     assert "1 source file holds what none of them has" in said("nope")
     plan(ledger, spec, "r3")
@@ -171,32 +147,26 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
     assert "not in any of 1 finalized batches; what else the source holds" in said("nope")
 
 
-def test_commands(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, monkeypatch, capsys
-) -> None:
+def test_commands(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Each command answers in words and as one JSON object, with its exit code."""
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     spec = bench.spec()
     path = bench.write("in/a.jsonl", [*events(0, 10), *events(0, 1)])
-    batch = run_batch(ledger, spec, "r[1]", engine).plan.batch.batch_id
+    batch = run(ledger, spec, "r[1]").plan.batch.batch_id
     said = {}
     for words in (
-        ["batches"], ["batches", "events"], ["show", str(batch)], ["gaps", "events"],
-        ["find", "events", "e000000"], ["find", "events", "nope"], ["audit", "events"],
+        "batches", "batches events", f"show {batch}", "gaps events", "find events e000000",
+        "find events nope", "audit events",
     ):  # fmt: skip
-        assert main(words) == 0
-        said[" ".join(words)] = capsys.readouterr().out
-        assert main([*words, "--json"]) == 0
-        assert isinstance(json.loads(capsys.readouterr().out), dict)
+        said[words] = shell.runs(f"semel {words}")
+        assert isinstance(shell.answers(f"semel {words}"), dict)
     assert "r[1]" in said["batches"] and "finalized" in said["batches events"]
     assert repr(str(path)) in said[f"show {batch}"]
     assert "duplicate_in_batch: batch" in said["find events e000000"]
     assert "not in any of 1 finalized batches" in said["find events nope"]
     assert "passed" in said["audit events"]
     bench.write("in/b.jsonl", events(0, 1))
-    assert main(["gaps", "events"]) == 1
+    shell.runs("semel gaps events", code=1)
     next(spec.sink_path().glob("*.parquet")).unlink()
-    assert main(["audit", "events"]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert main(["show", "999"]) == 1
-    assert main(["audit", "nope"]) == 2
+    assert "FAILED" in shell.runs("semel audit events", code=1)
+    shell.runs("semel show 999", code=1)
+    shell.runs("semel audit nope", code=2)

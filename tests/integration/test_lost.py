@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import summary
@@ -15,7 +15,6 @@ from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
@@ -42,8 +41,7 @@ def test_a_worker_that_goes_on_after_its_task_was_marked_failed(
 ) -> None:
     """Its run was cleared, and the new attempt has committed: the late one names it."""
     spec, batch = planned(bench, ledger)
-    again = {"engine": LocalEngine(), "log": quiet}
-    error = lost(ledger, spec, batch, lambda: run_batch(ledger, spec, KEY, **again))
+    error = lost(ledger, spec, batch, lambda: run(ledger, spec, KEY))
     assert re.fullmatch(
         r"batch 1: attempt 1 is lost, and nothing that it wrote is used: attempt 2 of batch 1 "
         rf"\(run manual__1\) committed at {WHEN}, with 10 new, 2 repeats, 0 quarantined, 0 late",
@@ -62,7 +60,7 @@ def test_an_attempt_whose_batch_was_abandoned(bench: Workbench, ledger: Ledger) 
     error = lost(ledger, spec, batch, lambda: abandon(ledger, batch, "wrong files"))
     said = "batch 1: attempt 1 is lost (wrong files), and nothing that it wrote is used"
     assert str(error) == said
-    run_batch(ledger, spec, KEY, LocalEngine(), log=quiet)
+    run(ledger, spec, KEY)
     assert settled(spec).ids == ids(0, 10)
 
 
@@ -100,7 +98,7 @@ def test_a_batch_that_is_staged_again_names_who_was_first(
     spec, batch = planned(bench, ledger)
     stage(ledger, spec, batch, LocalEngine(), quiet)
     bench.write("in/b.jsonl", events(5, 15))
-    run_batch(ledger, spec, "airflow:events:manual__2", LocalEngine(), log=quiet)
+    run(ledger, spec, "airflow:events:manual__2")
     log: list[str] = []
     again = commit(
         ledger, spec, batch, lambda: stage(ledger, spec, batch, LocalEngine(), quiet), log.append

@@ -4,15 +4,14 @@ What Airflow does to a run (retry, clear, no more tasks) is played;
 tests/acceptance/test_b_matrix.py has Airflow do it.
 """
 
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pendulum
 import pytest
 
+from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_matrix import HOW, PLANNED, STATE, Plan, plan_of
 from fix_pipelines import Workbench, events
@@ -30,12 +29,10 @@ from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
 
+pytestmark = pytest.mark.usefixtures("airflow")
+
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 ONE = timedelta(days=1)
-
-
-def quiet(*_: object) -> None:
-    pass
 
 
 def killed() -> None:
@@ -72,7 +69,7 @@ class Run:
         stage(self.ledger, self.spec, self.batch().batch_id, LocalEngine(), quiet)
 
     def commit(self) -> None:
-        commit(self.ledger, self.spec, self.batch().batch_id, quiet, quiet)
+        commit(self.ledger, self.spec, self.batch().batch_id, lambda: None, quiet)
 
     def finalize(self) -> None:
         finalize(self.ledger, self.spec, self.batch().batch_id)
@@ -188,44 +185,59 @@ def settle(run: Run, state: str) -> None:
     run.go()
 
 
-@pytest.fixture(autouse=True)
-def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow may be imported without writing to the user's home."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-
-
 SAME = ("scheduled", "manual")
 """For semel they are `manual with interval`: a new run with a data interval."""
 
 
-@pytest.mark.pairs
-@pytest.mark.parametrize("event", PLANNED)
-@pytest.mark.parametrize("state", STATE)
-@pytest.mark.parametrize("how", [how for how in HOW if how not in SAME])
-def test_each_cell(how: str, state: str, event: str, bench: Workbench, ledger: Ledger) -> None:
-    """What plan answers, what becomes of the run, and in the end each record once."""
+CELLS = [(how, state) for how in HOW if how not in SAME for state in STATE]
+TAKING = [cell for cell in CELLS if plan_of(*cell) is Plan.TAKES]
+
+
+def arranged(how: str, state: str, bench: Workbench, ledger: Ledger) -> tuple[Run, list[int]]:
+    """A run that has not begun, and all records that are there."""
     source = {"path": "days/*.jsonl", "select": "interval"}
     spec = bench.spec("days", source=source | {"interval_from": "%Y-%m-%d.jsonl"})
     mine = "r1" if how == "backfill reprocess" else "r2"
-    day = None if how == "REST without logical date" else DAY
-    run = Run(ledger, spec, mine, day)
+    run = Run(ledger, spec, mine, None if how == "REST without logical date" else DAY)
     whole = arrange(bench, ledger, spec, state, earlier="r1")
     beside = {"backfill up": DAY - ONE, "backfill down": DAY + ONE}.get(how)
     if beside and state != "beyond the horizon":
         bench.write(f"days/{beside:%F}.jsonl", events(0, 3))
         assert Run(ledger, spec, "beside", beside).go() is Plan.TAKES
         whole = [0, 1, 2, *whole]
-    answer = plan_of(how, state)
     if how == "manual with interval":
-        assert {plan_of(other, state) for other in SAME} == {answer}
-    if answer is Plan.TAKES:
-        play(run, event)
-    else:
-        before = batches(spec, ledger), output(spec)
-        for _ in range(2 if event in ("cleared", "killed") else 1):
-            assert run.go() is answer
-        assert (batches(spec, ledger), output(spec)) == before
-        settle(run, state)
-    assert output(spec) == whole
-    assert Run(ledger, spec, "last").go() is Plan.NOTHING
+        assert {plan_of(other, state) for other in SAME} == {plan_of(how, state)}
+    return run, whole
+
+
+def all_is_there(run: Run, whole: list[int]) -> None:
+    """Each record once, and nothing is left to take."""
+    assert output(run.spec) == whole
+    assert Run(run.ledger, run.spec, "last").go() is Plan.NOTHING
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("event", PLANNED)
+@pytest.mark.parametrize(("how", "state"), TAKING)
+def test_a_run_that_takes_records(
+    how: str, state: str, event: str, bench: Workbench, ledger: Ledger
+) -> None:
+    """What becomes of the run, and in the end each record once."""
+    run, whole = arranged(how, state, bench, ledger)
+    play(run, event)
+    all_is_there(run, whole)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("how", "state"), [cell for cell in CELLS if cell not in TAKING])
+def test_a_run_that_takes_nothing(how: str, state: str, bench: Workbench, ledger: Ledger) -> None:
+    """What plan answers, also when it is retried or cleared, whatever happens to the run: ledger
+    and output stay as they are. Once that is settled, each record is there once.
+    """
+    run, whole = arranged(how, state, bench, ledger)
+    before = batches(run.spec, ledger), output(run.spec)
+    for _ in range(2):
+        assert run.go() is plan_of(how, state)
+    assert (batches(run.spec, ledger), output(run.spec)) == before
+    settle(run, state)
+    all_is_there(run, whole)

@@ -1,7 +1,6 @@
 """The metrics of a pipeline, as a real StatsD server gets them from Airflow's tasks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,9 @@ COUNTED = {
 
 @pytest.fixture
 def tasks(
-    bench: Workbench, ledger: Ledger, tmp_path: Path, statsd: StatsdServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Tasks]:  # fmt: skip
+    tasks: Tasks, statsd: StatsdServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Tasks]:
     """Tasks whose Airflow sends its metrics to the server."""
-    made = Tasks.of(bench, ledger, tmp_path, monkeypatch)
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics import stats_utils
 
@@ -44,7 +41,7 @@ def tasks(
         return clients[-1]
 
     stats.initialize(factory=client, export_legacy_names=True)
-    yield made
+    yield tasks
     monkeypatch.undo()
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
     for one in clients:

@@ -1,15 +1,13 @@
 """From a CSV that nobody has seen to its rows: `semel new`, and the commands that it prints."""
 
-import os
-import subprocess
-import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
 from fix_pipelines import Workbench
+from fix_shell import Shell
+from semel.ledger import Ledger
 from semel.reader import dataset
 
 DAY = "\r\n".join(
@@ -44,27 +42,19 @@ def expected(n: int) -> list[dict]:
     ]  # fmt: skip
 
 
-def shell(command: str, folder: Path, dsn: str) -> subprocess.CompletedProcess[str]:
-    """A printed command as it stands, with Spark in its own process."""
-    text = f'semel() {{ {sys.executable} -m semel "$@"; }}; {command}'
-    environment = os.environ | {"SEMEL_LEDGER_DSN": dsn, "SEMEL_SPARK_REMOTE": "local[2]"}
-    done = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.mark.rest
-def test_first_data_of_an_unseen_csv(bench: Workbench, ledger_dsn: str) -> None:
+def test_first_data_of_an_unseen_csv(
+    bench: Workbench, ledger: Ledger, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each value arrives as it is meant, repeats once, and the record that does not fit is a dead
     letter, as `semel new` said. A file that was no sample comes in by the same pattern."""
     for n in (1, 2):
         text = DAY.format(n=n) + (BAD + MORE if n == 2 else "")
         (bench.data / "in" / f"orders_2024030{n}.csv").write_text(text, newline="")
     (bench.data / "in" / "orders_20240303.csv").write_text(DAY.format(n=3), newline="")
-    words = "semel new orders data/in/orders_2024030[12].csv --yes"
-    said = [line.strip() for line in shell(words, bench.folder, ledger_dsn).stdout.splitlines()]
+    monkeypatch.chdir(bench.folder)
+    samples = "data/in/orders_20240301.csv data/in/orders_20240302.csv"
+    text = shell.runs(f"semel new orders {samples} --yes")
+    said = [line.strip() for line in text.splitlines()]
     assert said[1].startswith("37 records, 1 of them quarantined (type_mismatch 1); one of them:")
     commands = said[said.index("next:") + 1 : said.index("next:") + 3]
     assert commands == [
@@ -72,7 +62,7 @@ def test_first_data_of_an_unseen_csv(bench: Workbench, ledger_dsn: str) -> None:
         "semel run orders --interval 2024-03-01 2024-03-04",
     ]
     for command in commands:
-        shell(command, bench.folder, ledger_dsn)
+        shell.runs(command)
     rows = dataset(bench.data / "out" / "orders").to_table().to_pylist()
     first = [row for row in rows if row["Order ID"].startswith("A-")]
     assert sorted(first, key=lambda row: row["Order ID"]) == [

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,14 +20,11 @@ LOG = "http://127.0.0.1:8080/dags/events/runs/r1/tasks/finalize?try_number=1"
 
 
 @pytest.fixture(autouse=True)
-def airflow(
-    bench: Workbench, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def project(
+    airflow: None, bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow may be imported, and its tasks find this project."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    """Airflow's tasks find this project."""
     monkeypatch.setenv("SEMEL_HOME", str(bench.folder))
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
 
 
 def connect(patch: pytest.MonkeyPatch, name: str, kind: str, **fields: Any) -> None:
@@ -263,32 +258,24 @@ def test_a_late_run(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert day["log"].endswith("/dags/events/runs/by%20hand%2F1")
 
 
-@pytest.mark.parametrize(("deadline", "notify", "why"), [
-    ("2 hours", [], "deadline: has no meaning without notify"),
-    ("0 s", ["ops"], "deadline: must be longer than nothing"),
-    ("soon", ["ops"], "deadline: "),
-])  # fmt: skip
-def test_a_wrong_deadline(deadline: str, notify: list[str], why: str, bench: Workbench) -> None:
-    """It is refused with file, line and key."""
-    with pytest.raises(SpecError, match=rf"yaml:\d+: {why}"):
-        bench.spec(notify=notify, deadline=deadline)
-
-
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ("hook", r"yaml:\d+: notify: "),
-        (["a b"], r"yaml:\d+: notify\[0\]: "),
-        ([""], r"notify\[0\]: "),
-        (["../x"], r"notify\[0\]: "),
-        (["ops", "ops"], "notify: names 'ops' twice"),
-        ([{"smtp": "x"}], r"notify\[0\]: "),
+        ({"notify": "hook"}, "notify: "),
+        ({"notify": ["a b"]}, r"notify\[0\]: "),
+        ({"notify": [""]}, r"notify\[0\]: "),
+        ({"notify": ["../x"]}, r"notify\[0\]: "),
+        ({"notify": ["ops", "ops"]}, "notify: names 'ops' twice"),
+        ({"notify": [{"smtp": "x"}]}, r"notify\[0\]: "),
+        ({"notify": [], "deadline": "2 hours"}, "deadline: has no meaning without notify"),
+        ({"notify": ["ops"], "deadline": "0 s"}, "deadline: must be longer than nothing"),
+        ({"notify": ["ops"], "deadline": "soon"}, "deadline: "),
     ],
 )
-def test_a_wrong_declaration(declared: object, why: str, bench: Workbench) -> None:
+def test_a_wrong_declaration(declared: dict[str, Any], why: str, bench: Workbench) -> None:
     """It is refused with file, line and key."""
-    with pytest.raises(SpecError, match=why):
-        bench.spec(notify=declared)
+    with pytest.raises(SpecError, match=rf"yaml:\d+: {why}"):
+        bench.spec(**declared)
 
 
 def test_a_batch_stays_the_one_that_was_planned(bench: Workbench, ledger: Ledger) -> None:

@@ -2,26 +2,20 @@
 
 import html
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
-from semel import replay, requarantine
-from semel.accept import accept_columns
+from fix_replay import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, run, three_days
+from semel import replay
 from semel.cli import main
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.spec.pipeline import Spec
 
 DAYS = "/semel/dags/events"
 WHERE = f"{DAYS}/replay"
-THREE = "from=2026-11-01&to=2026-11-04"
-FIRST = datetime(2026, 11, 1, tzinfo=UTC)
-SOURCE = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"}
+THREE = "from=2026-01-01&to=2026-01-04"
 
 
 def text_of(page: str) -> str:
@@ -43,35 +37,20 @@ def asked(pages: Pages, query: str = THREE) -> str:
     raise AssertionError(page)
 
 
-def three_days(bench: Workbench, ledger: Ledger, engine: LocalEngine) -> Spec:
-    spec = bench.spec(source=SOURCE, schedule="@daily")
-    for n in range(3):
-        bench.write(f"in/day-2026-11-0{n + 1}.jsonl", events(10 * n, 10 * n + 10))
-        between = FIRST + timedelta(days=n), FIRST + timedelta(days=n + 1)
-        run_batch(ledger, spec, f"airflow:events:scheduled__{n}", engine, between, log=quiet)
-    return spec
-
-
-def replayed(ledger: Ledger, spec: Spec, root: int, key: str = "again") -> int:
-    return replay.run(ledger, spec, key, root, LocalEngine(), quiet).batch.batch_id
-
-
-def test_a_range_is_shown_and_then_replayed(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_range_is_shown_and_then_replayed(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Which batches, how many records, by which code; its button makes one manual run of the DAG,
     with the interval and `replay: true`, and writes that into Airflow's audit log.
     """
-    spec = three_days(bench, ledger, engine)
-    replayed(ledger, spec, 2)
-    days = pages.get(f"{DAYS}?from=2026-11-01&to=2026-11-03").text
+    spec = three_days(bench, ledger)
+    replayed(ledger, spec, 2, "again")
+    days = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-03").text
     links = re.findall(r'href="(/semel/dags/events/replay[^"]*)"', days)
     assert len(links) == 4, "for each day, and for all that are shown"
     assert pages.get(html.unescape(links[1])).status == 200
     page = asked(pages)
     rows = [text_of(row) for row in re.findall(r"<tr>.*?</tr>", page, re.S)][1:]
     assert [row.split()[:4] for row in rows] == [
-        [f"{n + 1}", f"2026-11-0{n + 1}", "2" if n == 1 else "1", "10"] for n in range(3)
+        [f"{n + 1}", f"2026-01-0{n + 1}", "2" if n == 1 else "1", "10"] for n in range(3)
     ]
     assert all("the code and declaration of now yes" in row for row in rows)
     assert pages.runs() == []
@@ -82,59 +61,56 @@ def test_a_range_is_shown_and_then_replayed(
     ), "a form that is sent twice makes one run"
     [[run_id, kind, conf, start, end]] = pages.runs()
     assert (kind, conf) == ("manual", {"replay": True})
-    assert (start[:10], end[:10]) == ("2026-11-01", "2026-11-04")
+    assert (start[:10], end[:10]) == ("2026-01-01", "2026-01-04")
     done = pages.get(sent.headers["location"])
     assert done.status == 200 and run_id.split("T")[0] in html.unescape(done.text)
 
 
-def test_why_one_cannot_be(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_why_one_cannot_be(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """The reason stands beside its batch, and there is no button, for it is all or none."""
-    three_days(bench, ledger, engine)
-    (bench.data / "in/day-2026-11-02.jsonl").unlink()
+    three_days(bench, ledger)
+    (bench.data / "in/2026-01-02.jsonl").unlink()
     page = asked(pages)
     rows = [text_of(row) for row in re.findall(r"<tr>.*?</tr>", page, re.S)][1:]
-    assert "no :" in rows[1] and "day-2026-11-02.jsonl" in rows[1] and rows[0].endswith(" yes")
+    assert "no :" in rows[1] and "2026-01-02.jsonl" in rows[1] and rows[0].endswith(" yes")
     assert "semel gaps events" in rows[1] or "<code>" in page
     assert 'name="token"' not in page
-    one = asked(pages, "from=2026-11-01&to=2026-11-02")
+    one = asked(pages, "from=2026-01-01&to=2026-01-02")
     assert 'name="token"' in one
     assert "There is no batch" in pages.get(f"{WHERE}?from=2026-12-01&to=2026-12-02").text
 
 
 @pytest.mark.parametrize("what", ["batches", "code", "spec"])
 def test_what_changed_since_it_was_shown(
-    what: str, pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    what: str, pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """The button does what was shown, or nothing."""
     # Attacks A7.
     path = bench.transforms / "same.py"
     path.write_text("def same(df):\n    return df\n")
-    spec = three_days(bench, ledger, engine)
+    spec = three_days(bench, ledger)
     if what == "code":
-        bench.spec(source=SOURCE, schedule="@daily", transforms=["same:same"])
+        bench.spec(source=BY_DAY, schedule="@daily", transforms=["same:same"])
     token = token_of(asked(pages))
     if what == "batches":
-        bench.write("in/day-2026-11-03.jsonl", events(20, 40))
-        between = FIRST + timedelta(days=2), FIRST + timedelta(days=3)
-        run_batch(ledger, spec, "r4", engine, between, log=quiet)
+        bench.write("in/2026-01-03.jsonl", events(20, 40))
+        run(ledger, spec, "r4", (DAY + 2 * ONE, DAY + 3 * ONE))
     if what == "code":
         path.write_text("def same(df):\n    return df.select('*')\n")
     if what == "spec":
-        bench.spec(source=SOURCE | {"lookback": "1 day"}, schedule="@daily")
+        bench.spec(source=BY_DAY | {"lookback": "1 day"}, schedule="@daily")
     answer = pages.send(WHERE, {"token": token})
     assert answer.status == 409 and f"{what} of events changed since" in text_of(answer.text)
     assert pages.runs() == []
 
 
 def test_who_may_not_trigger_replays_nothing(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """A viewer has no link and no page; the form must be signed for its user and come from here."""
     # Attacks A8.
-    three_days(bench, ledger, engine)
-    seen = pages.get(f"{DAYS}?from=2026-11-01&to=2026-11-03", "viewer").text
+    three_days(bench, ledger)
+    seen = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-03", "viewer").text
     assert "complete" in seen and "/replay?" not in seen
     token = token_of(asked(pages))
     assert pages.get(f"{WHERE}?{THREE}", "viewer").status == 403
@@ -144,54 +120,52 @@ def test_who_may_not_trigger_replays_nothing(
     assert pages.send(WHERE, {"token": token}, headers={"origin": "http://evil"}).status == 403
     assert pages.send(WHERE, {"token": token + "x"}).status == 403
     assert pages.send(f"{DAYS}/backfill", {"token": token}).status == 403
-    for query in ("from=2026-11-02&to=2026-11-01", "from=2020-01-01&to=2026-01-01", "from=x&to=y"):
+    for query in ("from=2026-01-02&to=2026-01-01", "from=2020-01-01&to=2026-01-01", "from=x&to=y"):
         assert pages.get(f"{WHERE}?{query}").status == 422
     assert pages.runs() == []
 
 
 def test_pages_tell_the_generation(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine,
+    pages: Pages, bench: Workbench, ledger: Ledger,
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
     """Days and a batch's page say which output readers see, and who made it; a day counts its
     records once; the overview's counts too.
     """
-    spec = three_days(bench, ledger, engine)
-    assert [replayed(ledger, spec, 2, key) for key in ("a", "b")] == [4, 5]
+    spec = three_days(bench, ledger)
+    assert [replayed(ledger, spec, 2, key).batch.batch_id for key in ("a", "b")] == [4, 5]
     replay.plan(ledger, spec, "c", 1)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    days = pages.get(f"{DAYS}?from=2026-11-01&to=2026-11-03").text
+    days = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-03").text
     rows = {
         day: text_of(row) for day, row in re.findall(r'<tr id="d(\d+)">(.*?)</tr>', days, re.S)
     }
-    assert f"2 generation 3, by batch 5 , on {today}" in rows["20261102"]
-    assert "complete" in rows["20261102"] and " 10 10 0 0 " in rows["20261102"]
-    assert "complete" in rows["20261101"] and "batch 6 replays it" in rows["20261101"]
-    assert "generation" not in rows["20261103"]
+    assert f"2 generation 3, by batch 5 , on {today}" in rows["20260102"]
+    assert "complete" in rows["20260102"] and " 10 10 0 0 " in rows["20260102"]
+    assert "complete" in rows["20260101"] and "batch 6 replays it" in rows["20260101"]
+    assert "generation" not in rows["20260103"]
     cells = re.findall(r'<td class="n"([^>]*)>', days + asked(pages))
     assert len(cells) > 8 and all("title=" in cell for cell in cells)
     shown = {n: text_of(pages.get(f"{DAYS}/batches/{n}").text) for n in (1, 2, 4, 5)}
     assert "batch 4 replaced it" in shown[2] and "batch 5 replaced it" in shown[4]
     assert "replays batch 2 :" in shown[5] and "replaced it" not in shown[5]
-    assert "day-2026-11-02.jsonl" in shown[5], "what it reads"
+    assert "2026-01-02.jsonl" in shown[5], "what it reads"
     assert "Outputs of batch" in shown[2] and "what readers see" in shown[2]
     overview = text_of(pages.get("/semel/").text)
     assert " 30 30 0 0" in overview.replace(",", ""), overview
-    assert main(["days", "events", "--from", "2026-11-01", "--to", "2026-11-03"]) == 0
+    assert main(["days", "events", "--from", "2026-01-01", "--to", "2026-01-03"]) == 0
     assert "2 (replayed by 5)" in capsys.readouterr().out
 
 
-def test_a_pipeline_without_intervals(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
-) -> None:
+def test_a_pipeline_without_intervals(pages: Pages, bench: Workbench, ledger: Ledger) -> None:
     """Its batches are those that committed in the time, and the run names them by number; a replay
     at work is no batch of its day.
     """
     spec, began = bench.spec(), datetime.now(UTC)
     for n in range(2):
         bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
-        run_batch(ledger, spec, f"r{n}", engine, log=quiet)
-    ended = datetime.now(UTC) + timedelta(days=1)  # Also where midnight was in between.
+        run(ledger, spec, f"r{n}")
+    ended = datetime.now(UTC) + ONE  # Also where midnight was in between.
     query = f"from={began:%Y-%m-%d}&to={ended:%Y-%m-%d}"
     sent = pages.send(WHERE, {"token": token_of(asked(pages, query))})
     assert sent.status == 303, sent.text
@@ -202,21 +176,20 @@ def test_a_pipeline_without_intervals(
 
 
 def test_records_that_were_admitted_are_of_their_day(
-    pages: Pages, bench: Workbench, ledger: Ledger, engine: LocalEngine
+    pages: Pages, bench: Workbench, ledger: Ledger
 ) -> None:
     """An admission stands in the interval of the batch whose dead letters it judges again."""
-    spec = bench.spec(source=SOURCE, schedule="@daily")
-    bad = b'{"id": "x1", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
-    bench.write("in/day-2026-11-01.jsonl", [*events(0, 10), bad])
-    run_batch(ledger, spec, "r1", engine, (FIRST, FIRST + timedelta(days=1)), log=quiet)
+    spec = bench.spec(source=BY_DAY, schedule="@daily")
+    bench.write("in/2026-01-01.jsonl", [*events(0, 10), BAD])
+    run(ledger, spec, "r1", (DAY, DAY + ONE))
     schema = {"id": "string", "n": "double", "at": "timestamp"}
-    spec = bench.spec(source=SOURCE | {"schema": schema}, schedule="@daily")
-    accept_columns(ledger, spec)
-    requarantine.run(ledger, spec, "again", 1, engine, quiet)
-    days = pages.get(f"{DAYS}?from=2026-11-01&to=2026-11-01").text
-    row = text_of(re.findall(r'<tr id="d20261101">(.*?)</tr>', days, re.S)[0])
-    assert row.startswith("2026-11-01 ✓ complete replay 12 11 0 1 2 "), row
+    spec = bench.spec(source=BY_DAY | {"schema": schema}, schedule="@daily")
+    allow(ledger, spec)
+    admitted(ledger, spec)
+    days = pages.get(f"{DAYS}?from=2026-01-01&to=2026-01-01").text
+    row = text_of(re.findall(r'<tr id="d20260101">(.*?)</tr>', days, re.S)[0])
+    assert row.startswith("2026-01-01 ✓ complete replay 12 11 0 1 2 "), row
     shown = text_of(pages.get(f"{DAYS}/batches/2").text)
-    assert "the dead letters of batch 1" in shown and "day-2026-11-01.jsonl" in shown
-    replayed(ledger, spec, 2)
+    assert "the dead letters of batch 1" in shown and "2026-01-01.jsonl" in shown
+    replayed(ledger, spec, 2, "again")
     assert "the dead letters of batch 1" in text_of(pages.get(f"{DAYS}/batches/3").text)

@@ -1,18 +1,16 @@
 """A pipeline whose sink is a table: each record once in it, from plan to audit."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed, quiet
-from fix_engine import LocalEngine
+from fix_account import committed, ids, quiet
+from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_sink_postgres import Warehouse
-from semel import faults
+from fix_replay import proven, run
+from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.cli import main
@@ -23,44 +21,18 @@ from semel.ledger import Ledger
 from semel.letters import letters
 from semel.manifest import Kind
 from semel.reader import markers_of
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.check import check
 from semel.spec.pipeline import Spec
 
 
-@pytest.fixture
-def table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
-    """The warehouse as the Airflow connection `warehouse`."""
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse.dsn)
-    yield warehouse
+def declared(bench: Workbench, **sink: object) -> Spec:
+    """A pipeline by id into a table."""
+    return bench.spec(sink={**TABLE, **sink})
 
 
-def declared(bench: Workbench, name: str = "events", **sink: object) -> Spec:
-    """A pipeline by id into a table of its name."""
-    sink = {"type": "postgres", "connection": "warehouse", "table": name, "create": True, **sink}
-    return bench.spec(name, sink=sink)
-
-
-def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
-
-
-def there(table: Warehouse, name: str = "events") -> list[str]:
-    return [i for (i,) in table.run(f"SELECT id FROM {name} ORDER BY id")]
-
-
-def ids(start: int, stop: int) -> list[str]:
-    return [event["id"] for event in events(start, stop)]
-
-
-def proven(spec: Spec) -> None:
-    verdict = audit(spec)
-    assert verdict.ok, [check for check in verdict.checks if not check.ok]
-
-
-def dies() -> None:
-    raise faults.FaultError("died here")
+def there(table: Warehouse) -> list[str]:
+    return [i for (i,) in table.run("SELECT id FROM events ORDER BY id")]
 
 
 def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: Warehouse) -> None:
@@ -82,13 +54,9 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith("public.events")
 
 
-@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": ["id"]}])
+@MODES
 def test_finalize_connects_once(
-    bench: Workbench,
-    ledger: Ledger,
-    table: Warehouse,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: dict,
+    bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch, mode: dict
 ) -> None:
     """A connection costs more than a small batch; when finalize has ended, none is left."""
     spec = declared(bench, **mode)
@@ -120,8 +88,7 @@ def test_the_later_commit_wins_in_any_order_of_finalize(
     batches = []
     for number in (1, 2):
         bench.write(f"in/{number}.jsonl", [{"id": f"of {number}", "n": 7, "at": None}])
-        batch = committed(ledger, spec, f"r{number}")
-        batches.append(batch)
+        batches.append(committed(ledger, spec, f"r{number}"))
     for batch in reversed(batches):
         finalize(ledger, spec, batch)
     assert table.run("SELECT id, n, _semel_batch FROM events") == [("of 2", 7, batches[1])]
@@ -154,8 +121,7 @@ def test_a_key_that_is_twice_in_a_batch_fails_at_stage(
     bench.write("in/a.jsonl", [{"id": "a", "n": 1}, {"id": "b", "n": 1}])
     with pytest.raises(TerminalError, match=r"1 keys are in more than one row .*'n': 1"):
         run(ledger, spec, "r1")
-    with psycopg.connect(table.dsn) as connection:
-        assert connection.execute("SELECT to_regclass('events')").fetchone() == (None,)
+    assert table.run("SELECT to_regclass('events')") == [(None,)]
 
 
 # Attacks S27.
@@ -163,10 +129,8 @@ def test_what_the_table_will_refuse_is_a_dead_letter(
     bench: Workbench, ledger: Ledger, table: Warehouse
 ) -> None:
     """NOT NULL, a CHECK, NUL in a text: set aside with reason; the others land, and are proven."""
-    table.run(
-        "CREATE TABLE events (id text NOT NULL, n bigint NOT NULL CHECK (n < 100), at timestamptz,"
-        " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
-    )
+    columns = "id text NOT NULL, n bigint NOT NULL CHECK (n < 100), at timestamptz"
+    table.run(f"CREATE TABLE events ({columns}, {OWN})")
     spec = declared(bench, create=False)
     bad = [{"id": "x", "n": None}, {"id": "y", "n": 100}, {"id": "z\0", "n": 1}]
     bench.write("in/a.jsonl", [*events(0, 10), *bad])
@@ -191,10 +155,7 @@ def test_rows_that_the_table_refuses_after_the_commit(
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
     batch = committed(ledger, spec, "r1")
-    table.run(
-        "CREATE TABLE events (id text, n bigint CHECK (n <> 7), at timestamptz,"
-        " _semel_batch bigint NOT NULL, _semel_seq bigint NOT NULL)"
-    )
+    table.run(f"CREATE TABLE events (id text, n bigint CHECK (n <> 7), at timestamptz, {OWN})")
     with pytest.raises(TerminalError, match=f"semel accept events --refused {batch}"):
         finalize(ledger, spec, batch)
     assert there(table) == []
@@ -211,25 +172,6 @@ def test_rows_that_the_table_refuses_after_the_commit(
     proven(spec)
 
 
-# Attacks D1, D10.
-def test_a_lost_ledger_is_adopted_from_the_archive(
-    bench: Workbench, ledger: Ledger, table: Warehouse
-) -> None:
-    """Without adopt a new ledger writes nothing there; with it no record lands twice."""
-    spec = declared(bench)
-    bench.write("in/a.jsonl", events(0, 20))
-    run(ledger, spec, "r1")
-    lose(ledger)
-    with pytest.raises(TerminalError, match="holds .*Adopt what is there") as refused:
-        run(ledger, spec, "r1")
-    assert refused.value.next == "semel adopt events"
-    assert adopt(ledger, spec, log=quiet).batches == 1
-    bench.write("in/b.jsonl", events(10, 30))
-    run(ledger, spec, "r2")
-    assert there(table) == ids(0, 30)
-    proven(spec)
-
-
 # Attacks D10.
 def test_rows_without_a_marker_are_settled_before_adopt(
     bench: Workbench, ledger: Ledger, table: Warehouse
@@ -237,7 +179,7 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     """The ledger is lost between landing and marker: adopt names the rows, and how to settle it."""
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 20))
-    with faults.armed("sink.after_publish", dies), pytest.raises(faults.FaultError):
+    with dies_at("sink.after_publish"):
         run(ledger, spec, "r1")
     lose(ledger)
     with pytest.raises(TerminalError, match=r"holds .* of semel"):

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from fix_shell import Shell
 from semel import __version__, code
-from semel.cli import main
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
@@ -80,11 +79,11 @@ def test_a_marker_names_its_code(
     spec = both(bench)
     for number, stop in enumerate((5, 10), start=1):
         bench.write(f"in/{number}.jsonl", events(stop - 5, stop))
-        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{number}", engine=spark_engine)
         (bench.folder / ".git" / "HEAD").write_text("b" * 40 + "\n")
     second = written(bench, 1, 3)
     bench.write("in/3.jsonl", events(10, 15))
-    run_batch(ledger, spec, "r3", spark_engine, log=quiet)
+    run(ledger, spec, "r3", engine=spark_engine)
     found = [marked(spec, number) for number in (1, 2, 3)]
     assert [m["code"]["git_commit"] for m in found] == ["a" * 40, "b" * 40, "b" * 40]
     assert {m["code"]["semel"] for m in found} == {__version__}
@@ -103,13 +102,7 @@ def test_a_marker_names_its_code(
     assert rows == {f"e{n:06d}": (n + 1) * (2 if n < 10 else 3) for n in range(15)}
 
 
-@pytest.mark.rest
-def test_which_batches_a_code_made(
-    bench: Workbench,
-    ledger: Ledger,
-    spark_engine: SparkEngine,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """`semel batches --made-by`: each code once, the newest first, with its batches, their days and
     the texts that ran; also one that came back, and batches whose marker does not tell.
     """
@@ -122,13 +115,12 @@ def test_which_batches_a_code_made(
         written(bench, 1, times)
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
-        run_batch(ledger, spec, f"r{day}", spark_engine, interval, log=quiet)
+        run(ledger, spec, f"r{day}", interval, engine=LocalEngine(transforms=True))
     old = archive.marker(archive.of(spec), 5)
     marker = json.loads(old.read_text())
     del marker["code"]
     old.write_text(json.dumps(marker))
-    assert main(["batches", spec.name, "--made-by", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["made_by"]
+    found = shell.answers("semel batches events --made-by")["made_by"]
     assert [made["batches"] for made in found] == [[5], [1, 2, 4], [3]]
     assert [made["runs"] for made in found] == [[[5, 5]], [[1, 2], [4, 4]], [[3, 3]]]
     assert found[0]["code"] is None and found[0]["texts"] == {}
@@ -137,11 +129,10 @@ def test_which_batches_a_code_made(
     for made, times in ((found[1], 2), (found[2], 3)):
         text = Path(made["texts"]["times.sql"]).read_text()
         assert text == QUERY.format(times)
-    assert main(["batches", spec.name, "--made-by"]) == 0
-    said = capsys.readouterr().out
+    said = shell.runs("semel batches events --made-by")
     assert "3 batches: 1 to 2, 4\n  of 2026-11-01 to 2026-11-02, 2026-11-04\n" in said
     assert "code not known\n  batch 5\n  of 2026-11-05\n" in said
-    assert main(["batches", "--made-by"]) == 2
+    shell.runs("semel batches --made-by", code=2)
 
 
 @pytest.mark.rest
@@ -190,7 +181,7 @@ def test_an_edit_while_stage_runs_counts_for_the_next(
     spec = both(bench)
     bench.write("in/a.jsonl", events(0, 5))
     edited = EditedEngine(spark_engine, lambda: written(bench, 7, 7))
-    run_batch(ledger, spec, "r1", edited, log=quiet)
+    run(ledger, spec, "r1", engine=edited)
     assert sorted(row["n"] for row in settled(spec).rows) == [2, 4, 6, 8, 10]
     assert marked(spec, 1)["code"]["files"] == {n: sha256(text) for n, text in texts.items()}
 
@@ -208,13 +199,11 @@ def test_an_edit_that_keeps_size_and_time_runs(
         os.utime(path, (1_700_000_000, 1_700_000_000))
         spec = spec or both(bench)
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 1))
-        run_batch(ledger, spec, f"r{number}", spark_engine, log=quiet)
+        run(ledger, spec, f"r{number}", engine=spark_engine)
     assert sorted(row["n"] for row in settled(spec).rows) == [11, 22]
 
 
-def test_a_damaged_copy_is_loud(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
+def test_a_damaged_copy_is_loud(bench: Workbench, ledger: Ledger) -> None:
     """What lies under a digest and is another text stops stage; removed, it is written anew."""
     texts = written(bench, 1, 2)
     spec = both(bench)
@@ -223,16 +212,16 @@ def test_a_damaged_copy_is_loud(
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"SELECT")
     with pytest.raises(CorruptionError, match="does not hold the text"):
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1")
     kept.unlink()
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=LocalEngine(transforms=True))
     assert kept.read_bytes() == texts["times.sql"]
     assert settled(spec).counts.survivors == 5
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{")])
 def test_a_committed_batch_is_finalized_without_it(
-    bench: Workbench, ledger: Ledger, engine: LocalEngine, damage: Any
+    bench: Workbench, ledger: Ledger, damage: Any
 ) -> None:
     """What nobody can tell any more is left out of the marker; without transforms no text is kept.
 
@@ -242,7 +231,7 @@ def test_a_committed_batch_is_finalized_without_it(
     for number in (1, 2):
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
         plan(ledger, spec, f"r{number}")
-        stage(ledger, spec, number, engine, quiet)
+        stage(ledger, spec, number, LocalEngine(), quiet)
         commit(ledger, spec, number, pytest.fail, quiet)
         if number == 2:
             (record,) = (archive.of(spec) / "staging").glob("*2/*/code.json")
@@ -275,24 +264,16 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
         code.look(spec)
 
 
-@pytest.mark.rest
 def test_show_says_which_code_made_a_batch(
-    bench: Workbench,
-    ledger: Ledger,
-    spark_engine: SparkEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bench: Workbench, ledger: Ledger, shell: Shell
 ) -> None:
     """First what it was planned with, then what its winner ran, then what its marker says; with
     the place of each text. Where a marker is gone, what was planned.
     """
-    monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
 
     def shown() -> tuple[str, dict[str, Any]]:
-        assert main(["show", "1"]) == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if "code" in line]
-        assert main(["show", "1", "--json"]) == 0
-        return "\n".join(lines), json.loads(capsys.readouterr().out)["code"]
+        lines = [line for line in shell.runs("semel show 1").splitlines() if "code" in line]
+        return "\n".join(lines), shell.answers("semel show 1")["code"]
 
     (bench.folder / ".git").mkdir()
     (bench.folder / ".git" / "HEAD").write_text("a" * 40 + "\n")
@@ -306,7 +287,7 @@ def test_show_says_which_code_made_a_batch(
     assert (found["of"], [file["text"] for file in found["files"]]) == ("plan", [None, None])
 
     new = written(bench, 1, 3)
-    stage(ledger, spec, 1, spark_engine, quiet)
+    stage(ledger, spec, 1, LocalEngine(transforms=True), quiet)
     assert shown()[1]["of"] == "plan"  # No attempt has won.
     commit(ledger, spec, 1, pytest.fail, quiet)
     after_commit = shown()

@@ -1,17 +1,35 @@
-"""A lost ledger of a pipeline with replays and admissions is made again from markers alone."""
+"""What replays and admissions made: the audit proves it, and a ledger that is lost is made again
+from its markers alone.
+"""
 
 import json
-from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, quiet
+from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_replay import allow, as_float, aside, replayed, rows, run, sql, two_batches
-from semel import faults, replay, requarantine
+from fix_replay import (
+    BAD,
+    admitted,
+    allow,
+    aside,
+    broken,
+    hours_pass,
+    proven,
+    replayed,
+    run,
+    sql,
+    two_batches,
+    wider,
+    with_letters,
+)
+from fix_sink_postgres import TABLE
+from semel import replay
 from semel.adopt import adopt
 from semel.audit import audit
 from semel.collect import collect
@@ -19,20 +37,27 @@ from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.manifest import Kind
 from semel.plan import plan
-from semel.reader import markers
+from semel.reader import markers_of
 from semel.run import run_batch
 from semel.sinks import archive
+from semel.sinks.declared import open_sink
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
-BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
+POSITION = {"record_id": None, "sink": {"position_columns": True}}
 KINDS: dict[str, dict[str, Any]] = {
     "id": {},
     "kept": {"dedup": {"keep_ids": True}},
-    "position": {"record_id": None, "sink": {"position_columns": True}},
+    "position": POSITION,
+    "content": {"record_id": None},
     "bucket": {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "3650d"}},
     "jsonl": {"sink": {"format": "jsonl"}},
+    "csv": {"sink": {"format": "csv"}},
+    "folders": {"sink": {"partition_by": ["id"]}},
+    "table": {"sink": TABLE},
 }
+"""Pipelines whose markers, files and accounts differ."""
+
 TOLD = (
     "SELECT b.batch_id, b.request_key, b.ordinal, b.status, b.generation, b.replays, "
     "b.replaced_by, b.commit_seq, b.batch_time, b.admits, b.admission, b.spec_digest, "
@@ -52,53 +77,51 @@ def told(ledger: Ledger) -> list[tuple]:
         return [tuple(r) for r in connection.exec_driver_sql(TOLD)]
 
 
-def proven(spec: Spec) -> None:
-    verdict = audit(spec)
-    assert verdict.ok, [check.offenders for check in verdict.checks if not check.ok]
+def output(spec: Spec) -> list[dict]:
+    """The rows that the markers list."""
+    sink = open_sink(spec)
+    tables = (table for marker in markers_of(spec) for table in sink.rows(marker))
+    return sorted((row for table in tables for row in table.to_pylist()), key=str)
 
 
-def late(ledger: Ledger) -> None:
-    """Replays were finalized long ago."""
-    sql(ledger, "UPDATE semel.batch SET finalized_at = finalized_at - interval '2 hours'")
-
-
-# Attacks D2, D3, D4, D7.
+# Attacks D2, D3, D4, D7, D10, RP1.
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("kind", KINDS)
 def test_replays_survive_their_ledger(bench: Workbench, ledger: Ledger, kind: str) -> None:
     """Each generation is a batch again, as it was; what was replaced goes in time, not before.
 
     A further replay is of the next generation, with a number that nobody had, and an id that comes
-    again is a duplicate.
+    again is a duplicate. The audit proves all that was made, before and behind.
     """
     spec = two_batches(bench, ledger, **KINDS[kind])
     for key in ("again", "once more"):
         replayed(ledger, spec, 1, key)
+        proven(spec, 1)
     replayed(ledger, spec, 2, "again")
-    before, output = told(ledger), rows(spec) if kind != "jsonl" else []
+    before, there = told(ledger), output(spec)
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
     assert (adopted.batches, adopted.replays) == (2, 3)
     assert (adopted.strays, adopted.staging, adopted.commits_lost) == ((), (), ())
-    survivors = sum(marker.counts.survivors for marker in markers(spec.sink_path()))
+    survivors = sum(marker.counts.survivors for marker in markers_of(spec))
     assert adopted.ids == (0 if spec.by_position else survivors)
     assert told(ledger) == before
     assert adopt(ledger, spec, log=quiet).found
     assert told(ledger) == before
-    proven(spec)
+    proven(spec, 2)
     assert collect(ledger, spec, quiet).replaced_removed == 0  # Somebody may be reading it.
     assert replay.look(ledger, spec, 1, "fourth").why is None
     done = replayed(ledger, spec, 1, "fourth")
     assert (done.batch.batch_id, done.batch.generation) == (6, 4)
-    late(ledger)
+    hours_pass(ledger)
     gone = collect(ledger, spec, quiet)
     assert (gone.replaced_removed, gone.damaged) == (4, ())
     bench.write("in/c.jsonl", events(60, 75))
     run(ledger, spec, "r3")
-    proven(spec)
-    if kind != "jsonl":
-        assert output == rows(spec)[: len(output)] or spec.by_position
+    proven(spec, 2)
     if not spec.by_position:
-        assert settled(spec).ids == ids(0, 75)
+        assert output(spec)[: len(there)] == there
+        assert [row["id"] for row in output(spec)] == ids(0, 75)
 
 
 # Attacks D4, RP7.
@@ -113,23 +136,26 @@ def test_a_replay_counts_as_finalized_by_adopt(bench: Workbench, ledger: Ledger)
     lose(ledger)
     adopt(ledger, spec, log=quiet)
     assert collect(ledger, spec, quiet).replaced_removed == 0
-    late(ledger)
+    hours_pass(ledger)
     assert collect(ledger, spec, quiet).replaced_removed == 1
 
 
 # Attacks D4, C13.
 def test_the_newest_columns(bench: Workbench, ledger: Ledger) -> None:
-    """The pipeline's columns are those of what committed last: a replay of an earlier batch."""
+    """The pipeline's columns are those of what committed last: a replay of an earlier batch. The
+    audit judges by the declaration of then, and rows by that of now.
+    """
     two_batches(bench, ledger)
-    spec = as_float(bench)
-    allow(ledger, spec)
+    spec = wider(bench, ledger)
     replayed(ledger, spec, 1, "again")
+    proven(spec, 1)
     lose(ledger)
     adopt(ledger, spec, log=quiet)
-    bench.write("in/c.jsonl", events(70, 75))
+    bench.write("in/c.jsonl", [*events(65, 75), b'{"id": "x", "n": 2.5}'])
     run(ledger, spec, "r3")
+    proven(spec, 1)
     assert replayed(ledger, spec, 2, "again").batch.generation == 2
-    proven(spec)
+    proven(spec, 2)
 
 
 # Attacks D7.
@@ -139,11 +165,11 @@ def test_ids_from_any_output(bench: Workbench, ledger: Ledger, gone: str) -> Non
     spec = two_batches(bench, ledger)
     replayed(ledger, spec, 1, "again")
     if gone in ("newest", "all"):
-        marker = markers(spec.sink_path())[0]
+        marker = markers_of(spec)[0]
         [path] = [marker.path_of(file) for file in marker.of_kind(Kind.DATA)]
         path.write_bytes(path.read_bytes()[:-1])
     if gone in ("all", "source"):
-        late(ledger)
+        hours_pass(ledger)
         assert collect(ledger, spec, quiet).replaced_removed == 1
     if gone != "all":
         (bench.data / "in" / "a.jsonl").unlink()
@@ -162,16 +188,16 @@ def test_ids_behind_a_transform_that_came_with_the_replay(
     spec = bench.spec(transforms=["none.sql"])
     allow(ledger, spec)
     replay.run(ledger, spec, "again", 1, spark_engine, log=quiet)
-    assert markers(spec.sink_path())[0].counts.rows_written == 0
+    assert markers_of(spec)[0].counts.rows_written == 0
     lose(ledger)
     assert adopt(ledger, spec, log=quiet).ids == 70
-    late(ledger)
+    hours_pass(ledger)
     assert collect(ledger, spec, quiet).replaced_removed == 1
     lose(ledger)
     assert adopt(ledger, spec, log=quiet).ids == 70
     bench.write("in/c.jsonl", events(0, 75))
     run_batch(ledger, spec, "r3", spark_engine, log=quiet)
-    assert markers(spec.sink_path())[-1].counts.survivors == 5
+    assert markers_of(spec)[-1].counts.survivors == 5
 
 
 # Attacks D5.
@@ -203,10 +229,10 @@ def test_a_marker_that_was_kept_aside(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     path = aside(spec, 1, 1)
     text = path.read_bytes()
-    for broken in (None, b"{", json.dumps(json.loads(text) | {"input_digest": "1"}).encode()):
+    for damaged in (None, b"{", json.dumps(json.loads(text) | {"input_digest": "1"}).encode()):
         path.unlink(missing_ok=True)
-        if broken is not None:
-            path.write_bytes(broken)
+        if damaged is not None:
+            path.write_bytes(damaged)
         with pytest.raises(CorruptionError, match="b00000001-g0001.json"):
             adopt(ledger, spec, log=quiet)
         assert not told(ledger)
@@ -250,83 +276,107 @@ def test_a_marker_that_was_kept_aside_is_a_trace(bench: Workbench, ledger: Ledge
         plan(ledger, spec, "r1")
 
 
-# Attacks D4.
+# Attacks D4, RP5.
+@pytest.mark.parametrize("generation", [2, 3])
 @pytest.mark.parametrize("point", ["finalize.before_rename", "finalize.after_rename"])
 def test_a_replay_that_was_being_finalized(
-    bench: Workbench, ledger: Ledger, point: str
+    bench: Workbench, ledger: Ledger, point: str, generation: int
 ) -> None:
-    """Without its marker it never was: its files are left over, and it can be asked for again."""
+    """The output is the one that the marker lists. Before it lists the replay's, the files of that
+    one are left over, for the audit too, and it can be asked for again.
+    """
     spec = two_batches(bench, ledger)
-
-    def die() -> None:
-        raise faults.FaultError("died here")
-
-    with faults.armed(point, die), suppress(faults.FaultError):
+    if generation == 3:
+        replayed(ledger, spec, 1, "before")
+    with dies_at(point):
         replayed(ledger, spec, 1, "again")
+    there = point == "finalize.after_rename"
+    seen = generation if there else generation - 1
+    stray = spec.sink_path() / f"events-b{generation + 1:08d}-00000.parquet"
+    assert markers_of(spec)[0].generation == seen
+    assert broken(spec) == (set() if there else {"strays"})
+    assert audit(spec).replayed == (seen > 1)
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
-    there = point == "finalize.after_rename"
-    assert adopted.replays == there
-    output = str(spec.sink_path() / "events-b00000003-00000.parquet")
-    assert adopted.strays == (() if there else (output,))
-    assert adopted.staging == (() if there else ("b00000003/f0001",))
-    (spec.sink_path() / output).unlink(missing_ok=not there) if not there else None
+    assert adopted.replays == seen - 1
+    assert adopted.strays == (() if there else (str(stray),))
+    assert adopted.staging == (() if there else (f"b{generation + 1:08d}/f0001",))
+    if not there:
+        stray.unlink()
     done = replayed(ledger, spec, 1, "again")
-    assert (done.batch.generation, done.found) == (2, there)
-    assert done.batch.batch_id == (3 if there else 4)
+    assert (done.batch.generation, done.found) == (generation, there)
+    assert done.batch.batch_id == (generation + 1 if there else generation + 2)
     collect(ledger, spec, quiet)
     proven(spec)
 
 
-def admitted(bench: Workbench, ledger: Ledger, **changes: Any) -> Spec:
-    """A batch with two dead letters, one of which its admission 2 took; 3 replays that one."""
-    spec = bench.spec(**changes)
-    bench.write("in/a.jsonl", [*events(0, 20), BAD, b"{bad", *events(15, 30), BAD])
-    run(ledger, spec, "r1")
-    spec = as_float(bench, **changes)
-    allow(ledger, spec)
-    requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet)
+# Attacks D2, D4, D7, RP9.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "table"])
+def test_admissions_survive_their_ledger(bench: Workbench, ledger: Ledger, kind: str) -> None:
+    """They are of the same batch again, what they admitted stays known, also where their output is
+    damaged, and the next one takes what they left. The audit proves them, before and behind.
+    """
+    spec = with_letters(bench, ledger, **KINDS[kind])
+    admitted(ledger, spec)
     replayed(ledger, spec, 2, "again")
-    return spec
-
-
-# Attacks D2, D4, D7.
-@pytest.mark.parametrize("gone", ["", "output"])
-@pytest.mark.parametrize("kind", ["id", "position", "bucket"])
-def test_admissions_survive_their_ledger(
-    bench: Workbench, ledger: Ledger, kind: str, gone: str
-) -> None:
-    """They are of the same batch again, what they admitted stays known, and the next one takes what
-    they left."""
-    spec = admitted(bench, ledger, **KINDS[kind])
+    proven(spec, 1)
     before = told(ledger)
-    found = markers(spec.sink_path())[1]
-    if gone:
-        late(ledger)
-        collect(ledger, spec, quiet)
-        [path] = [found.path_of(file) for file in found.of_kind(Kind.DATA)]
-        text = path.read_bytes()
-        path.write_bytes(text[:-1])
     lose(ledger)
-    assert adopt(ledger, spec, log=quiet).ids == (0 if spec.by_position else 31)
-    if gone:
-        path.write_bytes(text)
+    known = 0 if spec.by_position else 41
+    assert adopt(ledger, spec, log=quiet).ids == known
     assert told(ledger) == before
-    again = requarantine.run(ledger, spec, "q2", 1, LocalEngine(), log=quiet)
-    assert again.batch.admission == 2 and again.finalized.counts.records_read == 1
-    bench.write("in/b.jsonl", [BAD, *events(28, 32)])
+    hours_pass(ledger)
+    collect(ledger, spec, quiet)
+    marker = markers_of(spec)[1]
+    path = marker.path_of(marker.of_kind(Kind.DATA)[0])
+    text = path.read_bytes()
+    path.write_bytes(text[:-1])
+    lose(ledger)
+    assert adopt(ledger, spec, log=quiet).ids == known
+    path.write_bytes(text)
+    assert told(ledger) == before
+    assert admitted(ledger, spec, key="q2").batch.admission == 2
+    bench.write("in/c.jsonl", [BAD, *events(38, 42)])
     run(ledger, spec, "r2")
-    survivors = markers(spec.sink_path())[-1].counts.survivors
-    assert survivors == (5 if spec.by_position else 2)
-    proven(spec)
+    counts = [(m.counts.records_read, m.counts.quarantined) for m in markers_of(spec)]
+    assert counts == [(50, 5), (5, 2), (2, 2), (5, 0)]
+    assert markers_of(spec)[-1].counts.survivors == (5 if spec.by_position else 2)
+    proven(spec, 1)
+
+
+# Attacks RP9.
+def test_lies_about_admissions(bench: Workbench, ledger: Ledger) -> None:
+    """A dead letter that is admitted twice, or by a batch that none left it to, is told."""
+    spec = with_letters(bench, ledger, **POSITION)
+    for _ in range(2):
+        admitted(ledger, spec)
+    path = archive.marker(archive.of(spec), 3)
+    content = json.loads(path.read_bytes())
+    for admits, said in (
+        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters"),
+        ({"batch_id": 1, "admission": 3}, "no marker is of admission 2 of batch 1"),
+        ({"batch_id": 7, "admission": 1}, "batch 7, whose dead letters it judged, has no marker"),
+    ):
+        path.write_text(json.dumps(content | {"admits": admits}))
+        [check] = [check for check in audit(spec).checks if check.name == "source"]
+        assert said in check.offenders[0].what and check.offenders[0].batch == 3
+    path.write_text(json.dumps(content))
+    marker = markers_of(spec)[1]
+    [data] = [marker.path_of(file) for file in marker.of_kind(Kind.DATA)]
+    table = pq.read_table(data, partitioning=None)
+    at = table.schema.get_field_index("_semel_offset")
+    data.unlink()
+    pq.write_table(table.set_column(at, "_semel_offset", pa.array([0] * table.num_rows)), data)
+    assert {"files", "output"} <= broken(spec)
 
 
 # Attacks D2.
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_admission_without_its_batch(bench: Workbench, ledger: Ledger, number: int) -> None:
     """Where the dead letters of an admission were, nobody knows then: it is not taken over."""
-    spec = admitted(bench, ledger)
-    requarantine.run(ledger, spec, "q2", 1, LocalEngine(), log=quiet)
+    spec = with_letters(bench, ledger)
+    for key in ("q", "q2"):
+        admitted(ledger, spec, key=key)
     lose(ledger)
     path = archive.marker(archive.of(spec), number)
     path.rename(path.with_name(".aside"))

@@ -1,6 +1,7 @@
-"""What the commands say of replayed batches: batches, show, find, letters, made-by."""
+"""What the commands say of replayed batches: batches, show, audit, find, letters, made-by."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import allow, as_float, replayed, run, two_batches
-from semel import replay, requarantine
+from fix_replay import BAD, BY_DAY, admitted, replayed, run, two_batches, wider
+from semel import replay
 from semel.cli import main
 from semel.find import find
 from semel.gaps import gaps
@@ -19,10 +20,18 @@ from semel.letters import letters
 from semel.made_by import made_by
 from semel.run import run_batch
 from semel.sinks import archive
-from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
+from semel.spark.engine import Outcome
+from semel.steps.job import StageJob
 
-BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
+POSITIONS = {"position_columns": True}
+
+
+class Passing(LocalEngine):
+    """A local engine on which transforms leave each record as it is."""
+
+    def run(self, job: StageJob) -> Outcome:
+        spec = job.spec.model_copy(update={"transforms": ()})
+        return super().run(replace(job, spec=spec))
 
 
 @pytest.fixture
@@ -61,24 +70,26 @@ def test_show_and_batches(bench: Workbench, ledger: Ledger, command: Any) -> Non
         (1, 3, None), (1, 2, 4), (None, 1, None), (None, 1, 3),
     ]  # fmt: skip
     assert not gaps(ledger, spec).idle
+    assert f"audit of {spec.name}: passed; 2 batches (1 replayed), 86" in command("audit", "events")
+    assert json.loads(command("audit", "events", "--json"))["replayed"] == 1
 
 
 def test_show_and_made_by_tell_the_code_of_each(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, command: Any
+    bench: Workbench, ledger: Ledger, command: Any
 ) -> None:
     """Each output has the code that made it; each batch is under that of its newest one, once."""
+    engine = Passing()
     query = bench.transforms / "times.sql"
     query.write_text("SELECT id, n * 2 AS n FROM records")
-    source = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
-    spec = bench.spec(transforms=["times.sql"], source=source)
+    spec = bench.spec(transforms=["times.sql"], source=BY_DAY)
     for day in (1, 2, 3):
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = datetime(2026, 11, day, tzinfo=UTC), datetime(2026, 11, day + 1, tzinfo=UTC)
-        run_batch(ledger, spec, f"r{day}", spark_engine, interval, log=quiet)
+        run_batch(ledger, spec, f"r{day}", engine, interval, log=quiet)
     [before] = made_by(ledger, spec)
     query.write_text("SELECT id, n * 3 AS n FROM records")
     for root in (1, 2):
-        replay.run(ledger, spec, "again", root, spark_engine, log=quiet)
+        replay.run(ledger, spec, "again", root, engine, log=quiet)
     new, old = made_by(ledger, spec)
     assert (new.batches, new.runs, old.batches) == ((1, 2), ((1, 2),), (3,))
     assert [[t.day for t in span] for span in new.intervals] == [[1, 3]]
@@ -119,19 +130,12 @@ def test_find_and_letters(bench: Workbench, ledger: Ledger, command: Any) -> Non
     assert letters(spec, count=9).total == 1
 
 
-def admitted(bench: Workbench, ledger: Ledger) -> Spec:
-    spec = bench.spec(sink={"position_columns": True})
-    bench.write("in/a.jsonl", [*events(0, 5), BAD, b"{bad"])
-    run(ledger, spec, "r1")
-    spec = as_float(bench, sink={"position_columns": True})
-    allow(ledger, spec)
-    requarantine.run(ledger, spec, "q", 1, LocalEngine(), log=quiet)
-    return spec
-
-
 def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> None:
     """It is found where it lies in the source, by the batch that judged it again."""
-    spec = admitted(bench, ledger)
+    bench.write("in/a.jsonl", [*events(0, 5), BAD, b"{bad"])
+    run(ledger, bench.spec(sink=POSITIONS), "r1")
+    spec = wider(bench, ledger, sink=POSITIONS)
+    admitted(ledger, spec)
     path = str(bench.data / "in" / "a.jsonl")
     places = find(spec, ["x1"]).places
     assert [(p.what, p.batch_id, p.source) for p in places] == [

@@ -7,67 +7,46 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
+from fix_account import ids
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import replayed, rows, run, sql
+from fix_replay import (
+    BAD,
+    admitted,
+    falls_silent,
+    replayed,
+    rows,
+    run,
+    sql,
+    wider,
+    with_letters,
+)
 from semel import requarantine
 from semel.cli import main
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.reader import markers
-from semel.spec.pipeline import Spec
-
-BAD = [b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}', b"{bad"]
-
-
-def admitted(ledger: Ledger, spec: Spec, root: int = 1, key: str = "q") -> requarantine.Admitted:
-    return requarantine.run(ledger, spec, key, root, LocalEngine(), log=quiet)
-
-
-def mixed(bench: Workbench, ledger: Ledger, **changes: Any) -> Spec:
-    """A batch with dead letters: x1 (twice), whose n is no whole number; what is no record; and
-    e000003 once more with such an n."""
-    spec = bench.spec(**changes)
-    again = b'{"id": "e000003", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
-    bench.write("in/a.jsonl", [*events(0, 20), *BAD, *events(15, 30), BAD[0], again])
-    run(ledger, spec, "r1")
-    assert markers(spec.sink_path())[0].counts.quarantined == 4
-    return spec
-
-
-def wider(bench: Workbench, ledger: Ledger, **changes: Any) -> Spec:
-    """The same pipeline, where n may have a fraction."""
-    from semel.accept import accept_columns
-
-    schema = {"id": "string", "n": "double", "at": "timestamp"}
-    spec = bench.spec(source={"schema": schema}, **changes)
-    accept_columns(ledger, spec)
-    return spec
 
 
 def test_what_is_good_now_is_new_once(bench: Workbench, ledger: Ledger) -> None:
     """RP9: one copy of x1; not e000003, which the catalog has; what is no record stays out."""
-    mixed(bench, ledger)
-    spec = wider(bench, ledger)
-    done = admitted(ledger, spec)
-    counts = done.finalized.counts
-    assert (counts.records_read, counts.survivors, counts.quarantined) == (4, 1, 1)
+    spec = with_letters(bench, ledger)
+    counts = admitted(ledger, spec).finalized.counts
+    assert (counts.records_read, counts.survivors, counts.quarantined) == (5, 1, 2)
     assert (counts.duplicates_batch, counts.duplicates_catalog, counts.bytes_read) == (1, 1, 0)
     marker = markers(spec.sink_path())[1]
     assert (marker.admits.batch_id, marker.admits.admission, marker.claims) == (1, 1, ())
-    found = [row["id"] for row in rows(spec)]
-    assert found == sorted([*(e["id"] for e in events(0, 30)), "x1"])
+    assert [row["id"] for row in rows(spec)] == [*ids(0, 40), "x1"]
     again = admitted(ledger, spec)
-    assert again.finalized.counts.records_read == 1 and again.batch.admission == 2
-    assert again.finalized.counts.quarantined == 1
-    assert len(rows(spec)) == 31
+    assert again.finalized.counts.records_read == 2 and again.batch.admission == 2
+    assert again.finalized.counts.quarantined == 2
+    assert len(rows(spec)) == 41
 
 
 def test_none_is_left(bench: Workbench, ledger: Ledger) -> None:
     """RP9: when all were admitted, or there never were any, there is nothing to do."""
     spec = bench.spec()
-    bench.write("in/a.jsonl", [*events(0, 20), BAD[0]])
+    bench.write("in/a.jsonl", [*events(0, 20), BAD])
     run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(20, 30))
     run(ledger, spec, "r2")
@@ -79,39 +58,36 @@ def test_none_is_left(bench: Workbench, ledger: Ledger) -> None:
 
 def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys: Any) -> None:
     """It tells how many are left, admits them once, and then has nothing to do."""
-    mixed(bench, ledger)
-    spec = wider(bench, ledger)
+    spec = with_letters(bench, ledger)
     opened = contextmanager(lambda *_: iter([LocalEngine()]))
     monkeypatch.setattr("semel.spark.session.open_engine", opened)
     monkeypatch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
     monkeypatch.setenv("SEMEL_SPARK_REMOTE", "none, for there is an engine")
     asked = ["replay", spec.name, "--batches", "1..9", "--requarantine"]
     assert main([*asked, "--dry-run"]) == 0
-    assert capsys.readouterr().out == "batch 1: 4 dead letters left\n"
+    assert capsys.readouterr().out == "batch 1: 5 dead letters left\n"
     assert main(asked) == 0
-    told = "judged again: 4 dead letters of batch 1 by batch 2: 1 new, 2 repeats, 1 quarantined"
+    told = "judged again: 5 dead letters of batch 1 by batch 2: 1 new, 2 repeats, 2 quarantined"
     assert capsys.readouterr().out.startswith(told)
-    sql(ledger, "UPDATE semel.attempt SET quarantined = 0, late = 1 WHERE batch_id = 2")
+    sql(ledger, "UPDATE semel.attempt SET quarantined = 0, late = 2 WHERE batch_id = 2")
     assert main([*asked, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["letters"] == {"1": 1}
-    sql(ledger, "UPDATE semel.attempt SET late = 0, duplicates_batch = 2 WHERE batch_id = 2")
+    assert json.loads(capsys.readouterr().out)["letters"] == {"1": 2}
+    sql(ledger, "UPDATE semel.attempt SET late = 0, duplicates_batch = 3 WHERE batch_id = 2")
     assert main(asked) == 0
     assert capsys.readouterr().out.startswith("nothing to do: these batches have no dead letter")
 
 
 def test_by_position(bench: Workbench, ledger: Ledger) -> None:
     """RP9: without ids each good one is new: x1 twice, and e000003 once more."""
-    mixed(bench, ledger, record_id=None)
-    spec = wider(bench, ledger, record_id=None)
+    spec = with_letters(bench, ledger, record_id=None)
     counts = admitted(ledger, spec).finalized.counts
-    assert (counts.records_read, counts.survivors, counts.quarantined) == (4, 3, 1)
+    assert (counts.records_read, counts.survivors, counts.quarantined) == (5, 3, 2)
     assert admitted(ledger, spec).finalized.counts.survivors == 0
 
 
 def test_an_admission_is_replayed(bench: Workbench, ledger: Ledger) -> None:
     """RP1, RP9: what it admitted is its output, which is computed again like any other."""
-    mixed(bench, ledger)
-    spec = wider(bench, ledger)
+    spec = with_letters(bench, ledger)
     admission = admitted(ledger, spec).batch
     before = rows(spec)
     for root in (1, admission.batch_id):
@@ -123,8 +99,7 @@ def test_an_admission_is_replayed(bench: Workbench, ledger: Ledger) -> None:
 
 def test_what_is_refused(bench: Workbench, ledger: Ledger) -> None:
     """A source that is gone or was edited, a replay's number, an admission's, a batch at work."""
-    mixed(bench, ledger)
-    spec = wider(bench, ledger)
+    spec = with_letters(bench, ledger)
     path = bench.data / "in" / "a.jsonl"
     whole = path.read_bytes()
     path.rename(bench.folder / "away")
@@ -144,8 +119,7 @@ def test_what_is_refused(bench: Workbench, ledger: Ledger) -> None:
 
 def test_two_at_once(bench: Workbench, ledger: Ledger) -> None:
     """RP9: another request waits; and whatever our own code does, the database takes one."""
-    mixed(bench, ledger)
-    spec = wider(bench, ledger)
+    spec = with_letters(bench, ledger)
     first = requarantine.plan(ledger, spec, "a", 1)
     assert requarantine.plan(ledger, spec, "a", 1) == first
     with pytest.raises(RetryableError, match="is at work on batch 1;"):
@@ -157,6 +131,6 @@ def test_two_at_once(bench: Workbench, ledger: Ledger) -> None:
             "split_bytes, admits, admission) SELECT pipeline_id, 'b', 1, spec, spec_digest, "
             "split_bytes, 1, 1 FROM semel.batch WHERE batch_id = 1",
         )
-    sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '1 hour'")
+    falls_silent(ledger)
     second = requarantine.plan(ledger, spec, "b", 1)
     assert second.batch_id != first.batch_id and second.admission == 1

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_wire import Wire, wire
+from fix_wire import Wire
 from semel import settings
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch, steps_of
+from semel.run import steps_of
 from semel.spec.pipeline import Spec
 
 IDLE_MAX = 13
@@ -25,7 +25,7 @@ VERBS_MAX = {
 @pytest.fixture
 def counting(ledger_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """A proxy before the ledger, for this process and for tasks."""
-    with wire(ledger_dsn) as made:
+    with Wire(ledger_dsn) as made:
         monkeypatch.setenv(settings.LEDGER_VARIABLE, made.dsn)
         yield made
 
@@ -35,7 +35,7 @@ def with_history(bench: Workbench, counting: Wire, **changes: object) -> tuple[S
     spec = bench.spec(**changes)
     bench.write("in/a.jsonl", events(0, 5))
     with Ledger(counting.dsn) as before:
-        run_batch(before, spec, "r0", LocalEngine(), log=quiet)
+        run(before, spec, "r0")
     ledger = Ledger(counting.dsn)
     with ledger.transaction():
         pass  # Connecting is counted here.

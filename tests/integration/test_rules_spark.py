@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, run, settled
 from fix_pipelines import Workbench, events
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.spark import engine as engine_module
 from semel.spark import session as session_module
 from semel.spark.engine import SparkEngine
@@ -138,7 +137,7 @@ def test_the_driver_needs_each_report_once(
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "_read_only", again)
         with pytest.raises(RetryableError, match="each split below 1 once"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
     assert settled(spec).ids == []
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert settled(spec).ids == ids(0, 5)

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from fix_account import quiet
+from fix_account import ids, quiet
 from fix_engine import LocalEngine
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_sink_kafka import Outlet, dies, ids
+from fix_sink_kafka import Outlet, dies
+from fix_topics import run
 from semel import faults
 from semel.adopt import adopt
 from semel.audit import audit
@@ -29,7 +30,6 @@ from semel.errors import TerminalError
 from semel.find import find
 from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
-from semel.run import run_batch
 from semel.sinks import OutputGoneError
 from semel.sinks.declared import open_sink
 from semel.sinks.kafka import control, reading
@@ -43,43 +43,26 @@ def declared(bench: Workbench, outlet: Outlet, **changes: Any) -> Spec:
     return bench.spec(sink=sink, **changes)
 
 
-def run(ledger: Ledger, spec: Spec, key: str) -> None:
-    run_batch(ledger, spec, key, LocalEngine(), log=quiet)
-
-
 def proven(spec: Spec) -> None:
     verdict = audit(spec)
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
 
 
-def test_records_are_in_the_topic_once(bench: Workbench, ledger: Ledger, outlet: Outlet) -> None:
-    """Two batches, repeats among them: each id once, with its batch; the audit proves it, and an id
-    is found.
-    """
-    spec = declared(bench, outlet.make())
-    bench.write("in/a.jsonl", [*events(0, 50), *events(0, 5)])
-    run(ledger, spec, "r1")
-    bench.write("in/b.jsonl", [*events(40, 80), b"{bad"])
-    run(ledger, spec, "r2")
-    assert outlet.ids == ids(0, 80)
-    batches = [(row["_semel_batch"], row["_semel_seq"]) for row in outlet.read()]
-    assert (batches.count((1, 1)), batches.count((2, 2))) == (50, 30)
-    proven(spec)
-    [place] = find(spec, ["e000003"]).places[:1]
-    assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith(outlet.topic)
-
-
-@pytest.mark.rest
-def test_notes_are_read_once(
+def test_records_are_in_the_topic_once(
     bench: Workbench, ledger: Ledger, outlet: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who reads the rows of many batches reads the control topic once, and not for each of them:
-    what a history costs would grow with its square.
+    """Three batches, repeats among them: each id once, with its batch; the audit proves it. Who
+    reads the rows of many batches reads the control topic once, and not for each of them: what a
+    history costs would grow with its square.
     """
     spec = declared(bench, outlet.make())
     for n in range(3):
-        bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
+        bench.write(f"in/{n}.jsonl", [*events(10 * n, 10 * n + 10), *events(0, 2), b"{bad"])
         run(ledger, spec, f"r{n}")
+    assert outlet.ids == ids(0, 30)
+    batches = [(row["_semel_batch"], row["_semel_seq"]) for row in outlet.read()]
+    assert sorted(batches) == [(1, 1)] * 10 + [(2, 2)] * 10 + [(3, 3)] * 10
+    proven(spec)
     read: list[str] = []
     between = control.between
 
@@ -88,7 +71,8 @@ def test_notes_are_read_once(
         return between(cluster, topic, *more)
 
     monkeypatch.setattr(control, "between", watched)
-    assert find(spec, ["e000029"]).places[0].batch_id == 3
+    [place] = find(spec, ["e000029"]).places
+    assert (place.what, place.batch_id) == ("output", 3) and place.file.endswith(outlet.topic)
     assert read == [outlet.control] + [outlet.topic] * 3
     del read[:]
     words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}

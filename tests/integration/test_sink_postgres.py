@@ -8,8 +8,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_sink_postgres import Warehouse
-from semel import faults
+from fix_faults import dies_at
+from fix_sink_postgres import MODES, OWN, UPSERT, Warehouse, flights
 from semel.errors import CorruptionError, UnavailableError
 from semel.sinks import Presence
 
@@ -55,10 +55,6 @@ ALL_TYPES = pa.table(
 )  # fmt: skip
 
 
-def flights(*ids: int, city: str = "Oslo") -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "city": [city] * len(ids)})
-
-
 # Attacks PG1, PG5.
 def test_every_type_lands_and_comes_back(warehouse: Warehouse) -> None:
     """Each value of each type is in the table as it was, and `rows` gives it with its type."""
@@ -84,7 +80,7 @@ def test_every_type_lands_and_comes_back(warehouse: Warehouse) -> None:
 
 def test_a_batch_is_noted(warehouse: Warehouse) -> None:
     """semel_batch says which attempt's rows landed, and how many."""
-    sink, won = warehouse.sink(), warehouse.won(flights(1, 2), flights(3))
+    sink, won = warehouse.sink(), warehouse.won(flights([1, 2]), flights([3]))
     sink.publish(won, won.files)
     noted = "SELECT table_name, pipeline, batch_id, fence, commit_seq, rows, refused, digest"
     assert warehouse.run(f"{noted} FROM semel_batch") == [
@@ -95,7 +91,7 @@ def test_a_batch_is_noted(warehouse: Warehouse) -> None:
 def test_two_tables_of_one_schema_share_the_notes(warehouse: Warehouse) -> None:
     """A batch of one table is not taken for the other's, whose pipeline has the same name."""
     for table in ("a", "b"):
-        won = warehouse.won(flights(1))
+        won = warehouse.won(flights([1]))
         warehouse.finalize(won, warehouse.sink(table))
     assert warehouse.run("SELECT count(*) FROM a, b WHERE a.id = b.id") == [(1,)]
 
@@ -103,10 +99,9 @@ def test_two_tables_of_one_schema_share_the_notes(warehouse: Warehouse) -> None:
 # Attacks PG1.
 def test_a_file_that_lacks_rows_lands_nothing(warehouse: Warehouse) -> None:
     """The manifest says how many rows there are; with fewer nothing is written."""
-    sink, won = warehouse.sink(), warehouse.won(flights(1, 2), flights(3))
-    short = warehouse.won(flights(1))
-    files = (won.files[1], *(f for f in won.files[:1]))
-    object.__setattr__(files[1], "staged_path", short.files[0].staged_path)
+    sink, won = warehouse.sink(), warehouse.won(flights([1, 2]), flights([3]))
+    short = warehouse.won(flights([1]))
+    object.__setattr__(won.files[0], "staged_path", short.files[0].staged_path)
     with pytest.raises(CorruptionError, match="hold 2 rows, and its manifest says 3"):
         sink.publish(won, won.files)
     assert sink.look(won) == [Presence.ABSENT] * 2
@@ -121,7 +116,7 @@ NAMES = ['semi;colon', 'quo"te', "per%cent{}", "Ümlaut", "select", "a.b", "'; D
 def test_hostile_names(warehouse: Warehouse, name: str, mode: str) -> None:
     """Schemas, tables and columns may have any name that PostgreSQL takes."""
     quoted = '"' + name.replace('"', '""') + '"'
-    warehouse.run(f"CREATE SCHEMA {quoted}".replace("%", "%"))
+    warehouse.run(f"CREATE SCHEMA {quoted}")
     key = (name,) if mode == "upsert" else ()
     sink = warehouse.sink(f"{quoted}.{quoted}", mode=mode, key=key)
     won = warehouse.won(pa.table({name: [1, 2], "other": ["a", "b"]}))
@@ -138,9 +133,9 @@ def test_hostile_names(warehouse: Warehouse, name: str, mode: str) -> None:
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_the_later_commit_wins_in_any_order(warehouse: Warehouse, order: tuple[int, int]) -> None:
     """upsert: whichever batch is finalized first, a key has the row of the later commit."""
-    sink = warehouse.sink(mode="upsert", key=("id",))
-    old = warehouse.won(flights(1, 2, city="old"), batch_id=7, commit_seq=1)
-    new = warehouse.won(flights(2, 3, city="new"), batch_id=5, commit_seq=2)
+    sink = warehouse.sink(**UPSERT)
+    old = warehouse.won(flights([1, 2], "old"), batch_id=7, commit_seq=1)
+    new = warehouse.won(flights([2, 3], "new"), batch_id=5, commit_seq=2)
     for number in order:
         warehouse.finalize({1: old, 2: new}[number], sink)
     found = warehouse.run("SELECT id, city, _semel_batch, _semel_seq FROM flights ORDER BY id")
@@ -149,29 +144,26 @@ def test_the_later_commit_wins_in_any_order(warehouse: Warehouse, order: tuple[i
 
 def test_upsert_updates_a_users_own_row(warehouse: Warehouse) -> None:
     """A row that was there before semel has no sequence, and is below any."""
-    warehouse.run("CREATE TABLE flights (id bigint PRIMARY KEY, city text, more text DEFAULT 'm', "
-                  "_semel_batch bigint, _semel_seq bigint)")  # fmt: skip
+    columns = "id bigint PRIMARY KEY, city text, more text DEFAULT 'm'"
+    warehouse.run(f"CREATE TABLE flights ({columns}, {OWN})")
     warehouse.run("INSERT INTO flights (id, city, more) VALUES (1, 'mine', 'kept')")
     warehouse.finalize(
-        warehouse.won(flights(1, 2)), warehouse.sink(mode="upsert", key=("id",), create=False)
+        warehouse.won(flights([1, 2])), warehouse.sink(**UPSERT, create=False)
     )
     found = warehouse.run("SELECT id, city, more FROM flights ORDER BY id")
     assert found == [(1, "Oslo", "kept"), (2, "Oslo", "m")]
 
 
-@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": ("id",)}])
+@MODES
 def test_what_failed_leaves_nothing_in_the_connection(warehouse: Warehouse, mode: dict) -> None:
     """Calls that share a connection share no transaction: locks and rows of a failed one are gone
     before the next one, and one that the server ended is made anew.
     """
-    won, other = warehouse.won(flights(1, 2)), warehouse.sink(**mode)
-
-    def dies() -> None:
-        raise faults.FaultError("died here")
+    won, other = warehouse.won(flights([1, 2])), warehouse.sink(**mode)
 
     with warehouse.sink(**mode) as sink:
         assert sink.look(won) == [Presence.ABSENT]
-        with faults.armed("sink.before_commit", dies), pytest.raises(faults.FaultError):
+        with dies_at("sink.before_commit"):
             sink.publish(won, won.files)
         other.publish(won, won.files)  # It would wait for the row in semel_batch.
         assert sink.look(won) == [Presence.RIGHT]
@@ -190,8 +182,8 @@ def test_nobody_changes_a_column_meanwhile(
     """Between the look at its type and the rows: the 8 bytes of a number are another number in
     another type. Whoever changes it waits until the batch has landed.
     """
-    sink, won = warehouse.sink(), warehouse.won(flights(1, 2))
-    warehouse.finalize(warehouse.won(flights(9), batch_id=9), sink)
+    sink, won = warehouse.sink(), warehouse.won(flights([1, 2]))
+    warehouse.finalize(warehouse.won(flights([9]), batch_id=9), sink)
     begin = sink._begin
 
     def begun(*given: object) -> object:

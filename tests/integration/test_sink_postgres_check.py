@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from fix_sink_postgres import Warehouse
+from fix_sink_postgres import OWN, UPSERT, Warehouse
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("n", pa.decimal128(10, 2))])
-OWN = "_semel_batch bigint, _semel_seq bigint"
+ROW = pa.Table.from_pylist([{"id": 1, "city": "Oslo", "n": 1}], schema=SCHEMA)
 
 
 def refusal(warehouse: Warehouse, schema: pa.Schema | None = SCHEMA, **declared: object) -> str:
@@ -23,34 +23,41 @@ def refusal(warehouse: Warehouse, schema: pa.Schema | None = SCHEMA, **declared:
 # Attacks PG4.
 def test_a_table_that_is_not_there(warehouse: Warehouse) -> None:
     """The message holds the CREATE TABLE that fits; run as it stands, the table fits."""
-    said = refusal(warehouse, mode="upsert", key=("id",), json_columns=("city",))
+    said = refusal(warehouse, **UPSERT, json_columns=("city",))
     create = said.partition("or CREATE TABLE ")[2]
     assert "sink.create is false" in said and "jsonb" in create
     warehouse.run("CREATE TABLE " + create)
-    declared = {"mode": "upsert", "key": ("id",), "create": False}
-    assert warehouse.sink(**declared).examine(SCHEMA).notes == ()
+    assert warehouse.sink(**UPSERT, create=False).examine(SCHEMA).notes == ()
     warehouse.sink("other").examine(SCHEMA)
     assert warehouse.run("SELECT to_regclass('other')") == [(None,)]  # check makes nothing.
 
 
 MISFITS = {
-    "city text, n numeric(10,2)": ("lacks the column 'id'", True),
-    "id bigint, city integer, n numeric(10,2)": ("'city' is integer, and the output's is", False),
-    "id bigint, city text, n numeric(10,1)": (r"'n' is numeric(10,1), and the output's", True),
-    "id double precision, city text, n numeric": ("'id' is double precision", True),
-    "id bigint, city char(5), n numeric": ("'city' is character, and", True),
-    "id bigint, city text, n numeric, must text NOT NULL": ("'must' is NOT NULL without", True),
-    "id bigint, city text, n numeric GENERATED ALWAYS AS (1) STORED": ("'n' is generated", False),
-    "id bigint GENERATED ALWAYS AS IDENTITY, city text, n numeric": ("'id' is generated", False),
+    f"city text, n numeric(10,2), {OWN}": ("lacks the column 'id'", True),
+    f"id bigint, city integer, n numeric(10,2), {OWN}": ("'city' is integer, and the", False),
+    f"id bigint, city text, n numeric(10,1), {OWN}": (r"'n' is numeric(10,1), and the", True),
+    f"id double precision, city text, n numeric, {OWN}": ("'id' is double precision", True),
+    f"id bigint, city char(5), n numeric, {OWN}": ("'city' is character, and", True),
+    f"id bigint, city text, n numeric, m text NOT NULL, {OWN}": ("'m' is NOT NULL without", True),
+    f"id bigint, city text, n numeric GENERATED ALWAYS AS (1) STORED, {OWN}": (
+        "'n' is generated", False),
+    f"id bigint GENERATED ALWAYS AS IDENTITY, city text, n numeric, {OWN}": (
+        "'id' is generated", False),
+    "id bigint, city text, n numeric": (
+        "lacks _semel_batch and _semel_seq (bigint); ALTER TABLE", True),
+    "id bigint, city text, n numeric, _semel_seq integer": (
+        "lacks _semel_batch and _semel_seq (bigint); ALTER TABLE", False),
 }  # fmt: skip
 
 
 # Attacks PG4, PG5.
 @pytest.mark.parametrize("columns", MISFITS)
 def test_columns_that_do_not_fit(warehouse: Warehouse, columns: str) -> None:
-    """Each is named; the statement of the message, run as it stands, mends the table."""
+    """Each is named, semel's own too; the statement of the message, run as it stands, mends the
+    table.
+    """
     wanted, mends = MISFITS[columns]
-    warehouse.run(f"CREATE TABLE flights ({columns}, {OWN})")
+    warehouse.run(f"CREATE TABLE flights ({columns})")
     said = refusal(warehouse)
     assert wanted in said
     if mends:
@@ -64,36 +71,20 @@ def test_what_an_output_may_lack(warehouse: Warehouse) -> None:
                   "d text NOT NULL DEFAULT 'x', i bigint GENERATED ALWAYS AS IDENTITY, "
                   f"g bigint GENERATED ALWAYS AS (id * 2) STORED, {OWN})")  # fmt: skip
     warehouse.sink(create=False).examine(SCHEMA)
-    table = pa.table({"id": [1], "city": ["Oslo"], "n": pa.array([1], pa.decimal128(10, 2))})
-    warehouse.finalize(warehouse.won(table), warehouse.sink(create=False))
+    warehouse.finalize(warehouse.won(ROW), warehouse.sink(create=False))
     assert warehouse.run("SELECT id, n::text, d, i, g FROM flights") == [(1, "1.0000", "x", 1, 2)]
 
 
-def test_own_columns(warehouse: Warehouse) -> None:
-    """The table needs semel's two columns; the message's statement adds them."""
-    warehouse.run("CREATE TABLE flights (id bigint, city text, n numeric, _semel_seq integer)")
-    said = refusal(warehouse, schema=None)
-    assert "lacks _semel_batch and _semel_seq (bigint); ALTER TABLE" in said
-    warehouse.run("ALTER TABLE flights DROP COLUMN _semel_seq")
-    warehouse.run("ALTER TABLE " + refusal(warehouse).partition("ALTER TABLE ")[2])
-    warehouse.sink(create=False).examine(SCHEMA)
-
-
-UNFIT_KEYS = ["UNIQUE (city, id)", "CHECK (id > 0)"]
-
-
 # Attacks PG3, PG4.
-@pytest.mark.parametrize("rule", UNFIT_KEYS)
+@pytest.mark.parametrize("rule", ["UNIQUE (city, id)", "CHECK (id > 0)"])
 def test_a_key_without_its_index(warehouse: Warehouse, rule: str) -> None:
     """upsert needs a unique index over exactly its key: refused, or made where create is true."""
     warehouse.run(f"CREATE TABLE flights (id bigint, city text, n numeric, {OWN}, {rule})")
     warehouse.run("CREATE UNIQUE INDEX ON flights (id) WHERE city = 'x'")
-    said = refusal(warehouse, mode="upsert", key=("id",))
+    said = refusal(warehouse, **UPSERT)
     assert 'no unique index over [\'id\']; CREATE UNIQUE INDEX ON "public"."flights" ("id")' in said
-    sink = warehouse.sink(mode="upsert", key=("id",))
-    table = pa.table({"id": [1], "city": ["x"], "n": pa.array([1], pa.decimal128(10, 2))})
-    warehouse.finalize(warehouse.won(table), sink)
-    warehouse.sink(mode="upsert", key=("id",), create=False).examine(SCHEMA)
+    warehouse.finalize(warehouse.won(ROW), warehouse.sink(**UPSERT))
+    warehouse.sink(**UPSERT, create=False).examine(SCHEMA)
 
 
 def test_a_deferrable_key(warehouse: Warehouse) -> None:
@@ -101,19 +92,19 @@ def test_a_deferrable_key(warehouse: Warehouse) -> None:
     columns = f"id bigint UNIQUE DEFERRABLE, city text, n numeric, {OWN}"
     warehouse.run(f"CREATE TABLE flights ({columns})")
     warehouse.run("CREATE UNIQUE INDEX ON flights (id)")
-    said = refusal(warehouse, mode="upsert", key=("id",), create=True)
-    assert "is deferrable" in said
+    assert "is deferrable" in refusal(warehouse, **UPSERT, create=True)
 
 
 FLOAT_AND_TEXT = pa.schema([("f", pa.float64()), ("city", pa.string())])
 
 
-def test_keys_of_which_nobody_knows_when_they_are_equal(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize(("key", "why"), [("f", "'f' is double"), ("x", "no column 'x'")])
+def test_keys_of_which_nobody_knows_when_they_are_equal(
+    warehouse: Warehouse, key: str, why: str
+) -> None:
     """Floats are no keys; nor is what the output does not have."""
-    said = refusal(warehouse, FLOAT_AND_TEXT, mode="upsert", key=("f",), create=True)
-    assert "'f' is double" in said
-    said = refusal(warehouse, FLOAT_AND_TEXT, mode="upsert", key=("x",), create=True)
-    assert "no column 'x'" in said
+    declared = {**UPSERT, "key": (key,), "create": True}
+    assert why in refusal(warehouse, FLOAT_AND_TEXT, **declared)
 
 
 @pytest.mark.icu
@@ -126,14 +117,12 @@ def test_a_key_whose_collation_takes_unequal_texts_for_equal(warehouse: Warehous
     assert "'city' treats different texts as equal" in said
 
 
-COLUMNS_THAT_NONE_HOLDS = [
-    ("a", pa.uint64()), ("a", pa.timestamp("ns")), ("a", pa.duration("us")), ("a", pa.null()),
-    ("a", pa.map_(pa.int64(), pa.string())), ("a", pa.list_(pa.duration("us"))),
-    ("_semel_seq", pa.int64()), ("x" * 64, pa.int64()), ("a\0", pa.int64()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "kind"), COLUMNS_THAT_NONE_HOLDS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a", pa.uint64()), ("a", pa.timestamp("ns")), ("a", pa.duration("us")), ("a", pa.null()),
+     ("a", pa.map_(pa.int64(), pa.string())), ("a", pa.list_(pa.duration("us"))),
+     ("_semel_seq", pa.int64()), ("x" * 64, pa.int64()), ("a\0", pa.int64())],
+)  # fmt: skip
 def test_an_output_that_no_table_holds(warehouse: Warehouse, name: str, kind: pa.DataType) -> None:
     """Types and names that PostgreSQL does not have are refused, also for a table to be made."""
     said = refusal(warehouse, pa.schema([(name, kind)]), create=True)
@@ -154,17 +143,16 @@ def test_rights(warehouse: Warehouse) -> None:
     """Each right that is lacking is named with its GRANT, before any work."""
     warehouse.run(f"CREATE TABLE flights (id bigint PRIMARY KEY, city text, n numeric, {OWN})")
     role = warehouse.role()
-    as_role = {"dsn": role.dsn}
-    upsert = {"mode": "upsert", "key": ("id",), **as_role}
-    steps = [
-        ("GRANT CREATE ON SCHEMA \"public\"", "GRANT CREATE ON SCHEMA public TO {}", as_role),
-        ('GRANT INSERT ON "public"."flights"', "GRANT INSERT ON flights TO {}", as_role),
-        ("GRANT SELECT ON", "GRANT SELECT ON flights TO {}", upsert),
-        ("GRANT UPDATE ON", "GRANT UPDATE ON flights TO {}", upsert),
-    ]
-    for wanted, statement, declared in steps:
-        assert wanted in refusal(warehouse, **declared)
-        warehouse.run(statement.format(role.name))
+    append = {"dsn": role.dsn}
+    upsert = {**UPSERT, **append}
+    for wanted, right, declared in (
+        ('CREATE ON SCHEMA "public"', "CREATE ON SCHEMA public", append),
+        ('INSERT ON "public"."flights"', "INSERT ON flights", append),
+        ("SELECT ON", "SELECT ON flights", upsert),
+        ("UPDATE ON", "UPDATE ON flights", upsert),
+    ):
+        assert f"GRANT {wanted}" in refusal(warehouse, **declared)
+        warehouse.run(f"GRANT {right} TO {role.name}")
     warehouse.sink(create=False, **upsert).examine(SCHEMA)
     warehouse.run("ALTER TABLE flights ENABLE ROW LEVEL SECURITY")
     assert "row security" in refusal(warehouse, **upsert)
@@ -204,10 +192,9 @@ def test_addresses() -> None:
     assert target.address == "postgresql://h:5432/u/public.t"
 
 
-BAD_TABLES = ["", "a.b.c", "a.", ".b", 'a"b', "x" * 64, "a\0b", "semel_batch", 's."semel_batch"']
-
-
-@pytest.mark.parametrize("table", BAD_TABLES)
+@pytest.mark.parametrize(
+    "table", ["", "a.b.c", "a.", ".b", 'a"b', "x" * 64, "a\0b", "semel_batch", 's."semel_batch"']
+)
 def test_names_that_are_none(table: str) -> None:
     """A name that PostgreSQL would cut, or that is none, is refused."""
     with pytest.raises(TerminalError, match=r"^sink\.table .*; (write|give)"):
@@ -230,21 +217,16 @@ CONNECTIONS = [
 
 @pytest.mark.parametrize(("text", "wanted"), CONNECTIONS)
 def test_connections(monkeypatch: pytest.MonkeyPatch, text: str, wanted: str) -> None:
-    """A connection is read as Airflow reads it; on the command line from its variable."""
-    monkeypatch.setenv("AIRFLOW_CONN_MY_DB", text)
-    assert sorted(dsn_of("my_db").split()) == sorted(wanted.split())
-
-
-@pytest.mark.parametrize("text", [text for text, _ in CONNECTIONS])
-def test_airflow_reads_a_connection_alike(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """What Airflow makes of the same text, written again by Airflow, is the same connection."""
+    """A connection is read as Airflow reads it, and writes it again; on the command line from its
+    variable.
+    """
     from airflow.sdk.definitions.connection import Connection
 
+    monkeypatch.setenv("AIRFLOW_CONN_MY_DB", text)
+    assert sorted(dsn_of("my_db").split()) == sorted(wanted.split())
     made = Connection.from_json if text.startswith("{") else Connection.from_uri
-    theirs = made(text, conn_id="my_db")
-    assert sorted(dsn_of("x", lambda _: theirs.as_json()).split()) == sorted(
-        dsn_of("x", lambda _: text).split()
-    )
+    theirs = made(text, conn_id="my_db").as_json()
+    assert sorted(dsn_of("x", lambda _: theirs).split()) == sorted(wanted.split())
 
 
 @pytest.mark.parametrize(

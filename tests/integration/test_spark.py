@@ -4,38 +4,43 @@ from pathlib import Path
 
 import pytest
 
+from fix_account import ids, run, settled
 from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
-from semel import limits
-from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.run import run_batch
+from semel.sources.files import FilesSource
 from semel.spark.engine import SparkEngine
-from test_run import output
 
 
-@pytest.mark.parametrize("split_bytes", [limits.SPLIT_BYTES, 50_000])
+@pytest.mark.parametrize(
+    ("split_bytes", "reads"), [(None, "3 splits in 1 task"), (50_000, "6 splits in 6 tasks")]
+)
 def test_spark_gives_what_the_steps_give(
     bench: Workbench,
     ledger: Ledger,
     spark_engine: SparkEngine,
     monkeypatch: pytest.MonkeyPatch,
-    split_bytes: int,
+    split_bytes: int | None,
+    reads: str,
 ) -> None:
     """Several splits a task, and several tasks a file, through both shuffles: each record is once
     in output or drops.
     """
-    monkeypatch.setattr(limits, "SPLIT_BYTES", split_bytes)
+    if split_bytes:
+        monkeypatch.setattr(FilesSource, "split_size", split_bytes)
     spec = bench.spec(sink={"position_columns": True})
+    said: list[str] = []
     for part in range(3):
         records = [*events(part * 1000, part * 1000 + 1100), b"[]"]
         bench.write(f"in/{part}.jsonl", records)
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    counts = run_batch(ledger, spec, "r1", spark_engine, log=said.append).finalized.counts
+    assert any(line.endswith(f"reads {reads}") for line in said), said
     assert (counts.records_read, counts.survivors, counts.quarantined) == (3303, 3100, 3)
-    assert sorted(row["n"] for row in output(spec)) == list(range(3100))
+    assert settled(spec).ids == ids(0, 3100)
     bench.write("in/9.jsonl", events(3000, 3200))
-    again = run_batch(ledger, spec, "r2", spark_engine).finalized.counts
+    again = run(ledger, spec, "r2", engine=spark_engine).finalized.counts
     assert (again.survivors, again.duplicates_catalog) == (100, 100)
 
 
@@ -51,38 +56,11 @@ def test_transforms_run_on_the_survivors(
     )
     spec = bench.spec(transforms=["even_transform:even"])
     bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
+    counts = run(ledger, spec, "r1", engine=spark_engine).finalized.counts
     assert (counts.survivors, counts.rows_written, counts.duplicates_batch) == (100, 50, 5)
-    rows = output(spec)
+    rows = settled(spec).rows
     assert sorted(row["n"] for row in rows) == list(range(0, 100, 2))
     assert {row["tag"] for row in rows} == {"x"}
-
-
-def test_by_position_needs_no_catalog(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """Without record_id every record is its own: repeats stay, and the catalog stays empty."""
-    spec = bench.spec(record_id=None)
-    bench.write("in/a.jsonl", [*events(0, 100), *events(0, 5)])
-    counts = run_batch(ledger, spec, "r1", spark_engine).finalized.counts
-    assert (counts.survivors, counts.rows_written) == (105, 105)
-    assert len(output(spec)) == 105
-    with ledger.engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM semel.id_run").scalar() == 0
-
-
-def test_a_transform_that_raises_is_named(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """The error names the transform, and nothing is committed."""
-    (bench.transforms / "bad_transform.py").write_text(
-        "def bad(frame):\n    return frame.select('absent')\n"
-    )
-    spec = bench.spec(transforms=["bad_transform:bad"])
-    bench.write("in/a.jsonl", events(0, 10))
-    with pytest.raises(TerminalError, match="bad_transform:bad"):
-        run_batch(ledger, spec, "r1", spark_engine)
-    assert output(spec) == []
 
 
 def test_readme_in_spark(spark: object, tmp_path: Path) -> None:

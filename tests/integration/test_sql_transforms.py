@@ -1,30 +1,16 @@
 """SQL transforms on real Spark: alone, in a row with Python, and when Spark refuses them."""
 
 import threading
-from collections import Counter
-from datetime import date
-from pathlib import Path
 
 import pytest
-import yaml
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, run, settled
 from fix_pipelines import Workbench
 from semel.abandon import abandon
 from semel.errors import SpecError, TerminalError
 from semel.ledger import Ledger
-from semel.reader import dataset
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spark.transforms import load_transforms
-
-BY_DAY = """-- Partial counts: several batches have rows of one day.
-SELECT date_trunc('DAY', at) AS day, count(*) AS events, sum(n) AS n
-FROM records
-GROUP BY date_trunc('DAY', at);
-"""
-
 
 def on_days(start: int, stop: int) -> list[dict]:
     """Records of three days, one after the other."""
@@ -38,60 +24,6 @@ def written(bench: Workbench, **files: str) -> None:
     """Write SQL files, by their names without ending."""
     for name, text in files.items():
         (bench.transforms / f"{name}.sql").write_text(text)
-
-
-@pytest.mark.rest
-def test_partial_counts_by_day(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """Each batch adds its own counts; summed, they are those of all records, repeats left out."""
-    written(bench, by_day=BY_DAY)
-    spec = bench.spec(transforms=["by_day.sql"])
-    bench.write("in/a.jsonl", [*on_days(0, 100), *on_days(0, 20), b"{bad"])
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
-    bench.write("in/b.jsonl", on_days(90, 250))
-    run_batch(ledger, spec, "r2", spark_engine, log=quiet)
-    found = settled(spec)
-    assert len(found.rows) == 6
-    days, total = Counter(), 0
-    for row in dataset(spec.sink_path()).to_table().to_pylist():
-        days[f"{row['day']:%Y-%m-%d}"] += row["events"]
-        total += row["n"]
-    assert days == {"2026-01-01": 84, "2026-01-02": 83, "2026-01-03": 83}
-    assert total == sum(range(250))
-    assert found.counts.survivors == 250
-
-
-def test_the_demos_flights_by_day(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine
-) -> None:
-    """spark_jobs/flights_by_day.sql runs over the demo's columns; its counts sum up to all."""
-    root = Path(__file__).parents[2]
-    written(bench, flights_by_day=(root / "spark_jobs" / "flights_by_day.sql").read_text())
-    demo = yaml.safe_load((root / "dags" / "pipelines" / "flights.yaml").read_text())
-    spec = bench.spec(
-        source={"schema": demo["source"]["schema"]},
-        record_id=demo["record_id"],
-        transforms=["flights_by_day.sql"],
-    )
-    for batch in range(2):
-        bench.write(
-            f"in/{batch}.jsonl",
-            [
-                {"year": 2013, "month": 1, "day": 1 + n % 2, "carrier": "UA", "flight": n,
-                 "origin": "JFK", "dep_time": None if n % 5 == 0 else 517, "dep_delay": n % 3}
-                for n in range(batch * 15, batch * 15 + 20)
-            ],
-        )  # fmt: skip
-        run_batch(ledger, spec, f"r{batch}", spark_engine, log=quiet)
-    rows = settled(spec).rows
-    assert sorted((row["day"], row["carrier"], row["flights"]) for row in rows) == [
-        (date(2013, 1, 1), "UA", 8), (date(2013, 1, 1), "UA", 10),
-        (date(2013, 1, 2), "UA", 7), (date(2013, 1, 2), "UA", 10),
-    ]  # fmt: skip
-    assert sum(row["departed"] for row in rows) == 35 - 7
-    assert sum(row["dep_delay_minutes"] for row in rows) == sum(n % 3 for n in range(35))
-    assert len(list(spec.sink_path().glob("*.parquet"))) == 2
 
 
 @pytest.mark.rest
@@ -111,7 +43,7 @@ def test_sql_and_python_in_a_row(
     )
     spec = bench.spec(transforms=["more.sql", "own_view:own", "more.sql", "last.sql"])
     bench.write("in/a.jsonl", on_days(0, 100))
-    run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+    run(ledger, spec, "r1", engine=spark_engine)
     assert sorted((row["id"], row["n"]) for row in settled(spec).rows) == [
         ("e000000", 30), ("e000001", 40)
     ]  # fmt: skip
@@ -143,13 +75,13 @@ def test_sql_that_spark_refuses_stops_the_batch(
     spec = bench.spec(transforms=["good.sql", "bad.sql"])
     bench.write("in/a.jsonl", on_days(0, 10))
     with pytest.raises(TerminalError, match=said) as raised:
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     assert "good.sql" not in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
     assert settled(spec).ids == []
     abandon(ledger, 1, "its transform is wrong")
     mended = bench.spec()
-    run_batch(ledger, mended, "r1", LocalEngine(), log=quiet)
+    run(ledger, mended, "r1")
     assert settled(mended).ids == ids(0, 10)
 
 
@@ -166,14 +98,14 @@ def test_sql_that_changed_after_it_was_declared(
         bench.write("in/a.jsonl", on_days(0, 10))
         written(bench, daily="SELECT id FROM records\nUNION ALL SELECT id FROM others")
         with pytest.raises(TerminalError, match=r"daily\.sql:2:26: there is no table others"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
         with pytest.raises(SpecError, match="there is no table others"):
             bench.spec(transforms=["daily.sql"])
         (bench.transforms / "daily.sql").unlink()
         with pytest.raises(TerminalError, match=r"daily\.sql cannot be read: No such file"):
-            run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+            run(ledger, spec, "r1", engine=spark_engine)
         written(bench, daily="SELECT id FROM records")
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     finally:
         session.sql("DROP TABLE others")
     assert settled(spec).ids == ids(0, 10)
@@ -191,7 +123,7 @@ def test_a_table_of_that_name_is_not_read(
         written(bench, daily="SELECT id FROM records")
         spec = bench.spec(transforms=["daily.sql"])
         bench.write("in/a.jsonl", on_days(0, 10))
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)
     finally:
         session.sql("DROP TABLE records")
         session.catalog.dropGlobalTempView("records")

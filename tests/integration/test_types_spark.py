@@ -7,126 +7,90 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet, settled
+from fix_account import run, settled
 from fix_pipelines import Workbench
 from semel.errors import TerminalError
 from semel.find import find
 from semel.ledger import Ledger
 from semel.reader import dataset, markers
-from semel.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spec.pipeline import Spec
 
-TRANSFORM = "def same(frame):\n    return frame.select(*frame.columns)\n"
+MOMENT = datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
+COLUMNS: dict[str, tuple[str, list[str], list, list | None]] = {
+    "p": (
+        "json", ['{ "x" : [1, null ] ,"x":2}', '"é\\u00e9"', "null"],
+        ['{ "x" : [1, null ] ,"x":2}', '"é\\u00e9"', None], None,
+    ),
+    "b": ("binary", ['"AAECAw=="', '""', "null"], [b"\0\1\2\3", b"", None], ["AAECAw==", "", None]),
+    "l": ("array<binary>", ['["/+8="]', "[]", "[null]"], [[b"\xff\xef"], [], [None]],
+          [["/+8="], [], [None]]),
+    "mi": ("map<string, int>", ['{"a":1,"b":null}', "{}", "null"], [{"a": 1, "b": None}, {}, None],
+           None),
+    "mt": ("map<string, timestamp>", ['{"a":"2024-01-01T00:00:00.123456789Z"}', '{"a":null}', "{}"],
+           [{"a": MOMENT}, {"a": None}, {}],
+           [{"a": MOMENT.isoformat()}, {"a": None}, {}]),
+    "md": ("map<string, decimal(6,2)>", ['{"a":1.5,"":2}', "{}", "null"],
+           [{"a": Decimal("1.50"), "": Decimal("2.00")}, {}, None],
+           [{"a": "1.50", "": "2.00"}, {}, None]),
+    "mb": ("map<string, binary>", ['{"a":"QQ==","b":null}', "{}", "null"],
+           [{"a": b"A", "b": None}, {}, None], [{"a": "QQ==", "b": None}, {}, None]),
+    "ml": ("map<string, array<int>>", ['{"a":[1,null],"b":null}', '{"a":[]}', "null"],
+           [{"a": [1, None], "b": None}, {"a": []}, None], None),
+    "ms": ("map<string, struct<x: bigint>>", ['{"a":{"x":1}}', '{"a":null,"b":{}}', "null"],
+           [{"a": {"x": 1}}, {"a": None, "b": {"x": None}}, None], None),
+}  # fmt: skip
+"""By column: its type, values in the source, what Parquet holds, and JSON Lines if it differs."""
+
+TRANSFORM = """
+from pyspark.sql import functions as F
+
+def apart(frame):
+    return frame.withColumn("zone", F.get_json_object("_semel_rest", "$.zone"))
+"""
 
 
-def through_spark(
-    bench: Workbench, ledger: Ledger, engine: SparkEngine, spec: Spec
-) -> list[dict]:
-    """The output's rows as its files hold them, in the order of their ids; the audit agrees."""
-    run_batch(ledger, spec, "r1", engine, log=quiet)
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_columns_of_every_kind_pass_through_a_transform(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
+) -> None:
+    """Spark has json as text, byte for byte, bytes as bytes and maps as maps; JSON Lines has base64
+    and objects. Readers and find go on. The column of unnamed keys is one like another: a transform
+    may take it apart.
+    """
+    (bench.transforms / "apart.py").write_text(TRANSFORM)
+    schema = {"id": "string"} | {name: kind for name, (kind, *_) in COLUMNS.items()}
+    source = {"schema": schema, "unknown": "keep"}
+    spec = bench.spec(source=source, sink={"format": form}, transforms=["apart:apart"])
+    for n, more in enumerate(('"zone":"b","n":[1],', "", '"n":2,')):
+        values = ",".join(f'"{name}":{texts[n]}' for name, (_, texts, *_) in COLUMNS.items())
+        bench.write("in/a.jsonl", [f'{{"id":"{n}",{more}{values}}}'.encode()], mode="ab")
+    run(ledger, spec, "r1", engine=spark_engine)
     settled(spec)
+    rows = sorted(rows_of(spec), key=lambda row: row["id"])
+    for name, (kind, _, parquet, lines) in COLUMNS.items():
+        found = [row[name] for row in rows]
+        if form == "parquet" and kind.startswith("map"):
+            found = [one if one is None else dict(one) for one in found]
+        assert found == (lines if form == "jsonl" and lines else parquet), name
+    assert [row["_semel_rest"] for row in rows] == ['{"zone":"b","n":[1]}', None, '{"n":2}']
+    assert [row["zone"] for row in rows] == ["b", None, None]
+    maps = {name for name, (kind, *_) in COLUMNS.items() if kind.startswith("map")}
+    names = set(dataset(spec.sink_path()).to_table().column_names)
+    assert names & maps == (maps if form == "parquet" else set())
+    assert [place.what for place in find(spec, ["1"]).places] == ["output"]
+
+
+def rows_of(spec: Spec) -> list[dict]:
+    """The output's rows as its files hold them."""
+    (marker,) = markers(spec.sink_path())
     rows = []
-    for marker in markers(spec.sink_path()):
-        for file in (spec.sink_path() / f.path for f in marker.files if f.kind == "data"):
-            if spec.sink.format == "parquet":
-                rows += pq.read_table(file).to_pylist()
-            else:
-                rows += [json.loads(line) for line in file.read_text().splitlines()]
-    return sorted(rows, key=lambda row: row["id"])
-
-
-def spec_of(bench: Workbench, form: str, schema: dict[str, str]) -> Spec:
-    (bench.transforms / "passes.py").write_text(TRANSFORM)
-    sink = {"format": form, "path": f"out/{form}"}
-    return bench.spec(form, source={"schema": schema}, sink=sink, transforms=["passes:same"])
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_json_and_binary_pass_through_a_transform(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
-) -> None:
-    """Spark has a json column as text, byte for byte, and bytes as bytes; JSON Lines has base64."""
-    texts = ['{ "x" : [1, null ] ,"x":2}', "1.50", '"é\\u00e9"', "null", "[]"]
-    codes = ["QQ==", "AAECAw==", "/+8=", "", None]
-    lines = [
-        '{"id":"%d","p":%s,"b":%s,"l":[%s]}' % (n, text, json.dumps(code), json.dumps(code))
-        for n, (text, code) in enumerate(zip(texts, codes, strict=True))
-    ]
-    bench.write("in/a.jsonl", [line.encode() for line in lines])
-    schema = {"id": "string", "p": "json", "b": "binary", "l": "array<binary>"}
-    rows = through_spark(bench, ledger, spark_engine, spec_of(bench, form, schema))
-    assert [row["p"] for row in rows] == [None if t == "null" else t for t in texts]
-    raw = [b"A", b"\0\1\2\3", b"\xff\xef", b"", None]
-    expected = raw if form == "parquet" else codes
-    assert [row["b"] for row in rows] == expected
-    assert [row["l"] for row in rows] == [[one] for one in expected]
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_maps_pass_through_a_transform(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
-) -> None:
-    """Spark has them as maps; Parquet too, and JSON Lines as objects. Readers and find go on."""
-    kinds = {
-        "i": "int", "t": "timestamp", "d": "decimal(6,2)", "b": "binary", "l": "array<int>",
-        "s": "struct<x: bigint>",
-    }  # fmt: skip
-    maps = {
-        "i": ['{"a":1,"b":null}', "{}", "null"],
-        "t": ['{"a":"2024-01-01T00:00:00.123456789Z"}', '{"a":null}', "{}"],
-        "d": ['{"a":1.5,"":2}', "{}", "null"],
-        "b": ['{"a":"QQ==","b":null}', "{}", "null"],
-        "l": ['{"a":[1,null],"b":null}', '{"a":[]}', "null"],
-        "s": ['{"a":{"x":1}}', '{"a":null,"b":{}}', "null"],
-    }
-    for n in range(3):
-        values = ",".join(f'"{name}":{found[n]}' for name, found in maps.items())
-        bench.write("in/a.jsonl", [f'{{"id":"{n}",{values}}}'.encode()], mode="ab")
-    schema = {"id": "string"} | {name: f"map<string, {kind}>" for name, kind in kinds.items()}
-    spec = spec_of(bench, form, schema)
-    rows = through_spark(bench, ledger, spark_engine, spec)
-    values = [{name: row[name] and dict(row[name]) for name in maps} for row in rows]
-    moment = datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-    if form == "jsonl":
-        assert values[0]["b"] == {"a": "QQ==", "b": None}
-        assert values[0]["d"] == {"a": "1.50", "": "2.00"}
-        assert datetime.fromisoformat(values[0]["t"]["a"]) == moment
-        assert [row["i"] for row in rows] == [{"a": 1, "b": None}, {}, None]
-        assert dataset(spec.sink_path()).to_table().column_names == ["id"]
-    else:
-        assert values[0]["b"] == {"a": b"A", "b": None} and values[0]["t"] == {"a": moment}
-        assert values[0]["d"] == {"a": Decimal("1.50"), "": Decimal("2.00")}
-        assert [row["i"] for row in rows] == [[("a", 1), ("b", None)], [], None]
-        assert set(dataset(spec.sink_path()).to_table().column_names) == set(schema)
-    assert [row["l"] for row in values] == [{"a": [1, None], "b": None}, {"a": []}, None]
-    assert [row["s"] for row in values] == [{"a": {"x": 1}}, {"a": None, "b": {"x": None}}, None]
-    places = find(spec, ["1"]).places
-    assert [place.what for place in places] == ["output"]
-
-
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_what_is_kept_passes_through_a_transform(
-    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, form: str
-) -> None:
-    """The column of unnamed keys is one like another: a transform may take it apart."""
-    code = (
-        "from pyspark.sql import functions as F\n\n"
-        "def apart(frame):\n"
-        "    zone = F.get_json_object('_semel_rest', '$.zone')\n"
-        "    return frame.withColumn('zone', zone)\n"
-    )
-    (bench.transforms / "apart.py").write_text(code)
-    lines = [b'{"id":"0","zone":"b","n":[1]}', b'{"id":"1"}', b'{"id":"0","zone":"c"}']
-    bench.write("in/a.jsonl", lines)
-    sink = {"format": form, "path": f"out/{form}"}
-    source = {"schema": {"id": "string"}, "unknown": "keep"}
-    spec = bench.spec(form, source=source, sink=sink, transforms=["apart:apart"])
-    rows = through_spark(bench, ledger, spark_engine, spec)
-    assert [row["_semel_rest"] for row in rows] == ['{"zone":"b","n":[1]}', None]
-    assert [row["zone"] for row in rows] == ["b", None]
+    for file in (spec.sink_path() / f.path for f in marker.files if f.kind == "data"):
+        if spec.sink.format == "parquet":
+            rows += pq.read_table(file).to_pylist()
+        else:
+            rows += [json.loads(line) for line in file.read_text().splitlines()]
+    return rows
 
 
 @pytest.mark.rest
@@ -143,4 +107,4 @@ def test_a_map_with_other_keys_is_no_json(
     bench.write("in/a.jsonl", [b'{"id":"0"}'])
     spec = bench.spec(sink={"format": "jsonl"}, transforms=["counted:counted"])
     with pytest.raises(TerminalError, match="column 'm' holds maps whose keys are int32"):
-        run_batch(ledger, spec, "r1", spark_engine, log=quiet)
+        run(ledger, spec, "r1", engine=spark_engine)

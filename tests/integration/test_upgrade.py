@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from fix_account import committed, ids, quiet
+from fix_account import committed, ids, quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -16,14 +16,9 @@ from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
 from semel.plan import plan
 from semel.reader import dataset
-from semel.run import run_batch
 from semel.sinks import archive
 from semel.spec.pipeline import Spec
 from semel.stage import stage
-
-
-def run(ledger: Ledger, spec: Spec, key: str):
-    return run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
 AS_REVISION_7 = """

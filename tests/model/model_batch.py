@@ -16,7 +16,7 @@ commits wait.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, bits, setter, swap
 
 WON_TWICE = "two attempts of one batch have won"
 TAKEN_TWICE = "the same records are in two batches"
@@ -39,6 +39,10 @@ class Attempt(NamedTuple):
     ids: int = 0
     version: int = 0
     sealing: bool = False
+
+
+def _is_open(attempt: Attempt) -> bool:
+    return attempt.status in ("running", "staged")
 
 
 class Driver(NamedTuple):
@@ -73,7 +77,7 @@ class Life(NamedTuple):
 
 
 class BatchModel(Model):
-    """See the module. `attempts_max`: after so many there are no new ones."""
+    """See the module."""
 
     GUARDS = {
         "pipeline lock": "no transaction takes the pipeline's lock",
@@ -88,19 +92,8 @@ class BatchModel(Model):
         "folders of the lost": "collect removes folders of attempts that are not lost",
     }
 
-    def __init__(self, without: tuple[str, ...] = (), attempts_max: int = 2) -> None:
-        super().__init__(without)
-        self.attempts_max = attempts_max
-        self.lock = self.keeps("pipeline lock")
-        self.abandon_lock = self.lock and self.keeps("abandon takes the lock")
-        self.expected = self.keeps("states are expected")
-        self.one_winner = self.keeps("one winner in the database")
-        self.siblings = self.keeps("siblings are lost at once")
-        self.ids_running = self.keeps("ids only while running")
-        self.digest = self.keeps("input digest")
-        self.digest_lock = self.keeps("digest under the lock")
-        self.unknown = self.keeps("unknown stays unknown")
-        self.folders = self.keeps("folders of the lost")
+    attempts_max = 2
+    """After so many there are no new ones."""
 
     def start(self) -> Life:
         return Life()
@@ -114,7 +107,7 @@ class BatchModel(Model):
             yield TAKEN_TWICE
         if s.status == "committed" and any(a.wrote != 1 for a in winners):
             yield NO_FILES
-        if s.status != "planned" and any(a.status in ("running", "staged") for a in s.attempts):
+        if s.status != "planned" and any(map(_is_open, s.attempts)):
             yield OPEN
         if len({a.version for a in s.attempts if a.status in ("staged", "won")}) > 1:
             yield OTHER_BYTES
@@ -124,9 +117,7 @@ class BatchModel(Model):
             yield REFUSED
 
     def ended(self, s: Life) -> bool:
-        spent = len(s.attempts) == self.attempts_max and not any(
-            a.status in ("running", "staged") for a in s.attempts
-        )
+        spent = len(s.attempts) == self.attempts_max and not any(map(_is_open, s.attempts))
         quiet = s.lock < 0 and s.row < 0
         if s.status == "planned":
             return quiet and spent
@@ -151,16 +142,13 @@ class BatchModel(Model):
 
     def _attempt(self, s: Life, i: int, a: Attempt) -> Iterator[tuple[str, Life]]:
         name = f"attempt {i + 1}"
-
-        def now(changed: Attempt, **more: object) -> Life:
-            return s._replace(attempts=swap(s.attempts, i, changed), **more)
-
+        now = setter(s, "attempts", i)
         if a.wrote == 0 and a.status in ("running", "lost"):
             words = f"A task of {name} writes its files."
             yield words, now(a._replace(wrote=1, version=s.edited))
         if a.ids == 0 and a.wrote == 1 and a.status == "running":
             yield f"A task of {name} stores ids.", now(a._replace(ids=1))
-        if a.ids == 0 and a.status == "lost" and not self.ids_running:
+        if a.ids == 0 and a.status == "lost" and not self.ids_only_while_running:
             yield f"A late task of {name} stores ids.", now(a._replace(ids=2))
         if a.sealing:
             if a.status == "running":
@@ -173,18 +161,18 @@ class BatchModel(Model):
             if a.ids == 1 and self._row_free(s):
                 yield self._seal(s, i, a)
             yield f"The driver of {name} gives it up.", now(a._replace(status="lost"))
-        over = a.status == "lost" or s.status == "finalized" or not self.folders
+        over = a.status == "lost" or s.status == "finalized" or not self.folders_of_the_lost
         if a.wrote < 2 and over:
             yield f"Collect removes the folder of {name}.", now(a._replace(wrote=2))
 
     def _row_free(self, s: Life) -> bool:
         """Whether the batch's row can be locked: who seals an attempt holds it too."""
-        return s.row < 0 and not (self.digest_lock and any(a.sealing for a in s.attempts))
+        return s.row < 0 and not (self.digest_under_the_lock and any(a.sealing for a in s.attempts))
 
     def _seal(self, s: Life, i: int, a: Attempt) -> tuple[str, Life]:
         sealed = [x for x in s.attempts if x.status in ("staged", "won")]
         name = f"attempt {i + 1}"
-        if self.digest and any(x.version != a.version for x in sealed):
+        if self.input_digest and any(x.version != a.version for x in sealed):
             lost = a._replace(status="lost")
             words = f"{name.capitalize()} read other bytes than one before it, and is lost."
             return words, s._replace(attempts=swap(s.attempts, i, lost))
@@ -194,20 +182,17 @@ class BatchModel(Model):
 
     def _driver(self, s: Life, k: int) -> Iterator[tuple[str, Life]]:
         me, name = s.drivers[k], DRIVERS[k]
-
-        def now(driver: Driver, **changes: object) -> Life:
-            return s._replace(drivers=swap(s.drivers, k, driver), **changes)
-
+        now = setter(s, "drivers", k)
         if me.at == IDLE:
             staged = [i for i, a in enumerate(s.attempts) if a.status == "staged"]
             if s.status == "planned" and staged:
                 words = f"{name} compares attempt {staged[-1] + 1}."
                 yield words, now(Driver(COMPARED, staged[-1]))
             elif s.status == "planned" and len(s.attempts) < self.attempts_max:
-                if s.lock < 0 or not self.lock:
+                if s.lock < 0 or not self.pipeline_lock:
                     seen = len(s.attempts)
                     words = f"{name} sees a planned batch and inserts attempt {seen + 1}"
-                    held = k if self.lock else -1
+                    held = k if self.pipeline_lock else -1
                     yield f"{words}, uncommitted.", now(Driver(BEGINNING, -1, seen), lock=held)
             return
         lock, row = (-1 if held == k else held for held in (s.lock, s.row))
@@ -224,12 +209,12 @@ class BatchModel(Model):
             yield from self._untold(s, k)
         else:
             yield f"{name} dies.", now(Driver(), lock=lock, row=row)
-        if me.at == COMPARED and self._row_free(s) and (s.lock < 0 or not self.lock):
-            held = k if self.lock else -1
+        if me.at == COMPARED and self._row_free(s) and (s.lock < 0 or not self.pipeline_lock):
+            held = k if self.pipeline_lock else -1
             yield f"{name} takes the locks.", now(me._replace(at=LOCKED), lock=held, row=k)
         if me.at == LOCKED:
             right = s.status == "planned" and s.attempts[me.attempt].status == "staged"
-            if not right and self.expected:
+            if not right and self.states_are_expected:
                 words = f"{name} finds batch or attempt ended, and lets go."
                 yield words, now(Driver(), lock=lock, row=row)
             else:
@@ -237,10 +222,8 @@ class BatchModel(Model):
 
     def _send(self, s: Life, k: int, me: Driver, now: object) -> tuple[str, Life]:
         losers = 0
-        if self.siblings:
-            for i, a in enumerate(s.attempts):
-                if i != me.attempt and a.status in ("running", "staged"):
-                    losers |= 1 << i
+        if self.siblings_are_lost_at_once:
+            losers = bits(s.attempts, _is_open) & ~(1 << me.attempt)
         lock, row = (3 if held == k else held for held in (s.lock, s.row))
         words = f"{DRIVERS[k]} sends the COMMIT that lets attempt {me.attempt + 1} win."
         flight = Flight(me.attempt, losers)
@@ -252,7 +235,7 @@ class BatchModel(Model):
         drivers = swap(s.drivers, k, Driver())
         yield f"{name} got no reply, and asks again.", s._replace(drivers=drivers)
         attempt = s.attempts[me.attempt]
-        if not self.unknown and attempt.status == "staged" and attempt.wrote == 1:
+        if not self.unknown_stays_unknown and attempt.status == "staged" and attempt.wrote == 1:
             attempts = swap(s.attempts, me.attempt, attempt._replace(wrote=2))
             words = f"{name} got no reply, reads `staged`, and removes the staged files."
             yield words, s._replace(drivers=drivers, attempts=attempts)
@@ -262,7 +245,7 @@ class BatchModel(Model):
         over = s._replace(flight=None, lock=lock, row=row)
         yield "The COMMIT never arrives.", over
         won = any(a.status == "won" for a in s.attempts)
-        if won and self.one_winner:
+        if won and self.one_winner_in_the_database:
             yield "The database refuses a second winner.", over._replace(refused=True)
             return
         attempts = list(s.attempts)
@@ -276,12 +259,10 @@ class BatchModel(Model):
     def _abandon(self, s: Life) -> Iterator[tuple[str, Life]]:
         lock, row = (-1 if held == 2 else held for held in (s.lock, s.row))
         if s.abandoning < 0:
-            may = self._row_free(s) and (s.lock < 0 or not self.abandon_lock)
+            locks = self.pipeline_lock and self.abandon_takes_the_lock
+            may = self._row_free(s) and (s.lock < 0 or not locks)
             if s.status == "planned" and may:
-                seen = sum(
-                    1 << i for i, a in enumerate(s.attempts) if a.status in ("running", "staged")
-                )
-                held = 2 if self.abandon_lock else s.lock
+                seen, held = bits(s.attempts, _is_open), 2 if locks else s.lock
                 words = "Somebody abandons the batch and the attempts that are open, uncommitted."
                 yield words, s._replace(abandoning=seen + 1, lock=held, row=2)
             return

@@ -2,8 +2,12 @@
 
 Two batches share ids with each other and with what was committed before. Their attempts read the
 id runs that they pinned one by one; drivers compare, lock and win. A driver may die at every step
-and begin again, also while its earlier attempt goes on as a zombie. What collect does at the same
-time stands in model_collect, which makes the model whole.
+and begin again, also while its earlier attempt goes on as a zombie.
+
+There are four scopes of what collect does at once. "merge": it merges runs and deletes payloads.
+"forgotten": in dedup.scope `bucket` the horizon of what was committed ends, the buckets of runs are
+forgotten, runs are retired by age and payloads deleted. "drop": the same at once, and the segment's
+span ends and it is dropped. "new" is "drop" where the run from before lies in an earlier segment.
 
 What it leaves away: Bloom filters and shards (a run is the set of its ids), the files of an attempt
 and its abandonment (model_batch), the lease. Ids 0 and 1 are of one bucket, id 2 of another: once a
@@ -13,7 +17,7 @@ bucket is forgotten, its records are late in every new attempt.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, bits, setter, shown, swap
 
 TWICE = "an id is in the output twice"
 LOST = "a record is in no output, and nothing accounts for it"
@@ -53,6 +57,10 @@ class Attempt(NamedTuple):
     copies: int = 0  # Without a pinned list: how many tasks have read.
 
 
+def _is_open(attempt: Attempt) -> bool:
+    return attempt.status in ("running", "staged")
+
+
 class Driver(NamedTuple):
     """`seq` and `runs`: what it read: the place compared so far, and runs as bits."""
 
@@ -82,8 +90,8 @@ class Catalog(NamedTuple):
     alarm: bool = False
 
 
-class StageAndCommit(Model):
-    """What attempts and drivers do. `attempts_max`: after so many there are no new ones."""
+class CatalogModel(Model):
+    """See the module."""
 
     GUARDS = {
         "pipeline lock": "nobody takes the pipeline's lock",
@@ -103,28 +111,9 @@ class StageAndCommit(Model):
         "attempt before segment": "an attempt's segment is chosen before the attempt is inserted",
     }
 
-    def __init__(
-        self, without: tuple[str, ...] = (), scope: str = "merge", attempts_max: int = 3
-    ) -> None:
-        super().__init__(without)
-        if scope not in ("merge", "forgotten", "drop", "new"):
-            raise ValueError(f"no scope {scope!r}")
-        self.attempts_max, self.scope = attempts_max, scope
-        self.lock = self.keeps("pipeline lock")
-        self.pins = self.keeps("pinned list")
-        self.same_ids = self.keeps("same ids")
-        self.compares = self.keeps("compare")
-        self.sequence = self.keeps("sequence check")
-        self.seq_max = self.keeps("merged seq_max")
-        self.one_merge = self.keeps("merge is one transaction")
-        self.payload = self.keeps("payload is kept")
-        self.errors = self.keeps("missing is an error")
-        self.forgotten_first = self.keeps("forgotten before retirement")
-        self.forgotten_commit = self.keeps("forgotten at commit")
-        self.unread_open = self.keeps("what nobody read is open")
-        self.since = self.keeps("forgotten since it began")
-        self.drop_asks = self.keeps("drop asks for attempts")
-        self.attempt_first = self.keeps("attempt before segment")
+    scope = "merge"
+    attempts_max = 3
+    """After so many there are no new ones."""
 
     def start(self) -> Catalog:
         return Catalog(runs=(None,) * self.attempts_max + (Run(BEFORE, seq=1),))
@@ -160,30 +149,29 @@ class StageAndCommit(Model):
         for i, attempt in enumerate(s.attempts):
             if attempt.status == "running":
                 yield from self._attempt(s, i, attempt)
+        yield from self._merge(s) if self.scope == "merge" else self._forget(s)
+        yield from self._drop(s) if self.scope in ("drop", "new") else self._delete(s)
 
     # What stage does.
 
     def _attempt(self, s: Catalog, i: int, a: Attempt) -> Iterator[tuple[str, Catalog]]:
         name = f"Attempt {i + 1} ({BATCHES[a.batch]})"
-
-        def now(changed: Attempt, **more: object) -> Catalog:
-            return s._replace(attempts=swap(s.attempts, i, changed), **more)
-
-        if self.pins and a.pinned:
+        now = setter(s, "attempts", i)
+        if self.pinned_list and a.pinned:
             r = (a.pinned & -a.pinned).bit_length() - 1
             run, rest = s.runs[r], a.pinned & (a.pinned - 1)
             if run.there:
                 left = a.rows & ~run.ids
                 words = f"{name} asks run {self._name(r)} and keeps {shown(left)}."
                 yield words, now(a._replace(pinned=rest, rows=left, ids=left))
-            elif self.errors:
+            elif self.missing_is_an_error:
                 words = f"{name} finds no payload of run {self._name(r)}: an error."
                 yield words, now(a._replace(status="lost"), gone=True)
             else:
                 words = f"{name} finds no payload of run {self._name(r)}: `no ids`."
                 yield words, now(a._replace(pinned=rest))
             return
-        if not self.pins and a.copies < 2:
+        if not self.pinned_list and a.copies < 2:
             yield from self._copies(s, name, a, now)
             return
         if a.ids and s.dropped and a.segment == 0:
@@ -220,12 +208,9 @@ class StageAndCommit(Model):
     def _driver(self, s: Catalog, k: int) -> Iterator[tuple[str, Catalog]]:
         me, name = s.drivers[k], f"{BATCHES[k]}'s driver"
         mine = [i for i, a in enumerate(s.attempts) if a.batch == k]
-
-        def now(driver: Driver, **changes: object) -> Catalog:
-            return s._replace(drivers=swap(s.drivers, k, driver), **changes)
-
+        now = setter(s, "drivers", k)
         lock = -1 if s.lock == k else s.lock
-        may = s.lock < 0 or not self.lock
+        may = s.lock < 0 or not self.pipeline_lock
         if me.at == IDLE:
             if any(s.attempts[i].status == "won" for i in mine):
                 return
@@ -237,7 +222,7 @@ class StageAndCommit(Model):
                 live = self._live(s, 0)
                 pins = Driver(PINNED, -1, s.seq, live, s.forgotten, int(s.closed >= 0))
                 words = f"{name} reads that the runs {self._names(live)} are live."
-                yield words, now(pins, lock=k if self.lock else -1)
+                yield words, now(pins, lock=k if self.pipeline_lock else -1)
             return
         yield f"{name} dies.", now(Driver(), lock=lock)
         if me.at == PINNED:
@@ -248,7 +233,7 @@ class StageAndCommit(Model):
         elif me.at == COMPARED:
             if may:
                 words = f"{name} takes the lock."
-                yield words, now(me._replace(at=LOCKED), lock=k if self.lock else -1)
+                yield words, now(me._replace(at=LOCKED), lock=k if self.pipeline_lock else -1)
         elif me.at == LOCKED:
             yield self._check(s, k, me, now, lock)
         elif me.at == CHECKED:
@@ -257,7 +242,7 @@ class StageAndCommit(Model):
     def _begin(self, s: Catalog, k: int, now: object, lock: int) -> tuple[str, Catalog]:
         me = s.drivers[k]
         rows = WANTED[k] & ~late(me.forgotten)
-        segment = int(s.closed >= 0) if self.attempt_first else me.segment
+        segment = int(s.closed >= 0) if self.attempt_before_segment else me.segment
         made = Attempt(k, "running", me.seq, me.forgotten, me.runs, rows, rows, segment)
         words = f"{BATCHES[k]}'s driver inserts attempt {len(s.attempts) + 1} with that list."
         return words, now(Driver(), lock=lock, attempts=(*s.attempts, made))
@@ -265,7 +250,7 @@ class StageAndCommit(Model):
     def _list(
         self, s: Catalog, k: int, me: Driver, now: object, changes: dict
     ) -> tuple[str, Catalog]:
-        newer = self._live(s, me.seq) if self.compares else 0
+        newer = self._live(s, me.seq) if self.compare else 0
         words = f"{BATCHES[k]}'s driver will compare attempt {me.attempt + 1} with the runs "
         words += f"{self._names(newer)}, newer than commit {me.seq}; the last commit is {s.seq}."
         return words, now(Driver(LISTED, me.attempt, s.seq, newer), **changes)
@@ -290,10 +275,11 @@ class StageAndCommit(Model):
         won = any(a.status == "won" and a.batch == k for a in s.attempts)
         if attempt.status != "staged" or won:
             return f"{name} finds its attempt ended.", now(Driver(), lock=lock)
-        if s.seq != me.seq and self.sequence:
+        if s.seq != me.seq and self.sequence_check:
             return self._list(s, k, me, now, {"lock": lock})
-        since = s.forgotten & ~attempt.forgotten if self.since else s.forgotten
-        if buckets_of(WANTED[k]) & since and self.forgotten_commit:
+        all_late = not self.forgotten_since_it_began
+        since = s.forgotten if all_late else s.forgotten & ~attempt.forgotten
+        if buckets_of(WANTED[k]) & since and self.forgotten_at_commit:
             attempts = swap(s.attempts, me.attempt, attempt._replace(status="lost"))
             words = f"{name} finds a bucket forgotten: attempt {me.attempt + 1} is lost."
             alarm = s.alarm or s.forgotten == attempt.forgotten  # So will be all that follow it.
@@ -302,7 +288,8 @@ class StageAndCommit(Model):
 
     def _win(self, s: Catalog, k: int, me: Driver, now: object, lock: int) -> tuple[str, Catalog]:
         name = f"{BATCHES[k]}'s driver"
-        if s.seq != me.seq and self.sequence:  # The sequence is moved from the compared place only.
+        # The sequence is moved from the compared place only.
+        if s.seq != me.seq and self.sequence_check:
             return f"{name} cannot take its place.", now(Driver(), lock=lock)
         attempts = tuple(
             a._replace(status="won" if i == me.attempt else "lost") if a.batch == k else a
@@ -314,15 +301,126 @@ class StageAndCommit(Model):
         words = f"Attempt {me.attempt + 1} ({BATCHES[k]}) wins as commit {s.seq + 1}."
         return words, now(Driver(), lock=lock, attempts=attempts, runs=runs, seq=s.seq + 1)
 
+    # What collect does.
+
+    def _merge(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
+        before = self.attempts_max
+        if s.half_merged:
+            yield "Collect makes the merged run visible.", self._merged(s, s.half_merged)
+        elif s.merging:
+            yield "Collect dies in its merge.", s._replace(merging=0)
+            if s.lock < 0 or not self.pipeline_lock:
+                if self._live(s, 0) & s.merging != s.merging:
+                    yield "Collect finds a part retired.", s._replace(merging=0)
+                    return
+                runs = self._retired(s, s.merging)
+                parts = self._names(s.merging)
+                if self.merge_is_one_transaction:
+                    words = f"Collect replaces the runs {parts} by one that holds their ids."
+                    yield words, self._merged(s._replace(runs=runs, merging=0), s.merging)
+                else:
+                    words = f"Collect retires the runs {parts}, which it merges."
+                    yield words, s._replace(runs=runs, merging=0, half_merged=s.merging)
+        elif len(s.runs) == before + 1:
+            live = [r for r in range(len(s.runs)) if self._live(s, 0) >> r & 1]
+            if len(live) > 1:
+                parts = sum(1 << r for r in live)
+                words = f"Collect reads the runs {self._names(parts)}, to merge them."
+                yield words, s._replace(merging=parts)
+
+    def _merged(self, s: Catalog, parts: int) -> Catalog:
+        ids, places = 0, []
+        for r, run in enumerate(s.runs):
+            if parts >> r & 1:
+                ids |= run.ids
+                places.append(run.seq)
+        seq = max(places) if self.merged_seq_max else min(places)
+        return s._replace(runs=(*s.runs, Run(ids, seq=seq)), half_merged=0)
+
+    def _retired(self, s: Catalog, which: int) -> tuple[Run | None, ...]:
+        asked = bits(s.attempts, _is_open)
+        return tuple(
+            run._replace(retired=True, asked=asked) if which >> r & 1 else run
+            for r, run in enumerate(s.runs)
+        )
+
+    def _delete(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
+        for r, run in enumerate(s.runs):
+            if run and run.retired and run.there:
+                if not (self.payload_is_kept and self._open(s, run.asked)):
+                    words = f"Collect deletes the payload of run {self._name(r)}."
+                    yield words, s._replace(runs=swap(s.runs, r, run._replace(there=False)))
+
+    def _forget(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
+        if not s.old:
+            yield "The horizon of what was committed ends.", s._replace(old=True)
+            return
+        live = self._live(s, 0)
+        if s.lock >= 0 and self.pipeline_lock:
+            return
+        forgotten = s.forgotten | buckets_of(self._ids(s, live))
+        if not self.what_nobody_read_is_open:
+            forgotten = (1 << len(BUCKETS)) - 1
+        if self.scope != "forgotten":
+            words = f"Collect forgets and then retires the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten, runs=self._retired(s, live))
+            return
+        if forgotten != s.forgotten:
+            words = f"Collect forgets the buckets of the old runs {self._names(live)}."
+            yield words, s._replace(forgotten=forgotten)
+        old = live
+        if self.forgotten_before_retirement:
+            all_late = (r for r in range(len(s.runs)) if live >> r & 1 and self._is_late(s, r))
+            old = sum(1 << r for r in all_late)
+        if old:
+            words = f"Collect retires the old runs {self._names(old)}."
+            yield words, s._replace(runs=self._retired(s, old))
+
+    def _ids(self, s: Catalog, runs: int) -> int:
+        held = 0
+        for r, run in enumerate(s.runs):
+            held |= run.ids if runs >> r & 1 else 0
+        return held
+
+    def _is_late(self, s: Catalog, r: int) -> bool:
+        """Whether all that a run holds is of forgotten buckets."""
+        return not buckets_of(s.runs[r].ids) & ~s.forgotten
+
+    def _drop(self, s: Catalog) -> Iterator[tuple[str, Catalog]]:
+        if s.closed < 0:
+            words = "The segment's span ends."
+            yield words, s._replace(closed=(1 << len(s.attempts)) - 1)
+        elif not s.dropped and self._droppable(s):
+            runs = tuple(
+                run._replace(there=False) if run and self._in_segment(s, r) else run
+                for r, run in enumerate(s.runs)
+            )
+            yield "Collect drops the segment.", s._replace(runs=runs, dropped=True)
+
+    def _in_segment(self, s: Catalog, r: int) -> bool:
+        if r == self.attempts_max:
+            return self.scope == "drop"
+        return s.attempts[r].segment == 0
+
+    def _droppable(self, s: Catalog) -> bool:
+        """No run in it is live or may come to be, and nobody is open who began early enough."""
+        early = s.closed
+        for r, run in enumerate(s.runs):
+            if run and self._in_segment(s, r) and not run.retired:
+                if r == self.attempts_max or s.attempts[r].status != "lost":
+                    return False
+            elif run and self._in_segment(s, r):
+                early |= run.asked
+        return not self.drop_asks_for_attempts or not self._open(s, early)
+
+    def _open(self, s: Catalog, which: int) -> bool:
+        return bool(which & bits(s.attempts, _is_open))
+
     # Words.
 
     def _live(self, s: Catalog, newer_than: int) -> int:
         """Runs that are visible and hold a commit after a place, as bits."""
-        live = 0
-        for r, run in enumerate(s.runs):
-            if run and run.seq > newer_than and not run.retired:
-                live |= 1 << r
-        return live
+        return bits(s.runs, lambda run: run and run.seq > newer_than and not run.retired)
 
     def _name(self, r: int) -> str:
         if r < self.attempts_max:
@@ -342,8 +440,3 @@ def buckets_of(ids: int) -> int:
 def late(forgotten: int) -> int:
     """The ids of some buckets."""
     return sum(own for b, own in enumerate(BUCKETS) if forgotten >> b & 1)
-
-
-def shown(ids: int) -> str:
-    """Ids as a set of their numbers."""
-    return "{" + ", ".join(str(n) for n in range(3) if ids >> n & 1) + "}"

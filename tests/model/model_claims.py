@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, setter, shown, swap
 
 CLAIMED_TWICE = "a byte is claimed by two batches"
 TWO_BATCHES = "one request has two batches on their way"
@@ -54,11 +54,6 @@ class Claims(NamedTuple):
     refused: bool = False
 
 
-def shown(bits: int) -> str:
-    """Records as a set of their numbers."""
-    return "{" + ", ".join(str(n) for n in range(CELLS) if bits >> n & 1) + "}"
-
-
 class ClaimsModel(Model):
     """See the module."""
 
@@ -69,14 +64,6 @@ class ClaimsModel(Model):
         "request key": "the database lets one request have two batches of one number",
         "plan is written down": "a retried batch claims what is free by then",
     }
-
-    def __init__(self, without: tuple[str, ...] = ()) -> None:
-        super().__init__(without)
-        self.lock = self.keeps("pipeline lock")
-        self.reread = self.keeps("re-read under the lock")
-        self.exclusion = self.keeps("exclusion constraint")
-        self.unique = self.keeps("request key")
-        self.written = self.keeps("plan is written down")
 
     def start(self) -> Claims:
         return Claims(planners=(Planner(),) * len(PLANNERS))
@@ -114,10 +101,7 @@ class ClaimsModel(Model):
     def _planner(self, s: Claims, k: int) -> Iterator[tuple[str, Claims]]:
         name, request = PLANNERS[k]
         me = s.planners[k]
-
-        def now(planner: Planner, **changes: object) -> Claims:
-            return s._replace(planners=swap(s.planners, k, planner), **changes)
-
+        now = setter(s, "planners", k)
         if me.at == IDLE:
             latest = self._latest(s, request)
             if latest < 0 or s.batches[latest].status in ("finalized", "abandoned"):
@@ -131,15 +115,15 @@ class ClaimsModel(Model):
             words = f"{name} reads that {shown(unclaimed)} is unclaimed."
             yield words, now(Planner(CUT, me.latest, orphans, unclaimed))
         elif me.at == CUT:
-            if not self.lock:
+            if not self.pipeline_lock:
                 yield f"{name} begins to write.", now(me._replace(at=LOCKED))
             elif s.lock < 0:
                 yield f"{name} takes the lock.", now(me._replace(at=LOCKED), lock=k)
         elif me.at == LOCKED:
             fresh = (self._latest(s, request), *self._free(s, request)) == me[1:]
-            if fresh or not self.reread:
-                done = "reads the same again" if self.reread else "reads nothing again"
-                yield f"{name} {done}.", now(me._replace(at=AGREED))
+            if fresh or not self.re_read_under_the_lock:
+                again = "the same" if self.re_read_under_the_lock else "nothing"
+                yield f"{name} reads {again} again.", now(me._replace(at=AGREED))
             else:
                 yield f"{name} reads something else under the lock.", now(Planner(), lock=free)
         elif me.free == 0:
@@ -161,7 +145,7 @@ class ClaimsModel(Model):
         ordinal = batches[me.latest].ordinal + 1 if me.latest >= 0 else 1
         same = any((b.request, b.ordinal) == (request, ordinal) for b in batches)
         overlaps = any(b.claims & me.free for b in held)
-        if (same and self.unique) or (overlaps and self.exclusion):
+        if (same and self.request_key) or (overlaps and self.exclusion_constraint):
             return f"{name} is refused by the database.", over._replace(refused=True)
         made = Batch(request, ordinal, "planned", me.free)
         words = f"{name} stores batch {len(batches) + 1} with {shown(me.free)}"
@@ -175,12 +159,12 @@ class ClaimsModel(Model):
         def now(**changes: object) -> Claims:
             return s._replace(batches=swap(s.batches, i, batch._replace(**changes)))
 
-        may = s.lock < 0 or not self.lock
+        may = s.lock < 0 or not self.pipeline_lock
         if batch.status == "committed":
             yield f"{name} is finalized.", now(status="finalized")
         if batch.status != "planned":
             return
-        if not self.written and not batch.staged:
+        if not self.plan_is_written_down and not batch.staged:
             yield f"{name} is staged.", now(staged=batch.claims)
         elif may:
             staged = batch.staged or batch.claims
@@ -193,7 +177,7 @@ class ClaimsModel(Model):
             yield f"{name} gives no sign of life for long.", now(silent=True)
         if may and given_up - batch.silent < SILENT_MAX:
             yield f"{name} is abandoned.", now(status="abandoned", silent=False)
-        if not self.written:
+        if not self.plan_is_written_down:
             others = [b for n, b in enumerate(s.batches) if n != i and b.status != "abandoned"]
             claims = (1 << s.records) - 1
             for other in others:

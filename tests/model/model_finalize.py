@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, setter, swap
 
 NOT_WHOLE = "the marker lists a file that is not whole"
 NOWHERE = "a file of a committed batch is under neither name"
@@ -58,7 +58,7 @@ class Disk(NamedTuple):
 
 
 class FinalizeModel(Model):
-    """See the module. `outages_max`: how often the power goes."""
+    """See the module."""
 
     GUARDS = {
         "checksums decide": "a final name that exists counts as right",
@@ -72,18 +72,8 @@ class FinalizeModel(Model):
         "folder goes last": "collect removes the folder of a committed batch",
     }
 
-    def __init__(self, without: tuple[str, ...] = (), outages_max: int = 1) -> None:
-        super().__init__(without)
-        self.outages_max = outages_max
-        self.checksums = self.keeps("checksums decide")
-        self.no_replace = self.keeps("names are never replaced")
-        self.again = self.keeps("look again")
-        self.files_first = self.keeps("files before the marker")
-        self.fsync = self.keeps("folders are fsynced")
-        self.whole = self.keeps("marker is whole")
-        self.marker_first = self.keeps("marker before finalized")
-        self.stay = self.keeps("staged names stay")
-        self.folder_last = self.keeps("folder goes last")
+    outages_max = 1
+    """How often the power goes."""
 
     def start(self) -> Disk:
         return Disk()
@@ -106,7 +96,7 @@ class FinalizeModel(Model):
     def steps(self, s: Disk) -> Iterator[tuple[str, Disk]]:
         for k in range(len(WHO)):
             yield from self._finalizer(s, k)
-        if s.status == "finalized" or not self.folder_last:
+        if s.status == "finalized" or not self.folder_goes_last:
             if any(name.staged for name in s.names):
                 yield "Collect removes the attempt's folder.", self._removed(s)
         for i in FILES:
@@ -145,13 +135,10 @@ class FinalizeModel(Model):
 
     def _finalizer(self, s: Disk, k: int) -> Iterator[tuple[str, Disk]]:
         me, name = s.finalizers[k], WHO[k]
-
-        def now(finalizer: Finalizer, **changes: object) -> Disk:
-            return s._replace(finalizers=swap(s.finalizers, k, finalizer), **changes)
-
+        now = setter(s, "finalizers", k)
         if me.at == IDLE:
             if s.status == "committed":
-                first = LOOKING if self.files_first else SYNCED
+                first = LOOKING if self.files_before_the_marker else SYNCED
                 yield f"{name} finds the batch committed.", now(Finalizer(first))
             return
         yield f"{name} dies.", now(Finalizer())
@@ -162,14 +149,15 @@ class FinalizeModel(Model):
         elif me.at == LINKED:
             names = tuple(n._replace(durable=n.final != ABSENT) for n in s.names)
             words = f"{name} fsyncs the output folders."
-            if not self.fsync:
+            if not self.folders_are_fsynced:
                 names, words = s.names, f"{name} fsyncs nothing."
-            yield words, now(Finalizer(SYNCED if self.files_first else DONE), names=names)
+            after = SYNCED if self.files_before_the_marker else DONE
+            yield words, now(Finalizer(after), names=names)
         elif me.at == SYNCED:
             yield from self._mark(s, name, now)
         elif me.at == MARKING:
-            durable = 2 if s.marker and self.marker_first else s.marker
-            after = MARKED if self.files_first else LOOKING
+            durable = 2 if s.marker and self.marker_before_finalized else s.marker
+            after = MARKED if self.files_before_the_marker else LOOKING
             words = f"{name} fsyncs the marker's folder."
             yield words, now(Finalizer(after), marker=durable)
         elif me.at == MARKED:
@@ -185,7 +173,7 @@ class FinalizeModel(Model):
         """Looks at one file; after the last it knows what to do."""
         i = me.looked
         file = s.names[i]
-        right = file.final == RIGHT or (file.final == WRONG and not self.checksums)
+        right = file.final == RIGHT or (file.final == WRONG and not self.checksums_decide)
         if not right and (file.final == WRONG or not file.staged):
             return f"{name} fails: file {i + 1} is not as it should be.", now(Finalizer())
         there = "is right" if right else "is absent"
@@ -198,11 +186,11 @@ class FinalizeModel(Model):
     def _link(self, s: Disk, name: str, me: Finalizer, now: object) -> tuple[str, Disk]:
         i = (me.missing & -me.missing).bit_length() - 1
         file, rest = s.names[i], me.missing & (me.missing - 1)
-        again = Finalizer(LOOKING) if self.again else Finalizer(LINKED)
+        again = Finalizer(LOOKING) if self.look_again else Finalizer(LINKED)
         after = Finalizer(LINKING, 0, rest) if rest else again
-        if not file.staged or (file.final != ABSENT and self.no_replace):
+        if not file.staged or (file.final != ABSENT and self.names_are_never_replaced):
             return f"{name} cannot link file {i + 1}: a name is taken or gone.", now(after)
-        linked = Name(staged=self.stay, final=RIGHT)
+        linked = Name(staged=self.staged_names_stay, final=RIGHT)
         words = f"{name} gives file {i + 1} its final name."
         replaced = s.replaced or file.final == WRONG
         return words, now(after, names=swap(s.names, i, linked), replaced=replaced)
@@ -210,7 +198,7 @@ class FinalizeModel(Model):
     def _mark(self, s: Disk, name: str, now: object) -> Iterator[tuple[str, Disk]]:
         if s.marker in (1, 2):
             yield f"{name} finds the marker that it would write.", now(Finalizer(MARKING))
-        elif s.marker == 3 or self.whole:
+        elif s.marker == 3 or self.marker_is_whole:
             yield f"{name} writes the marker.", now(Finalizer(MARKING), marker=1)
         else:
             yield f"{name} begins to write the marker.", now(Finalizer(SYNCED), marker=3)

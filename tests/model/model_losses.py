@@ -13,10 +13,11 @@ is read a second time, after a death, is as one that was not begun.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, bits, setter, shown, swap
 
 TWICE = "a record is counted twice: by two batches, by two losses, or by one of each"
 UNTOLD = "a record is in no batch and not lost, and nothing looks at it any more"
@@ -74,10 +75,6 @@ def before(end: int) -> int:
     return (1 << end) - 1
 
 
-def shown(bits: int) -> str:
-    return "{" + ", ".join(str(n) for n in range(bits.bit_length()) if bits >> n & 1) + "}"
-
-
 class LossesModel(Model):
     """See the module."""
 
@@ -92,21 +89,14 @@ class LossesModel(Model):
         "floor waits for planned": "the floor passes claims that can still be abandoned",
     }
 
-    def __init__(
-        self, without: tuple[str, ...] = (), *, plans: int, accepts: int, cells: int
-    ) -> None:
-        super().__init__(without)
-        self.plans, self.cells = plans, cells
-        self.names = tuple(f"r{n}'s plan" for n in range(1, plans + 1))
-        self.names += ("An accept", "Another accept")[:accepts]
-        self.refuses = self.keeps("gone is refused")
-        self.fails = self.keeps("a deleted start is an error")
-        self.spares = self.keeps("claims are not lost")
-        self.subtracts = self.keeps("losses are subtracted")
-        self.again = self.keeps("looked at again")
-        self.claims_exclude = self.keeps("claims exclude claims")
-        self.losses_exclude = self.keeps("losses exclude losses")
-        self.waits = self.keeps("floor waits for planned")
+    plans = accepts = 1
+    cells = 2
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The actors."""
+        plans = (f"r{n}'s plan" for n in range(1, self.plans + 1))
+        return (*plans, *("An accept", "Another accept")[: self.accepts])
 
     def start(self) -> Losses:
         return Losses((Actor(),) * len(self.names))
@@ -149,17 +139,14 @@ class LossesModel(Model):
 
     def _passed(self, s: Losses, after: Losses) -> Losses:
         """Whoever has asked the ledger before it changed knows that by its version."""
-        if not self.again or _of(s) == _of(after):
+        if not self.looked_at_again or _of(s) == _of(after):
             return after
         actors = (Actor(STALE) if a.at == SURVEYED else a for a in after.actors)
         return after._replace(actors=tuple(actors))
 
     def _actor(self, s: Losses, k: int) -> Iterator[tuple[str, Losses]]:
         name, me, plans = self.names[k], s.actors[k], k < self.plans
-
-        def now(actor: Actor) -> Losses:
-            return s._replace(actors=swap(s.actors, k, actor))
-
+        now = setter(s, "actors", k)
         if me.at == IDLE:
             if self._may_begin(s, k):
                 words = f"{name} asks the cluster: records {s.low} to {s.records} are there."
@@ -172,8 +159,8 @@ class LossesModel(Model):
         if me.at == SHOWN:
             orphans = self._orphans(s, k) if plans else 0
             free, missing = self._free(s, orphans), self._free(s, 0)
-            if not plans and not self.spares:
-                missing = self._free(s, self._planned(s))
+            if not plans and not self.claims_are_not_lost:
+                missing = self._free(s, bits(s.batches, lambda b: b.status == "planned"))
             free, missing = free & ~before(me.low) & before(me.end), missing & before(me.low)
             words = f"{name} asks the ledger: {shown(free)} is free, {shown(missing)} is missing."
             yield words, now(Actor(SURVEYED, 0, 0, orphans, free * plans, missing))
@@ -181,7 +168,7 @@ class LossesModel(Model):
             yield self._plan(s, k, now(Actor()))
         elif not me.missing:
             yield f"{name} finds nothing missing.", now(Actor())
-        elif s.lost & me.missing and self.losses_exclude:
+        elif s.lost & me.missing and self.losses_exclude_losses:
             yield f"{name} is refused by the database.", now(Actor())._replace(refused=True)
         else:
             twice = bool(s.lost & me.missing)
@@ -197,7 +184,7 @@ class LossesModel(Model):
     def _plan(self, s: Losses, k: int, over: Losses) -> tuple[str, Losses]:
         """One transaction: what is missing is told, or orphans go and a batch is written."""
         name, me = self.names[k], s.actors[k]
-        if me.missing and self.refuses:
+        if me.missing and self.gone_is_refused:
             return f"{name} tells that {shown(me.missing)} is gone.", over._replace(told=True)
         if not me.free:
             return f"{name} has nothing to take.", over
@@ -208,7 +195,7 @@ class LossesModel(Model):
                     return f"{name} finds its orphan not planned any more.", over
                 batches[i] = batches[i]._replace(status="abandoned", silent=False, read=0, at=0)
         held = [b for b in batches if b.status != "abandoned"]
-        if any(b.claims & me.free for b in held) and self.claims_exclude:
+        if any(b.claims & me.free for b in held) and self.claims_exclude_claims:
             return f"{name} is refused by the database.", over._replace(refused=True)
         batches.append(Batch(name, "planned", me.free))
         words = f"{name} stores batch {len(batches)} with {shown(me.free)}"
@@ -220,7 +207,8 @@ class LossesModel(Model):
         """The first record that is free, or may become free."""
         held = s.lost
         for batch in s.batches:
-            if batch.status == "committed" or (batch.status == "planned" and not self.waits):
+            passed = ("committed",) if self.floor_waits_for_planned else ("committed", "planned")
+            if batch.status in passed:
                 held |= batch.claims
         return next(n for n in range(self.cells + 1) if not held >> n & 1)
 
@@ -240,7 +228,7 @@ class LossesModel(Model):
             if n >= s.low:
                 words = f"{name} reads record {n}."
                 yield words, now(read=batch.read | 1 << n, at=n + 1)
-            elif not self.fails:
+            elif not self.a_deleted_start_is_an_error:
                 yield f"{name} passes over record {n}, which is gone.", now(at=n + 1)
         given_up = sum(b.silent or b.status == "abandoned" for b in s.batches)
         if batch.silent:
@@ -253,18 +241,14 @@ class LossesModel(Model):
 
     def _orphans(self, s: Losses, k: int) -> int:
         """Silent batches of other requests."""
-        return sum(
-            1 << i
-            for i, batch in enumerate(s.batches)
-            if batch.status == "planned" and batch.silent and batch.request != self.names[k]
+        own = self.names[k]
+        return bits(
+            s.batches, lambda b: b.status == "planned" and b.silent and b.request != own
         )
-
-    def _planned(self, s: Losses) -> int:
-        return sum(1 << i for i, batch in enumerate(s.batches) if batch.status == "planned")
 
     def _free(self, s: Losses, but: int) -> int:
         """What no batch has claimed, but for some, and what is not lost."""
-        taken = (s.lost if self.subtracts else 0) | before(s.floor)
+        taken = (s.lost if self.losses_are_subtracted else 0) | before(s.floor)
         for i, batch in enumerate(s.batches):
             if batch.status != "abandoned" and not but >> i & 1:
                 taken |= batch.claims

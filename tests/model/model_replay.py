@@ -13,7 +13,7 @@ what a plan proves before it takes the lock.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from model_search import Model, swap
+from model_search import Model, setter, swap
 
 AT_WORK = "two replays of one generation are at work"
 FORK = "two generations of a batch are live"
@@ -53,7 +53,7 @@ class Root(NamedTuple):
 
 
 class ReplayModel(Model):
-    """See the module. `replays_max`: after so many there are no new ones."""
+    """See the module."""
 
     GUARDS = {
         "pipeline lock": "no transaction takes the pipeline's lock",
@@ -63,14 +63,8 @@ class ReplayModel(Model):
         "retired by the winner": "the generation before is retired ahead of the replay's commit",
     }
 
-    def __init__(self, without: tuple[str, ...] = (), replays_max: int = 3) -> None:
-        super().__init__(without)
-        self.outputs_max = replays_max + 1
-        self.lock = self.keeps("pipeline lock")
-        self.expected = self.keeps("states are expected")
-        self.unique = self.keeps("one of a generation")
-        self.before = self.keeps("the one before is finalized")
-        self.together = self.keeps("retired by the winner")
+    replays_max = 3
+    """After so many there are no new ones."""
 
     def start(self) -> Root:
         return Root()
@@ -105,15 +99,12 @@ class ReplayModel(Model):
 
     def _driver(self, s: Root, k: int) -> Iterator[tuple[str, Root]]:
         me, name = s.drivers[k], DRIVERS[k]
-
-        def now(driver: Driver, state: Root = s, **changes: object) -> Root:
-            return state._replace(drivers=swap(s.drivers, k, driver), **changes)
-
-        may = s.lock < 0 or not self.lock
-        held = k if self.lock else -1
+        now = setter(s, "drivers", k)
+        may = s.lock < 0 or not self.pipeline_lock
+        held = k if self.pipeline_lock else -1
         free = -1 if s.lock == k else s.lock
         if me.at == IDLE:
-            if len(s.outputs) < self.outputs_max and may:
+            if len(s.outputs) <= self.replays_max and may:
                 yield from self._plan(s, name, held, now)
             for i, output in enumerate(s.outputs):
                 if output.status in ("planned", "staged"):
@@ -140,7 +131,7 @@ class ReplayModel(Model):
         """A replay that is silent is given up; its own generation is planned again."""
         open_ = [i for i, o in enumerate(s.outputs) if o.status in ("planned", "staged")]
         live = [o for o in s.outputs if o.status in ("committed", "finalized")]
-        if self.before and any(o.status == "committed" for o in live):
+        if self.the_one_before_is_finalized and any(o.status == "committed" for o in live):
             return
         generation = 1 + max(o.generation for o in live)
         driver = Driver(PLANNING, open_[-1] if open_ else -1, generation)
@@ -157,7 +148,7 @@ class ReplayModel(Model):
                 return f"{name} finds batch {me.batch + 1} ended.", now(Driver(), lock=free)
             after = _became(s, me.batch, "abandoned")
             words += f", and abandons batch {me.batch + 1}"
-        if self.unique and _there(after, me.generation):
+        if self.one_of_a_generation and _there(after, me.generation):
             words = f"{name} is refused generation {me.generation} by the database."
             return words, now(Driver(), lock=free, refused=True)
         outputs = (*after.outputs, Output(me.generation, "planned"))
@@ -169,14 +160,14 @@ class ReplayModel(Model):
     ) -> tuple[str, Root]:
         k, mine = DRIVERS.index(name), s.outputs[me.batch]
         right = mine.status == "staged"
-        if not right and self.expected or mine.status in ("committed", "finalized"):
+        if not right and self.states_are_expected or mine.status in ("committed", "finalized"):
             words = f"{name} finds batch {me.batch + 1} {mine.status}, and lets go."
             return words, now(Driver(), lock=free)
         before = s.outputs[_before(s, mine)]
-        if self.before and (before.status != "finalized" or before.by >= 0):
+        if self.the_one_before_is_finalized and (before.status != "finalized" or before.by >= 0):
             words = f"{name} finds generation {before.generation} not live, and lets go."
             return words, now(Driver(), lock=free)
-        if not self.together:
+        if not self.retired_by_the_winner:
             words = f"{name} retires generation {before.generation} in a transaction of its own."
             return words, now(me._replace(at=RETIRED), _retired(s, me.batch))
         return self._send(s, k, me, now)
@@ -192,7 +183,7 @@ class ReplayModel(Model):
         yield "The COMMIT never arrives.", over
         mine = s.outputs[i]
         again = mine.status == "abandoned" and _there(s, mine.generation)
-        if again and self.unique:
+        if again and self.one_of_a_generation:
             words = f"The database refuses a second batch of generation {mine.generation}."
             yield words, over._replace(refused=True)
             return

@@ -10,8 +10,9 @@ A model is built with the guards that are taken out of it; a guard is a line of 
 somebody might think to be needless.
 """
 
+import re
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,20 +25,24 @@ State = Any
 
 class Model:
     """What a model of the protocol has. A subclass is one phenomenon; its docstring says what of
-    the real protocol it leaves away."""
+    the real protocol it leaves away.
+
+    Each guard is an attribute, true when it is there: "pipeline lock" is `self.pipeline_lock`. Each
+    option is an attribute too; the class has its default.
+    """
 
     GUARDS: ClassVar[dict[str, str]]
     """Each guard's name, and what is missing without it."""
 
-    def __init__(self, without: Collection[str] = ()) -> None:
+    def __init__(self, without: Collection[str] = (), **options: object) -> None:
         unknown = set(without) - set(self.GUARDS)
         if unknown:
             raise ValueError(f"{type(self).__name__} has no guards {unknown}: {[*self.GUARDS]}")
-        self.without = frozenset(without)
-
-    def keeps(self, guard: str) -> bool:
-        """Whether a guard is there. KeyError when the model has no such guard."""
-        return self.GUARDS[guard] is not None and guard not in self.without
+        for guard in self.GUARDS:
+            setattr(self, re.sub(r"\W", "_", guard), guard not in without)
+        for option, value in options.items():
+            assert hasattr(type(self), option), f"{type(self).__name__} has no option {option}"
+            setattr(self, option, value)
 
     def start(self) -> State:
         raise NotImplementedError
@@ -134,3 +139,25 @@ def _stuck(model: Model, states: list[State], edges: tuple[array, array]) -> int
 def swap(values: tuple, at: int, value: object) -> tuple:
     """A tuple with one value replaced."""
     return (*values[:at], value, *values[at + 1 :])
+
+
+def setter(state: State, name: str, at: int) -> Callable[..., State]:
+    """`now(value, **changes)`: the state with one value of its tuple `name` replaced, and changes of
+    other fields; `now(value, other)` begins with another state.
+    """
+
+    def now(value: object, state: State = state, **changes: object) -> State:
+        return state._replace(**{name: swap(getattr(state, name), at, value)}, **changes)
+
+    return now
+
+
+def bits(them: Iterable, holds: Callable[[Any], bool]) -> int:
+    """Which of them something holds for, as bits."""
+    return sum(1 << at for at, one in enumerate(them) if holds(one))
+
+
+def shown(numbers: int) -> str:
+    """Bits as a set of numbers."""
+    found = (str(n) for n in range(numbers.bit_length()) if numbers >> n & 1)
+    return "{" + ", ".join(found) + "}"

@@ -3,7 +3,6 @@
 The searches are exhaustive: every interleaving and every crash of a small scope.
 """
 
-import ast
 from pathlib import Path
 
 import pytest
@@ -51,8 +50,7 @@ def test_each_counterexample_is_replayed(guard: Guard) -> None:
     """The table names rules of the protocol and tests of the real verbs, and they exist."""
     for test in guard.tests:
         file, _, name = test.partition("::")
-        module = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-        assert name in {n.name for n in module.body if isinstance(n, ast.FunctionDef)}, test
+        assert f"\ndef {name}(" in (TESTS / file).read_text(encoding="utf-8"), test
     assert guard.tests
     pages = (TESTS.parent / "docs" / name for name in ("protocol.md", "files.md", "kafka.md"))
     rules = "".join(page.read_text(encoding="utf-8") for page in pages)

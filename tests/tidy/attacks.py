@@ -8,6 +8,7 @@ import ast
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import tree
@@ -34,6 +35,7 @@ class Attack:
         return not self.marks & {"rest", *LONG}
 
 
+@cache
 def attacks() -> dict[str, list[Attack]]:
     """By rule, those of `make test` first."""
     found: dict[str, list[Attack]] = defaultdict(list)
@@ -45,8 +47,9 @@ def attacks() -> dict[str, list[Attack]]:
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
             marks = of_all | _marks(node.decorator_list)
-            name, long = f"{tree.shown(path)}::{node.name}", "mark.proof" in ast.unparse(node)
-            long |= "proof" in marks
+            name = f"{tree.shown(path)}::{node.name}"
+            decorated = "\n".join(lines[_first(node) : node.lineno])
+            long = "proof" in marks or "mark.proof" in decorated
             text = _above(lines, node) + (ast.get_docstring(node) or "")
             for rule in dict.fromkeys(RULE.findall(text)):
                 found[rule].append(Attack(test=name, marks=marks, long=long))
@@ -63,10 +66,14 @@ def _marks(nodes: list[ast.expr]) -> frozenset[str]:
     return frozenset(re.findall(r"pytest\.mark\.(\w+)", text))
 
 
+def _first(node: ast.FunctionDef) -> int:
+    """The index of the line where a function begins, with its decorators."""
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+
+
 def _above(lines: list[str], node: ast.FunctionDef) -> str:
     """The comment right above a function and its decorators."""
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    text = ""
+    first, text = _first(node), ""
     while first and lines[first - 1].startswith("#"):
         first -= 1
         text = f"{lines[first]}\n{text}"

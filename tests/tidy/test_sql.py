@@ -54,13 +54,6 @@ def test_a_pipeline_is_locked_in_one_place() -> None:
     assert found == {("pipelines", "lock")}, "take a pipeline's lock by semel.ledger.pipelines.lock"
 
 
-def test_each_file_says_what_it_is_for() -> None:
-    """Each file begins with a comment that says what it is for."""
-    for path in sorted(tree.QUERIES.glob("*.sql")):
-        first = path.read_text(encoding="utf-8").split("\n", 1)[0]
-        assert first.startswith("-- "), f"{tree.shown(path)}: begin with a comment"
-
-
 def test_the_verbs_have_one_file_each() -> None:
     """One verb, one module, one SQL file."""
     for verb in ("plan", "stage", "commit", "finalize", "collect", "abandon", "adopt"):

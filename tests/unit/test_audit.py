@@ -1,10 +1,16 @@
-"""The audit against a sink that an honest toy wrote: it passes, and each break of it is told."""
+"""The audit against a sink that an honest toy wrote: it passes, and each break of it is told.
 
+Three parts: batches, batches that were replayed, and the texts of their transforms.
+"""
+
+import hashlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,16 +20,55 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_sink import HonestSink
+from fix_sink import SCHEMA, HonestSink
 from semel import limits
-from semel.audit import Verdict, audit
+from semel.audit import Check, Offender, Verdict, audit
 from semel.audit.exact import Rules, Word, json_judge
+from semel.errors import CorruptionError
+from semel.reader import markers
+
+Change = Callable[[pa.Table], pa.Table]
 
 
 def broken(verdict: Verdict) -> set[str]:
     """The names of the checks that failed."""
     assert verdict.ok == all(check.ok for check in verdict.checks)
     return {check.name for check in verdict.checks if not check.ok}
+
+
+def of(verdict: Verdict, name: str) -> Check:
+    """What a check found."""
+    return next(check for check in verdict.checks if check.name == name)
+
+
+def offender(verdict: Verdict, name: str) -> Offender:
+    """The first offender of a check."""
+    return of(verdict, name).offenders[0]
+
+
+def told(verdict: Verdict, name: str) -> str:
+    """All that a check says of its offenders."""
+    return "\n".join(f"{one.what} [{one.file}]" for one in of(verdict, name).offenders)
+
+
+def filled(folder: Path, **changes: Any) -> HonestSink:
+    """Two batches with a duplicate of each kind and dead letters of two reasons."""
+    made = HonestSink(folder, **changes)
+    made.land("a.jsonl", {"id": "1", "n": 1}, {"id": "2", "n": 2}, b"{broken", {"id": "1", "n": 9})
+    made.batch()
+    made.land("a.jsonl", {"id": "2"}, {"id": "3", "n": 3}, {"n": 4})
+    made.land("b.jsonl", {"id": "4", "at": "2024-01-01T00:00:00Z"}, b"", {"id": "3"})
+    made.batch()
+    return made
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> HonestSink:
+    return filled(tmp_path)
+
+
+def set_column(at: int, name: str, values: list, kind: pa.DataType | None = None) -> Change:
+    return lambda table: table.set_column(at, name, pa.array(values, kind))
 
 
 def test_a_marker_is_judged_by_the_rules_of_its_time(tmp_path):
@@ -41,27 +86,6 @@ def test_a_marker_is_judged_by_the_rules_of_its_time(tmp_path):
         content.pop("parser_rules", None)
         made.rewrite_marker(1, content | ({"parser_rules": 2} if rules == 1 else {}))
         assert broken(audit(made.spec, made.path))
-
-
-def offender(verdict: Verdict, name: str):
-    """The first offender of a check."""
-    return next(check.offenders[0] for check in verdict.checks if check.name == name)
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> HonestSink:
-    return filled(tmp_path)
-
-
-def filled(folder: Path, **changes) -> HonestSink:
-    """Two batches with a duplicate of each kind and dead letters of two reasons."""
-    made = HonestSink(folder, **changes)
-    made.land("a.jsonl", {"id": "1", "n": 1}, {"id": "2", "n": 2}, b"{broken", {"id": "1", "n": 9})
-    made.batch()
-    made.land("a.jsonl", {"id": "2"}, {"id": "3", "n": 3}, {"n": 4})
-    made.land("b.jsonl", {"id": "4", "at": "2024-01-01T00:00:00Z"}, b"", {"id": "3"})
-    made.batch()
-    return made
 
 
 @pytest.mark.parametrize(
@@ -105,22 +129,41 @@ def test_several_id_columns(tmp_path):
     assert offender(verdict, "output").id == '["x","2"]'
 
 
-def test_removed_row(sink):
-    """A row removed from the output is named, also when file, checksum and rows agree."""
-    sink.rewrite(1, "data", lambda table: table.slice(1))
-    verdict = audit(sink.spec, sink.path)
-    assert broken(verdict) == {"output", "sums"}
-    found = offender(verdict, "output")
-    assert (found.id, found.batch, found.offset) == ("1", 1, 0)
-    assert found.file.endswith("a.jsonl")
+# By what is done to a table: its batch and kind, the change, the checks that fail, the ids named.
+CHANGED = {
+    "row_removed": (1, "data", lambda t: t.slice(1), {"output", "sums"}, {"1"}),
+    "row_twice": (
+        1, "data", lambda t: pa.concat_tables([t, t.slice(1)]), {"output", "sums"}, {"2"}
+    ),
+    "row_of_a_stranger": (2, "data", set_column(0, "id", ["3", "9"]), {"output"}, {"4", "9"}),
+    "other_values": (1, "data", set_column(1, "n", [1, 3], pa.int64()), {"content"}, {"2"}),
+    "no_dead_letter": (
+        1, "dead_letters", lambda t: t.slice(1), {"records", "output", "sums"}, set()
+    ),
+    "dead_letter_of_other_bytes": (
+        1, "dead_letters", set_column(5, "raw", [b"{brokem"]), {"dead letters"}, set()
+    ),
+    "decision_of_another_id": (
+        1, "decisions", set_column(3, "record_id", [{"id": "2"}]), {"decisions"}, {"1"}
+    ),
+}  # fmt: skip
 
 
-def test_row_twice(sink):
-    """A record that is in the output twice is named."""
-    sink.rewrite(1, "data", lambda table: pa.concat_tables([table, table.slice(1)]))
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_file_that_was_changed(sink: HonestSink, what: str) -> None:
+    """Each row that is missing, doubled, foreign or another is named, and so are dead letters that
+    do not keep the record as the source has it; though file, checksum and marker agree.
+    """
+    number, kind, change, failed, ids = CHANGED[what]
+    sink.rewrite(number, kind, change)
     verdict = audit(sink.spec, sink.path)
-    assert broken(verdict) == {"output", "sums"}
-    assert offender(verdict, "output").id == "2"
+    assert broken(verdict) == failed
+    assert {o.id for check in verdict.checks for o in check.offenders if o.id} == ids
+    if what == "row_removed":
+        found = offender(verdict, "output")
+        assert (found.batch, found.offset) == (1, 0) and found.file.endswith("a.jsonl")
+    if what == "no_dead_letter":
+        assert "no record" in offender(verdict, "records").what
 
 
 def test_removed_row_without_ids(tmp_path):
@@ -130,22 +173,6 @@ def test_removed_row_without_ids(tmp_path):
     verdict = audit(made.spec, made.path)
     assert broken(verdict) == {"output"}
     assert offender(verdict, "output").offset == 0
-
-
-def test_row_of_a_stranger(sink):
-    """A row whose id no record has is named, with its file."""
-    sink.rewrite(2, "data", lambda t: t.set_column(0, "id", pa.array(["3", "9"])))
-    verdict = audit(sink.spec, sink.path)
-    assert broken(verdict) == {"output"}
-    assert {o.id for c in verdict.checks for o in c.offenders} == {"4", "9"}
-
-
-def test_other_values(sink):
-    """A row that has its id but not its record's values is named."""
-    sink.rewrite(1, "data", lambda t: t.set_column(1, "n", pa.array([1, 3], pa.int64())))
-    verdict = audit(sink.spec, sink.path)
-    assert broken(verdict) == {"content"}
-    assert offender(verdict, "content").id == "2"
 
 
 def test_doubled_file(sink):
@@ -176,14 +203,6 @@ def test_missing_file(sink, kind):
     assert offender(verdict, "files").file == str(sink.root_of(entry["kind"]) / entry["path"])
 
 
-def test_missing_dead_letter(sink):
-    """A bad line that is in no dead letter counts as a survivor, and is told."""
-    sink.rewrite(1, "dead_letters", lambda table: table.slice(1))
-    verdict = audit(sink.spec, sink.path)
-    assert broken(verdict) == {"records", "output", "sums"}
-    assert "no record" in offender(verdict, "records").what
-
-
 def test_valid_record_as_dead_letter(tmp_path):
     """A valid record may not be put away as malformed, nor as one without id."""
     for reason in ("malformed", "id_missing", "late", "invented"):
@@ -198,13 +217,6 @@ def test_valid_record_as_dead_letter(tmp_path):
         assert offender(verdict, "dead letters").id == "2"
 
 
-def test_dead_letter_with_other_bytes(sink):
-    """A dead letter keeps the record as the source has it."""
-    other = pa.array([b"{brokem"])
-    sink.rewrite(1, "dead_letters", lambda t: t.set_column(5, "raw", other))
-    assert broken(audit(sink.spec, sink.path)) == {"dead letters"}
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_decision_without_survivor(sink, number):
     """A duplicate whose first record does not survive is told, for both reasons."""
@@ -217,13 +229,6 @@ def test_decision_without_survivor(sink, number):
     verdict = audit(sink.spec, sink.path)
     assert broken(verdict) == {"decisions", "sums"}
     assert other in offender(verdict, "decisions").what
-
-
-def test_decision_with_another_id(sink):
-    """The id is read from the source, so a decision cannot lie about it."""
-    ids = pa.array([{"id": "2"}])
-    sink.rewrite(1, "decisions", lambda t: t.set_column(3, "record_id", ids))
-    assert broken(audit(sink.spec, sink.path)) == {"decisions"}
 
 
 def test_position_that_is_no_record(sink):
@@ -399,3 +404,386 @@ def test_staging_is_promised_to_nobody(sink):
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}), folder / "x")
     assert broken(audit(sink.spec, sink.path)) == set()
+
+
+@pytest.fixture
+def replayed(sink: HonestSink) -> HonestSink:
+    """Two batches, the first of which was replayed: batch 3 made its output."""
+    sink.replay(1)
+    return sink
+
+
+def then(sink: HonestSink, change: Callable[[dict], dict] = dict, generation: int = 1) -> dict:
+    """The marker of an output of batch 1 that was replaced, once it was changed."""
+    content = change(json.loads(sink.aside(1, generation).read_text()))
+    sink.aside(1, generation).write_text(json.dumps(content))
+    return content
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"record_id": [], "sink__position_columns": True}, {"record_id": []},
+     {"sink__partition_by": ["at"]}],
+)  # fmt: skip
+def test_a_right_replay(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """It passes whatever its form, also of generation 3, and the verdict counts it."""
+    made = filled(tmp_path, **changes)
+    made.replay(1)
+    made.replay(1)
+    verdict = audit(made.spec, made.path)
+    assert broken(verdict) == set()
+    assert (verdict.batches, verdict.replayed, verdict.totals.records_read) == (2, 1, 9)
+    assert of(verdict, "generations").examined == 2
+
+
+@pytest.mark.parametrize("given", ["double", "float", "int"])
+def test_another_type(tmp_path: Path, given: str) -> None:
+    """What a row must be is by the declaration of now, what became of its record by that of then.
+
+    A dead letter of then may be a good record by now: it stays one.
+    """
+    made = HonestSink(tmp_path)
+    honest = made._parse
+    bad = b'{"id": "5", "n": 2.5}'
+    made._parse = lambda raw, at: "type_mismatch" if raw == bad else honest(raw, at)
+    made.land("a.jsonl", {"id": "1", "n": 16777217}, bad, {"id": "1", "n": 3}, {"id": "2"})
+    made.batch()
+    kinds = {"double": pa.float64(), "float": pa.float32(), "int": pa.int32()}
+    schema = {**SCHEMA, "n": given}
+
+    def right(table: pa.Table) -> pa.Table:
+        return table.set_column(1, "n", table.column("n").cast(kinds[given], safe=False))
+
+    made.replay(1, right, source__schema=schema)
+    assert broken(audit(made.spec, made.path)) == set()
+    made.replay(1, set_column(1, "n", [16777215, None], kinds[given]), source__schema=schema)
+    assert broken(audit(made.spec, made.path)) == {"content"}
+
+
+def test_an_id_of_another_scale(tmp_path: Path) -> None:
+    """A row is found by its id as the newest output has it."""
+    schema = {**SCHEMA, "n": "decimal(10, 2)"}
+    made = filled(tmp_path, record_id=["n"], source__schema=schema)
+    assert broken(audit(made.spec, made.path)) == set()
+
+    def wider(table: pa.Table) -> pa.Table:
+        return table.set_column(1, "n", table.column("n").cast(pa.decimal128(23, 4)))
+
+    made.replay(1, wider, record_id=["n"], source__schema={**schema, "n": "decimal(12, 4)"})
+    assert broken(audit(made.spec, made.path)) == set()
+
+
+def test_a_column_that_came_later(tmp_path: Path) -> None:
+    """Its values come from the source, though no output had them before."""
+    made = HonestSink(tmp_path)
+    made.land("a.jsonl", {"id": "1", "n": 1, "more": "a"}, {"id": "2"}, {"id": "1"})
+    made.batch()
+    schema = {**SCHEMA, "more": "string"}
+    right = pa.array(["a", None])
+    made.replay(1, lambda t: t.append_column("more", right), source__schema=schema)
+    assert broken(audit(made.spec, made.path)) == set()
+    made.replay(1, set_column(3, "more", ["b", None]), source__schema=schema)
+    assert broken(audit(made.spec, made.path)) == {"content"}
+
+
+def test_a_survivor_that_is_no_record_now(tmp_path: Path) -> None:
+    """A replay whose declaration does not take a survivor was never staged by us."""
+    made = HonestSink(tmp_path)
+    made.land("a.jsonl", {"id": "1", "n": 1}, {"id": "2", "n": 70000})
+    made.batch()
+    cut = set_column(1, "n", [1, 4464], pa.int16())
+    made.replay(1, cut, source__schema={**SCHEMA, "n": "smallint"})
+    verdict = audit(made.spec, made.path)
+    assert broken(verdict) == {"records", "content"}
+    assert "by the declaration of the replay: n is beyond smallint" in told(verdict, "records")
+
+
+def test_a_replay_with_a_transform(tmp_path: Path) -> None:
+    """A replay with a transform may filter rows; a row twice, or one that was a duplicate, is
+    told."""
+    made = filled(tmp_path)
+    made.replay(1, lambda table: table.slice(1), transforms=["mod:fun"])
+    assert broken(audit(made.spec, made.path)) == set()
+    made.replay(1, lambda t: pa.concat_tables([t, t]), transforms=["mod:fun"])
+    assert broken(audit(made.spec, made.path)) == {"output"}
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_files_that_were_replaced(tmp_path: Path, gone: int) -> None:
+    """Collect may have removed any of them, or have been killed while it did."""
+    made = filled(tmp_path, sink__partition_by=["n"])
+    old = sorted(made.path.glob("n=*/*b00000001-*"))
+    assert len(old) == 2
+    made.replay(1)
+    for path in old[:gone]:
+        path.unlink()
+    assert broken(audit(made.spec, made.path)) == set()
+
+
+def test_a_finalizer_that_died(replayed: HonestSink) -> None:
+    """A marker that was kept aside and is not replaced yet proves nothing, nor does a crash's."""
+    shutil.copy(replayed.marker_path(1), replayed.aside(1, 2))
+    shutil.copy(replayed.marker_path(2), replayed.aside(2, 1))
+    (replayed.archive / "replaced" / ".b00000002-g0001.json.left").write_text("{")
+    assert broken(audit(replayed.spec, replayed.path)) == set()
+    replayed.aside(2, 1).write_text("{")
+    assert broken(audit(replayed.spec, replayed.path)) == set()
+
+
+def test_rows_of_a_replay(replayed: HonestSink) -> None:
+    """A row that is missing, changed or doubled in the newest output alone is told."""
+    for what in ("row_removed", "other_values", "row_twice"):
+        _, _, change, failed, _ = CHANGED[what]
+        path = replayed.path / replayed.marker(1)["files"][0]["path"]
+        before, marker = path.read_bytes(), replayed.marker(1)
+        replayed.rewrite(1, "data", change)
+        assert broken(audit(replayed.spec, replayed.path)) == failed
+        path.write_bytes(before)
+        replayed.rewrite_marker(1, marker)
+    assert broken(audit(replayed.spec, replayed.path)) == set()
+
+
+@pytest.mark.parametrize("by", ["id", "position"])
+def test_what_came_back(tmp_path: Path, by: str) -> None:
+    """A duplicate or a dead letter that a replay let through is no survivor, whatever it counts."""
+    changes = {"record_id": [], "sink__position_columns": True} if by == "position" else {}
+    made = filled(tmp_path, **changes)
+
+    def with_more(table: pa.Table) -> pa.Table:
+        more = {"id": "9", "n": 9, "_semel_source": 1, "_semel_offset": 34}
+        if by == "id":
+            more = {"id": "1", "n": 9}
+        row = pa.Table.from_pylist([more], schema=table.schema)
+        return pa.concat_tables([table, row])
+
+    made.replay(1, with_more)
+    content = made.marker(1)
+    content["counts"]["survivors"] += 1
+    made.rewrite_marker(1, content)
+    verdict = audit(made.spec, made.path)
+    assert {"output", "generations"} < broken(verdict)
+    assert "says survivors" in told(verdict, "generations")
+
+
+def test_the_marker_of_then_is_gone(replayed: HonestSink) -> None:
+    """Without generation 1's marker nothing proves the batch; without another, it is told."""
+    replayed.replay(1)
+    for gone in (2, 1):
+        replayed.aside(1, gone).unlink()
+        verdict = audit(replayed.spec, replayed.path)
+        assert broken(verdict) == {"generations", "strays"}
+        said = f"generation {gone} was replaced, and its marker is gone"
+        assert said in told(verdict, "generations")
+    replayed.rewrite(1, "data", lambda table: table.slice(1))
+    assert "output" not in broken(audit(replayed.spec, replayed.path))
+
+
+def test_the_marker_of_then_is_damaged(replayed: HonestSink) -> None:
+    """It is told once, and does not stop the audit."""
+    replayed.aside(1, 1).write_text("{")
+    verdict = audit(replayed.spec, replayed.path)
+    assert broken(verdict) == {"generations", "strays"}
+    assert "cannot be read" in told(verdict, "generations")
+
+
+def test_no_marker_for_what_was_kept(replayed: HonestSink) -> None:
+    """A marker that was kept aside belongs to a batch that has one."""
+    replayed.marker_path(1).unlink()
+    assert {"generations", "markers", "strays"} <= broken(audit(replayed.spec, replayed.path))
+
+
+def counted(key: str) -> Callable[[dict], dict]:
+    return lambda old: old | {"counts": old["counts"] | {key: old["counts"][key] + 1}}
+
+
+ANOTHER = {
+    "input_digest": "1", "commit_seq": 7, "request_key": "else", "fence": 2,
+    "batch_time": "2024-02-02T00:00:00+00:00", "bucket_seconds": 3, "pipeline": "other",
+    "interval": ["2024-01-01T00:00:00+00:00", "2024-01-02T00:00:00+00:00"],
+}  # fmt: skip
+COUNTS = ("records_read", "survivors", "duplicates_batch", "duplicates_catalog", "quarantined",
+          "late", "bytes_read")  # fmt: skip
+LIES = {
+    **{key: (counted(key), f"its marker says {key} = ") for key in COUNTS},
+    **{
+        key: (lambda old, key=key: old | {key: ANOTHER[key]}, f"its {key} is another")
+        for key in ANOTHER
+    },
+    "claims": (lambda old: old | {"claims": [old["claims"][0] | {"end": 1}]}, "other ranges"),
+    "rows_written": (counted("rows_written"), "do not hold its 3 rows"),
+}
+
+
+@pytest.mark.parametrize("key", LIES)
+def test_what_a_replaced_output_says(replayed: HonestSink, key: str) -> None:
+    """It is of the same batch: its account, what identifies it and its ranges are those of now; and
+    it had written what its files held."""
+    change, said = LIES[key]
+    then(replayed, change)
+    verdict = audit(replayed.spec, replayed.path)
+    assert broken(verdict) == {"generations"}
+    assert said in told(verdict, "generations")
+    assert ("is another" in told(verdict, "generations")) == (key in ANOTHER)
+
+
+def test_other_verdicts(replayed: HonestSink) -> None:
+    """The newest marker lists the decisions and dead letters of the batch itself."""
+    replayed.rewrite(1, "decisions", lambda table: table)
+    content = replayed.marker(1)
+    entry = next(file for file in content["files"] if file["kind"] == "decisions")
+    other = "decisions/b00000003-00009.parquet"
+    shutil.copy(replayed.archive / entry["path"], replayed.archive / other)
+    entry["path"] = other
+    replayed.rewrite_marker(1, content)
+    verdict = audit(replayed.spec, replayed.path)
+    assert broken(verdict) == {"generations", "strays"}
+    assert "other decisions, dead letters" in told(verdict, "generations")
+
+
+def test_an_old_file_that_counts(replayed: HonestSink) -> None:
+    """No marker that counts lists a file that was replaced, its own batch's or another's."""
+    old = then(replayed)["files"][0]
+    for number in (1, 2):
+        content = replayed.marker(number)
+        replayed.rewrite_marker(number, content | {"files": [*content["files"], old]})
+        verdict = audit(replayed.spec, replayed.path)
+        assert {"generations", "output"} <= broken(verdict)
+        assert "a marker that counts lists it" in told(verdict, "generations")
+        replayed.rewrite_marker(number, content)
+
+
+def test_an_old_file_that_is_damaged(replayed: HonestSink) -> None:
+    """While it is there, it is what its marker says: readers may still read it."""
+    path = replayed.path / then(replayed)["files"][0]["path"]
+    path.write_bytes(path.read_bytes()[:-1])
+    verdict = audit(replayed.spec, replayed.path)
+    assert broken(verdict) == {"generations"}
+    assert f"generation 1: it has {path.stat().st_size} bytes" in told(verdict, "generations")
+
+
+def made_by(batch: int) -> Callable[[dict], dict]:
+    return lambda marker: marker | {"replay": marker["replay"] | {"batch_id": batch}}
+
+
+def test_who_made_it(replayed: HonestSink) -> None:
+    """Each output is by a batch of its own, later than the one that it replaced."""
+    replayed.replay(2)
+    content = replayed.marker(1)
+    for other, what in ((4, "batch 4 made it, and generation 2 of batch"), (1, "batch 1 made it")):
+        replayed.rewrite_marker(1, made_by(other)(content))
+        verdict = audit(replayed.spec, replayed.path)
+        assert broken(verdict) == {"generations"}
+        assert what in told(verdict, "generations")
+
+
+def test_the_order_of_replays(replayed: HonestSink) -> None:
+    """A replay that replaced another is a later batch."""
+    replayed.replay(1)
+    then(replayed, made_by(9), generation=2)
+    verdict = audit(replayed.spec, replayed.path)
+    assert broken(verdict) == {"generations"}
+    assert "batch 9 made it, and batch 4 replaced it" in told(verdict, "generations")
+
+
+@pytest.mark.parametrize("key", ["replay", "replaces", "generation"])
+def test_a_marker_that_says_half(replayed: HonestSink, key: str) -> None:
+    """A marker of a later generation says by what replay it is, and what it replaces."""
+    content = replayed.marker(1)
+    del content[key]
+    replayed.rewrite_marker(1, content)
+    assert "markers" in broken(audit(replayed.spec, replayed.path))
+
+
+def test_a_stranger_beside_the_markers(replayed: HonestSink) -> None:
+    """A file that is no marker of a replaced output is a stray."""
+    (replayed.archive / "replaced" / "b1-g1.json").write_text("{}")
+    assert broken(audit(replayed.spec, replayed.path)) == {"strays"}
+
+
+def test_the_text_of_a_transform_that_was_replaced(replayed: HonestSink) -> None:
+    """What ran then is kept like what runs now: the account of a replaced output is whole."""
+    code = {"semel": "0.9", "git_commit": None, "files": {"a.sql": "0" * 64}}
+    then(replayed, lambda old: old | {"code": code, "code_digest": "1"})
+    assert broken(audit(replayed.spec, replayed.path)) == {"code"}
+
+
+TEXTS = {"plus.py": b"def plus(frame):\n    return frame\n", "times.sql": b"SELECT 1"}
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def named(texts: dict[str, bytes]) -> dict[str, Any]:
+    """What a marker says of the code, by the protocol alone."""
+    files = {name: sha256(text) for name, text in texts.items()}
+    shaping = json.dumps({"files": files, "semel": "0.1.0"}, sort_keys=True, separators=(",", ":"))
+    code = {"semel": "0.1.0", "git_commit": None, "files": files}
+    return {"code": code, "code_digest": sha256(shaping.encode())}
+
+
+@pytest.fixture
+def coded(tmp_path: Path) -> HonestSink:
+    """Two batches of one code; the archive has both files of it, and one that no marker names."""
+    made = HonestSink(tmp_path)
+    for number in (1, 2):
+        made.land("a.jsonl", {"id": str(number), "n": 1})
+        made.batch()
+        made.rewrite_marker(number, made.marker(number) | named(TEXTS))
+    for name, text in (TEXTS | {"of_a_lost_attempt.py": b"..."}).items():
+        kept(made, name, text).parent.mkdir(exist_ok=True)
+        kept(made, name, text).write_bytes(text)
+    return made
+
+
+def kept(sink: HonestSink, name: str, text: bytes | None = None) -> Path:
+    return sink.archive / "code" / f"{sha256(text or TEXTS[name])}{Path(name).suffix}"
+
+
+def check(sink: HonestSink) -> Check:
+    """What the audit found of the code; all else is right."""
+    verdict = audit(sink.spec, sink.path)
+    assert {c.name for c in verdict.checks if not c.ok} <= {"code"}
+    return of(verdict, "code")
+
+
+def test_kept_texts_pass(coded: HonestSink) -> None:
+    """Each is examined once, however many batches it made; what no marker names is no harm."""
+    assert (check(coded).ok, check(coded).examined) == (True, 2)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_gone_or_altered(coded: HonestSink, name: str, gone: bool) -> None:
+    """It is named, with the first batch that it made; also when one byte was altered."""
+    path, short = kept(coded, name), TEXTS[name][:-1]
+    path.unlink() if gone else path.write_bytes(short)
+    (found,) = check(coded).offenders
+    assert (found.batch, found.file) == (1, str(path))
+    altered = f"was changed: its SHA-256 begins with {sha256(short)[:12]} now"
+    why = "cannot be read (No such file or directory)" if gone else altered
+    assert found.what == f"the text of {name!r} {why}"
+
+
+def test_a_digest_that_is_not_the_codes(coded: HonestSink) -> None:
+    """Who compares batches by it would take another code for the same."""
+    coded.rewrite_marker(2, coded.marker(2) | {"code_digest": "ab"})
+    (found,) = check(coded).offenders
+    assert (found.batch, found.what) == (2, "its code_digest is not that of its code")
+
+
+ODD = [
+    {"files": {"a.py": "../../../etc/passwd"}}, {"files": {"a.py": "A" * 64}},
+    {"files": {"a.py": 1}}, {"files": ["a.py"]}, {"files": None}, {"semel": None},
+    {"git_commit": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [[], "text", {}, *ODD])
+def test_what_is_no_code(coded: HonestSink, odd: Any) -> None:
+    """A marker that was tampered with leads nobody out of the archive: it cannot be read."""
+    content = coded.marker(2)
+    content["code"] = content["code"] | odd if isinstance(odd, dict) and odd else odd
+    coded.rewrite_marker(2, content)
+    with pytest.raises(CorruptionError, match="b00000002.json"):
+        markers(coded.path)

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,8 @@ from semel.audit.source import lines as cut
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.sources.files.claimed import ClaimedFile
-from semel.spec.ddl import PARSER_RULES, parse
+from semel.spec.ddl import PARSER_RULES, ColumnType, parse
+from semel.spec.parts import REST_COLUMN, Unknown
 from tiers import examples
 
 KINDS = {
@@ -68,6 +70,69 @@ def test_two_readers_of_json_agree(pairs, ends, pad):
     word = json_judge(COLUMNS, RULES)(line.removeprefix(b"\xef\xbb\xbf")).word
     if word is not Word.UNSURE:
         assert (word is Word.GOOD) == accepted(line, JsonLines(), ARROW), line
+
+
+KEYED = {
+    "a": "bigint", "j": "json", "m": "map<string, struct<x: bigint, l: array<date>>>",
+    "s": "struct<x: bigint, l: array<struct<y: string>>>",
+}  # fmt: skip
+
+
+def keyed(unknown: Unknown, *, texts: bool = True) -> dict[str, ColumnType]:
+    """The declared columns; without `texts` those that pyarrow reads."""
+    found = {name: parse(kind) for name, kind in KEYED.items() if texts or name in ("a", "s")}
+    return found | ({REST_COLUMN: parse("json")} if unknown is Unknown.KEEP else {})
+
+
+def taken(line: bytes, unknown: Unknown, *, texts: bool = True) -> bool:
+    """Whether semel's reader takes a line for a record."""
+    kinds = keyed(unknown, texts=texts)
+    schema = pa.schema([(name, kind.arrow()) for name, kind in kinds.items()])
+    return accepted(line, JsonLines(json=("j",) if texts else (), unknown=unknown), schema)
+
+
+@pytest.mark.parametrize("word", ["NaN", "Inf", "Infinity", "-NaN", "-Inf", "-Infinity"])
+@pytest.mark.parametrize("unknown", list(Unknown))
+@pytest.mark.parametrize("line", ['{"a":1,"z":%s}', '{"a":1,"z":[{"b":%s,"c":"NaN"}]}'])
+def test_a_constant_in_an_unnamed_key(line: str, unknown: Unknown, word: str) -> None:
+    """Ignored, it does no harm; kept, it is no JSON. The audit says so of all such words."""
+    rules = Rules(number=PARSER_RULES, unknown=unknown)
+    found = json_judge(keyed(unknown), rules)((line % word).encode())
+    assert (found.word is Word.GOOD) == (unknown is Unknown.IGNORE)
+    assert taken((line % word).encode(), unknown) == (unknown is Unknown.IGNORE)
+
+
+def test_a_text_that_looks_like_a_constant_is_text() -> None:
+    """What stands in quotes is left as it is, also behind escapes."""
+    line = rb'{"a":1,"z":"x\\","NaN":"-Inf \" NaN","j":"Infinity"}'
+    assert json_judge(keyed(Unknown.IGNORE), RULES)(line).word is Word.GOOD
+
+
+KEY_VALUES = st.sampled_from(
+    '1 "x" null true NaN -Inf [] {} [1] {"x":1} {"x":1,"x":2} {"x":1,"z":2} {"k":{"x":1}} '
+    '{"k":{"x":"1"}} {"k":{"x":1,"z":NaN}} {"k":null,"k":null} {"k":{"l":["2020-02-30"]}} '
+    '{"k":{"l":["2020-02-29",null]},"\\u006b":{}} {"l":[{"y":"a"},null,{"z":1}]} {"l":[{"y":1}]} '
+    '{"l":[{"y":"a","y":"b"}]} {"k":[]} {"k":Infinity} "\\ud800" '
+    '{"a":[[[[{"b":"}]\\""}]]]]}'
+    .split(" ")
+)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.sampled_from([*KEYED, "z", "\\u007a", REST_COLUMN]), KEY_VALUES)),
+    unknown=st.sampled_from(Unknown),
+    texts=st.booleans(),
+)
+def test_two_readers_of_keys_agree(
+    pairs: list[tuple[str, str]], unknown: Unknown, texts: bool
+) -> None:
+    """They share no code, and take the same for records, in every way to treat such keys."""
+    line = ("{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}").encode()
+    rules = Rules(number=PARSER_RULES, unknown=unknown)
+    found = json_judge(keyed(unknown, texts=texts), rules)(line)
+    assert found.word is not Word.UNSURE
+    assert (found.word is Word.GOOD) == taken(line, unknown, texts=texts), line
 
 
 CSV_KINDS = {name: kind for name, kind in COLUMNS.items() if not kind.nested}

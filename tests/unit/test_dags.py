@@ -1,7 +1,6 @@
 """The DAGs: parsed and serialized as Airflow's DAG processor does it, without a database."""
 
 import json
-import sys
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,10 @@ from fix_dags import BY_INTERVAL, OF_TOPICS, parsed, write
 from semel.errors import RetryableError, TerminalError
 from semel.spec import pipeline
 from semel.spec.pipeline import Spec
+
+
+pytestmark = pytest.mark.server("dags")
+"""Airflow parses the files once for all tests, which takes seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -185,19 +188,11 @@ def test_a_task_parses_only_its_own_file(tmp_path: Path) -> None:
     assert set(parsed(tmp_path, "semel_collect")["dags"]) == {"semel_collect"}
 
 
-@pytest.fixture
-def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow may be imported without writing to the user's home."""
-    if "airflow" not in sys.modules:
-        monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-
-
 def context(run_type: str = "manual", **given: Any) -> dict[str, Any]:
     run = SimpleNamespace(dag_id="clicks", run_id="manual__1", run_type=run_type)
     return {"dag_run": run, "params": {}, **given}
 
 
-@pytest.mark.usefixtures("airflow")
 def test_the_request_is_the_run() -> None:
     """A DAG run is one request, whatever task of it asks, however often."""
     from semel.airflow.operators import request_key
@@ -211,7 +206,6 @@ def by_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
     return pipeline.load(write(folder, "days", select=BY_INTERVAL))
 
 
-@pytest.mark.usefixtures("airflow")
 def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the data interval; a run's configuration goes before it. Who takes what has arrived
     has none."""
@@ -229,7 +223,6 @@ def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert interval(context(params=both, **run), arrival) is None
 
 
-@pytest.mark.usefixtures("airflow")
 @pytest.mark.parametrize(
     ("start", "end", "run_type", "why"),
     [
@@ -255,7 +248,6 @@ def test_a_wrong_interval(
         interval(context(run_type=run_type, params=params), spec)
 
 
-@pytest.mark.usefixtures("airflow")
 @pytest.mark.parametrize(("raised", "retried"), [(TerminalError, False), (RetryableError, True)])
 def test_only_what_may_succeed_is_retried(
     raised: type[Exception], retried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -290,7 +282,6 @@ def test_only_what_may_succeed_is_retried(
 
 
 # Attacks G8.
-@pytest.mark.usefixtures("airflow")
 def test_collect_fails_while_a_batch_cannot_be_finalized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task is red, with all that it did and the damaged batch in its message."""
     from semel import collect

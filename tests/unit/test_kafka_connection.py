@@ -112,6 +112,31 @@ def test_what_is_no_connection_to_kafka(text: str | None, why: str) -> None:
     assert secret not in said and "pa55" not in said
 
 
+@pytest.mark.parametrize(("setting", "value", "words"), [
+    ("sasl.colour", SECRET, 'No such configuration property: "sasl.colour"'),
+    ("security.protocol", SECRET, 'configuration property "security.protocol"'),
+    ("sasl.mechanism", "SCRAM-MD5", "Unsupported SASL mechanism: SCRAM-MD5"),
+    ("sasl.jaas.config", f"password={SECRET}", "JAAS"),
+    ("ssl.key.pem", SECRET, "ssl.key.pem"),
+    ("ssl.ca.location", "/nowhere.pem", "ssl.ca.location failed"),
+    ("ssl.key.location", "/nowhere.pem", "ssl.key.location failed"),
+    ("ssl.certificate.location", "/nowhere.pem", "ssl.certificate.location failed"),
+])  # fmt: skip
+def test_a_setting_that_the_client_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: str, words: str
+) -> None:
+    """Which one, in the client's words, without its value; before anything is connected to."""
+    own = {"sasl.username": "semel", "sasl.password": SECRET, "ssl.ca.location": None}
+    extra = {k: v for k, v in (REACHED | own | {setting: value}).items() if v is not None}
+    text = json.dumps({"conn_type": "kafka", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_EVENTS", text)
+    with pytest.raises(TerminalError) as caught, Cluster(connection="events").admin():
+        pass
+    said = str(caught.value)
+    assert "connection 'events'" in said and "librdkafka does not take" in said
+    assert words in said and SECRET not in said
+
+
 @given(st.text(), st.text(min_size=4))
 def test_hostile_text(text: str, secret: str) -> None:
     """Whatever a connection holds, it is settings of text and numbers, or a TerminalError."""

@@ -1,9 +1,12 @@
-"""What a cluster answers for a while: a partition's leader changes, deleted segments are there."""
+"""What a plan makes of a cluster's answers: its table, and what passes soon: a partition's leader
+changes, deleted segments are there."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +18,7 @@ from semel.errors import UnavailableError
 from semel.sinks.kafka.ends import ends_of
 from semel.sources.kafka import topics
 from semel.sources.kafka.edges import find_edges
+from semel.sources.kafka.matching import Does, Held, judge
 from semel.sources.kafka.topics import FoundPartition
 
 
@@ -115,3 +119,34 @@ def test_no_offset_is_no_wonder_where_nothing_was_deleted() -> None:
     """Of a topic that begins at its first offset none is told where it has none."""
     starts, ends = edges(DAY + timedelta(days=3), low=0)
     assert ends == {("t", 0): -1}
+
+
+_SAYS = {
+    Does.BEGIN: "begin:",
+    Does.JOIN: "join:",
+    Does.GO_ON: "it goes on",
+    Does.REFUSE: "refused",
+}
+_HELD = {
+    Held.NOTHING: "nothing",
+    Held.OPEN: "its source partition, open or closed",
+    Held.CLOSED: "its source partition, open or closed",
+    Held.OTHER: "its name, under another topic's id",
+}
+
+
+# Attacks KS2.
+def test_the_table_of_the_page_is_the_one_of_the_code() -> None:
+    """Each of the sixteen cells is in one row of docs/kafka.md, which says what the code does."""
+    text = Path(__file__).parents[2].joinpath("docs", "kafka.md").read_text(encoding="utf-8")
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    rows = [row for row in found if row and row[0] in _HELD.values()]
+    assert len(rows) == 5
+    for held, known, shrunk in product(Held, (False, True), (False, True)):
+        cells = _HELD[held], "yes" if known else "no", "yes" if shrunk else "no"
+        (row,) = [
+            row
+            for row in rows
+            if all(there in ("", cell) for there, cell in zip(row, cells, strict=False))
+        ]
+        assert row[3].startswith(_SAYS[judge(held, known, shrunk)])

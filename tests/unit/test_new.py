@@ -1,10 +1,73 @@
-"""`semel new` on CSV: its format and its columns' types."""
+"""`semel new` on files of a test's own: formats, types, ids, times, and which files are read."""
 
 import gzip
+import json
+from pathlib import Path
 
 import pytest
+import yaml
 
-from fix_new import ROWS, table
+from fix_pipelines import Workbench
+from semel import cli
+from semel.spec import pipeline
+
+ROWS = 200
+
+
+def table(header: str, row: str, count: int = ROWS, sep: str = "\n") -> bytes:
+    """A CSV of so many rows; `{i}` is a row's number."""
+    return sep.join([header, *(row.format(i=i) for i in range(count)), ""]).encode()
+
+
+class Drafted:
+    """What `semel new NAME --yes --json` answered, and the file that it wrote."""
+
+    def __init__(self, answer: dict) -> None:
+        self.answer = answer
+        self.text = Path(answer["file"]).read_text(encoding="utf-8")
+        self.data = yaml.safe_load(self.text)
+        self.schema = self.data["source"]["schema"]
+        self.spec = pipeline.load(Path(answer["file"]))
+
+    def line(self, key: str) -> str:
+        """The file's line of a column."""
+        return next(line for line in self.text.splitlines() if line.strip().startswith(f"{key}:"))
+
+
+@pytest.fixture
+def new(bench: Workbench, capsys: pytest.CaptureFixture):
+    """Runs `semel new` on files with these contents, by their names below in/."""
+
+    def run(files: dict[str, bytes] | bytes, name: str = "events") -> Drafted:
+        if isinstance(files, bytes):
+            files = {"events.csv": files}
+        paths = []
+        for file, content in files.items():
+            path = bench.data / "in" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            paths.append(str(path))
+        assert cli.main(["new", name, *paths, "--yes", "--json"]) == 0, capsys.readouterr()
+        return Drafted(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+@pytest.fixture
+def refused(bench: Workbench, capsys: pytest.CaptureFixture):
+    """The message with which `semel new` refuses a file of this content."""
+
+    def run(content: bytes, file: str = "events.csv") -> str:
+        path = bench.data / "in" / file
+        path.write_bytes(content)
+        assert cli.main(["new", "events", str(path), "--yes"]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("semel: ") and "Traceback" not in err
+        assert err.isascii() and not list(bench.pipelines.iterdir())
+        return err
+
+    return run
+
 
 # (values of a column, in turn; its type)
 TYPES = [
@@ -40,12 +103,14 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("values", "kind"), TYPES)
-def test_type_of_a_csv_column(new, values: list[str], kind: str) -> None:
+def test_types_of_csv_columns(new) -> None:
     """A type is taken that keeps each value as it is meant; else the text."""
-    lines = [f'{i},"{v}"' if "," in v else f"{i},{v}" for i in range(10) for v in values]
-    made = new("\n".join(["n,value", *lines, ""]).encode())
-    assert made.schema["value"] == kind
+    quoted = [[f'"{v}"' if "," in v else v for v in values] for values, _ in TYPES]
+    header = ["n", *(f"c{at}" for at in range(len(TYPES)))]
+    rows = [[str(i), *(values[i % len(values)] for values in quoted)] for i in range(24)]
+    made = new("\n".join(map(",".join, [header, *rows, []])).encode())
+    found = [(values, made.schema[f"c{at}"]) for at, (values, _) in enumerate(TYPES)]
+    assert found == TYPES
     assert made.answer["quarantined"] == 0
 
 
@@ -212,3 +277,150 @@ def test_years_and_numbers_as_columns(new) -> None:
     """Columns may be called by years, or numbered from 0."""
     assert list(new(table("land,2019,2020", "x{i},1,2")).schema) == ["land", "2019", "2020"]
     assert list(new(table("0,1", "x{i},{i}"), "other").schema) == ["0", "1"]
+
+
+def lines(*records: object) -> bytes:
+    """A JSON Lines file."""
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+JSON_TYPES = [
+    ([1, -2], "bigint"),
+    ([1, 2.5], "double"),
+    ([1, "1"], "json"),
+    ([2**63], "json"),
+    ([True, False], "boolean"),
+    ([True, 1], "json"),
+    (["a", "\u00e4\n"], "string"),
+    (["1", "2"], "string"),
+    (["2024-01-01"], "date"),
+    (["2024-01-01T10:00:00Z", "2024-01-01"], "timestamp"),
+    ([[1, 2], []], "array<bigint>"),
+    ([[]], "json"),
+    ([{"a": 1, "b": "x"}, {"b": "y"}], "struct<a: bigint, b: string>"),
+    ([{"a": 1}, {"a": "x"}], "json"),
+    ([{"a b": 1}], "json"),
+    ([{"a": 1, "A": 2}], "json"),
+    ([[{"a": {"b": [1.5]}}]], "array<struct<a: struct<b: array<double>>>>"),
+    ([{f"k{i}": i for i in range(100)}], "json"),
+    ([{}], "json"),
+    ([None], "json"),
+]
+
+
+def test_types_of_json_keys(new) -> None:
+    """A type is taken that holds all values; json where they differ, or nobody knows."""
+    rows = [
+        {"n": i} | {f"c{at}": vs[i % len(vs)] for at, (vs, _) in enumerate(JSON_TYPES)}
+        for i in range(24)
+    ]
+    made = new({"a.jsonl": lines(*rows)})
+    found = [(values, made.schema[f"c{at}"]) for at, (values, _) in enumerate(JSON_TYPES)]
+    assert found == JSON_TYPES
+    assert made.answer["quarantined"] == 0
+
+
+def test_json_keys(new) -> None:
+    """Rare keys are columns; names that no column may have are kept in _semel_rest."""
+    rows = [{"id": f"x{i}", "n": i} for i in range(100)]
+    rows[7] |= {"rare": 1.5, "_semel_x": 1, "ID": 2, "a`b": 3}
+    made = new({"a.jsonl": lines(*rows)})
+    assert made.schema == {"id": "string", "n": "bigint", "rare": "double"}
+    assert made.data["source"]["unknown"] == "keep"
+    assert '"_semel_x" in 1' in made.text
+    assert made.answer["quarantined"] == 0
+
+
+def test_json_keys_that_are_data(new) -> None:
+    """Of thousands of keys the most frequent ones are columns, the others are kept as one."""
+    rows = [{"id": f"x{i}", f"k{i}": i} for i in range(3000)]
+    made = new({"a.jsonl": lines(*rows)})
+    assert len(made.schema) == 200 and "id" in made.schema
+    assert made.data["source"]["unknown"] == "keep"
+
+
+def test_json_with_bad_lines(new) -> None:
+    """Lines that are no JSON are counted, and do not hide the keys of the others."""
+    rows = lines(*({"id": f"x{i}", "n": i} for i in range(100)))
+    made = new({"a.jsonl": b"{not json}\n" + rows + b'{"id":"x","id":"y"}\n{"id":"z","n":NaN}\n'})
+    assert made.schema == {"id": "string", "n": "bigint"}
+    assert made.answer["reasons"] == {"malformed": 1, "duplicate_key": 1, "type_mismatch": 1}
+
+
+IDENTITIES = [
+    ("id,n", "x{i},{i}", ["id"]),
+    ("n,order_id", "1,{i}", ["order_id"]),
+    ("n,orderId", "1,x{i}", ["orderId"]),
+    ("order_id,uuid", "x{i},y{i}", ["uuid"]),
+    ("paid,n", "x{i},{i}", None),
+    ("score_id,n", "{i}.5,1", None),
+    ("name,n", "x{i},{i}", None),
+]
+
+
+@pytest.mark.parametrize(("header", "row", "record_id"), IDENTITIES)
+def test_record_id(new, header: str, row: str, record_id: list[str] | None) -> None:
+    """The id is a column that is named so, unique and never null; others are named in a comment."""
+    made = new(table(header, row))
+    assert made.data.get("record_id") == record_id
+    if header == "name,n":
+        assert "# record_id: [name]" in made.text
+
+
+def test_record_id_of_two_columns(new) -> None:
+    """Two columns that are named so are the id where none is alone."""
+    rows = "".join(f"o{i // 4},{i % 4},x\n" for i in range(ROWS))
+    made = new(("order_id,line_no,n\n" + rows).encode())
+    assert made.data["record_id"] == ["order_id", "line_no"]
+
+
+def test_repeats_do_not_hide_an_id(new) -> None:
+    """Records that come twice are what an id is for; a null, or another record, rules one out."""
+    body = table("id,n", "x{i},{i}")
+    made = new(body + body.splitlines(keepends=True)[5] * 3)
+    assert made.data["record_id"] == ["id"]
+    assert made.answer["repeats"] == 3
+    assert "record_id" not in new(body + b"x5,6\n", "second").data
+    assert "record_id" not in new(body + b",6\n", "third").data
+
+
+def test_numbers_that_may_be_rows(new) -> None:
+    """An id that counts from 1 is taken, and the file says when that is wrong."""
+    assert "counts by itself" in new(table("id,n", "{i},x")).text
+    assert "counts by itself" not in new(table("id,n", "7{i},x"), "other").text
+
+
+def test_record_time(new) -> None:
+    """The time is a column of that name that is never null and does not change on delivery."""
+    made = new(table("id,updated_at,day,created_at", "x{i},2024-01-01T00:00,2024-01-01,2024-01-01"))
+    assert made.data["record_time"] == "created_at"
+    assert "record_time" not in new(table("id,updated_at", "x{i},2024-01-01T00:00"), "other").data
+
+
+BODY = table("id,n", "x{i},{i}", 3)
+PATHS = [
+    (["a.csv"], "in/a.csv", None),
+    (["a-1.csv", "a-2.csv"], "in/a-*.csv", None),
+    (["x/a.csv", "y/a.csv"], "in/*/a.csv", None),
+    (["a.csv", "x/a.csv"], "in/**/a.csv", None),
+    (["part-0001.csv"], "in/part-*.csv", None),
+    (["a[1]*.csv"], "in/a[[]*][*].csv", None),
+    (["north.csv", "south.csv"], "in/*.csv", None),
+    (["a-2024-01-05.csv"], "in/a-*.csv", "a-%Y-%m-%d.csv"),
+    (["a-2024-01-05.csv", "a-2024-01-06.csv"], "in/a-*.csv", "a-%Y-%m-%d.csv"),
+    (["20240105.csv"], "in/*.csv", "%Y%m%d.csv"),
+    (["a_20240105T13.csv"], "in/a_*.csv", "a_%Y%m%dT%H.csv"),
+    (["a_2024-01.csv", "a_2024-02.csv"], "in/a_*.csv", "a_%Y-%m.csv"),
+    (["a-2024-01-05-1.csv", "a-2024-01-05-2.csv"], "in/a-2024-01-05-*.csv", None),
+    (["100%-2024-01-05.csv"], "in/100%-*.csv", "100%%-%Y-%m-%d.csv"),
+    (["v2/s3.csv"], "in/v2/s3.csv", None),
+]
+
+
+@pytest.mark.parametrize(("names", "path", "interval_from"), PATHS)
+def test_paths_and_dates(new, names: list[str], path: str, interval_from: str | None) -> None:
+    """The pattern goes over what differs, or a single name's numbers; dates bind intervals."""
+    made = new({name: BODY for name in names})
+    assert made.data["source"]["path"] == path
+    assert made.data["source"].get("interval_from") == interval_from
+    assert made.answer["files_found"] == len(names)

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 from fix_dags import documented, parsed_files, write
 from semel import settings
 from semel.errors import TerminalError
+
+pytestmark = pytest.mark.server("own dags")
+"""Airflow parses the files once for all tests, which takes seconds."""
 
 TWO_LINES = documented("import dags")
 
@@ -104,22 +107,28 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nobody_guesses_where_data_lies(alone: Path) -> None:
+@pytest.fixture
+def surroundings(alone: Path) -> ModuleType:  # noqa: ARG001 - nothing is said when it is asked
+    """What finds folders and connections; importing it imports Airflow."""
+    from semel.airflow import surroundings
+
+    return surroundings
+
+
+def test_nobody_guesses_where_data_lies(surroundings: ModuleType) -> None:
     """The working folder of a task is no place for data: without a word the task says what to do.
 
     1. A task on one worker writes below its working folder. 2. The next one runs in another folder,
     and finds nothing there.
     """
-    from semel.airflow import surroundings
-
     with pytest.raises(TerminalError, match="set the Airflow Variable semel_data_roots, or SEMEL_"):
         surroundings.find_folders()
 
 
-def test_variables_name_the_folders(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_name_the_folders(
+    surroundings: ModuleType, alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Airflow's Variables do; the environment wins; SEMEL_HOME says where all of them are."""
-    from semel.airflow import surroundings
-
     inside = {"data_roots": "/of/variable", "pipelines_dir": "/p", "transforms_dir": "/t"}
     for name, value in inside.items():
         monkeypatch.setenv(f"AIRFLOW_VAR_SEMEL_{name.upper()}", value)
@@ -134,10 +143,10 @@ def test_variables_name_the_folders(alone: Path, monkeypatch: pytest.MonkeyPatch
     assert settings.transforms_dir() == Path("/t")
 
 
-def test_the_ledger_is_a_connection(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_a_connection(
+    surroundings: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection semel_ledger names it, with TLS and odd passwords; the environment wins."""
-    from semel.airflow import surroundings
-
     said = "postgres://me:p%40ss%2Fword@db.example:5433/semel?sslmode=require"
     monkeypatch.setenv("AIRFLOW_CONN_SEMEL_LEDGER", said)
     surroundings.find_ledger()
@@ -156,11 +165,9 @@ def test_the_ledger_is_a_connection(alone: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_connection_that_is_no_ledger(
-    said: str, why: str, alone: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, why: str, surroundings: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection to something else is refused by its name, and its password is not shown."""
-    from semel.airflow import surroundings
-
     monkeypatch.setenv("AIRFLOW_CONN_SEMEL_LEDGER", said)
     with pytest.raises(TerminalError, match=why) as caught:
         surroundings.find_ledger()

@@ -85,9 +85,8 @@ FILE = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 5}, {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None},
-        {"spec": {}}, {"sink_schema": [["a", "int65"]]}, {"claims": [{"start": 0}]},
-        {"sink": {"type": "topic"}}, {"sink": None},
+        {"files": [{"kind": "data"}]}, {"batch_id": 7}, {"counts": None}, {"spec": {}},
+        {"sink_schema": [["a", "int65"]]}, {"claims": [{"start": 0}]}, {"sink": None},
         {"files": [{**FILE, "path": "../x"}]}, {"files": [{**FILE, "root": "archive"}]},
         {"files": [{**FILE, "kind": "decisions"}]},
     ],

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fix_records import Rejected, read_whole
 from semel import limits
-from semel.batch import Ignored
+from semel.batch import Counts, Ignored
 from semel.formats.jsonl import JsonLines
+from semel.manifest import SplitReport
 from semel.spec.ddl import parse
 from semel.spec.parts import REST_COLUMN, Unknown
 from tiers import examples
@@ -258,3 +259,22 @@ def test_a_verdict_depends_on_its_record_alone(
     assert [(bad.raw, bad.reason, bad.detail) for bad in rejected] == [
         (bad.raw, bad.reason, bad.detail) for _, found, _ in alone for bad in found
     ]
+
+
+ODD_KEYS = {"a\n\x1b[2J": 3, "\U0001f600é": 2, "": 1}
+
+
+def test_a_report_carries_them() -> None:
+    """Whatever the keys are, they pass through the shuffle as they are."""
+    found = Ignored(keys=ODD_KEYS, sampled=True)
+    report = SplitReport(split=0, digest="", counts=Counts(), ignored=found)
+    assert SplitReport.from_bytes(report.to_bytes()) == report
+
+
+def test_splits_are_summed_up() -> None:
+    """The most frequent come first and stay, in any order of splits; one sample makes all about."""
+    many = Ignored(keys={f"k{n}": n for n in range(1, limits.KEYS_COUNTED_MAX + 50)})
+    both = many + Ignored(keys={"k1": 1_000}, sampled=True)
+    assert both == Ignored(keys={"k1": 1_000}, sampled=True) + many
+    assert next(iter(both.keys.items())) == ("k1", 1_001) and both.sampled
+    assert len(both.keys) == limits.KEYS_COUNTED_MAX and "k2" not in both.keys

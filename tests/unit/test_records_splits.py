@@ -76,15 +76,11 @@ def read(data: bytes, format, *, start, end, range_start=0, range_end, file=None
 def owned(data: bytes, start: int, end: int) -> bytes:
     """The lines that start in [start, end), by a reading that is too simple to be wrong."""
     result, offset = b"", 0
-    for line in data.splitlines(keepends=True) if b"\r" not in data else _lines(data):
+    for line in [*(line + b"\n" for line in data.split(b"\n")[:-1]), data.rsplit(b"\n", 1)[-1]]:
         if start <= offset < end:
             result += line
         offset += len(line)
     return result
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return [line + b"\n" for line in data.split(b"\n")[:-1]] + [data.rsplit(b"\n", 1)[-1]]
 
 
 @st.composite

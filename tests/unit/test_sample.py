@@ -1,20 +1,18 @@
 """Attacks on the stop before the job: it comes only where the full count would refuse as well."""
 
 import gzip
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_claims import claim_of
+from fix_claims import claim_of, job_over
 from fix_sink import spec_of
 from semel import limits
 from semel.catalog.buckets import Buckets
 from semel.errors import LimitError
-from semel.sources.files import FilesSource
-from semel.steps.job import StageJob, splits_of
+from semel.steps.job import StageJob
 from semel.steps.sample import check_sample
 from tiers import examples
 
@@ -42,14 +40,9 @@ def job_of(
     spec = spec_of(
         folder, limits__quarantine_ratio_max=ratio_max, record_time="at", dedup__scope="bucket"
     )
-    whole = {claim.ordinal for claim in claims} if gzipped else set()
-    return StageJob(
-        spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
-        folder=folder,
-        splits=splits_of(claims, 200, whole=whole), shards=1, bucket_seconds=3600,
+    return job_over(
+        folder, spec, claims, split_bytes=200, whole=gzipped, bucket_seconds=3600,
         forgotten=Buckets((0, 1_262_304_000 // 3600)), now_seconds=1_800_000_000, segment_id=1,
-        runs=(),
-        source=FilesSource(spec=spec, root=folder),
     )  # fmt: skip
 
 

@@ -50,45 +50,32 @@ def refused(kind: type[SemelError], declared: str) -> str:
     return str(caught.value)
 
 
-def config(made: Connection) -> dict[str, Any]:
-    return config_of("schemas", lambda _: made.get_uri())
-
-
-def test_a_connection_as_airflow_writes_it() -> None:
-    """Of type http: its URL from host, schema and port, or from its extra; login; ssl.*."""
-    extra = {"ssl.ca.location": "/etc/ca.pem", "Accept": "text/plain"}
-    made = Connection(
-        conn_id="schemas", conn_type="http", host="schemas", port=8081, schema="https",
-        login="semel", password=PASSWORD, extra=json.dumps(extra),
-    )  # fmt: skip
-    wanted = {
-        "url": "https://schemas:8081", "basic.auth.user.info": f"semel:{PASSWORD}",
-        "ssl.ca.location": "/etc/ca.pem",
-    }  # fmt: skip
-    assert config(made) == wanted
-    fields = {"conn_type": "http", "host": "https://schemas:8081", "login": "semel"}
-    text = json.dumps(fields | {"password": PASSWORD, "extra": extra})
-    assert config_of("schemas", lambda _: text) == wanted
-    both = {"url": "http://one:1/path,http://two:2"}
-    made = Connection(conn_id="s", conn_type="http", host="other", extra=json.dumps(both))
-    assert config(made) == both
-    assert config_of("http://one:1") == {"url": "http://one:1"}
-
-
-@pytest.mark.parametrize(("fields", "url"), [
-    ({"host": "https://schemas:8081/Apis/v7"}, "https://schemas:8081/Apis/v7"),
-    ({"host": "https://schemas", "port": 8081}, "https://schemas:8081"),
-    ({"host": "schemas", "port": 8081}, "http://schemas:8081"),
-    ({"host": "schemas", "schema": "https"}, "https://schemas"),
-    ({"host": "https://schemas:1/p", "extra": '{"a": {"b": 1}}'}, "https://schemas:1/p"),
+@pytest.mark.parametrize(("fields", "extra", "url"), [
+    ({"host": "https://schemas:8081/Apis/v7"}, {}, "https://schemas:8081/Apis/v7"),
+    ({"host": "https://schemas", "port": 8081}, {}, "https://schemas:8081"),
+    ({"host": "schemas", "port": 8081}, {}, "http://schemas:8081"),
+    ({"host": "schemas", "schema": "https"}, {}, "https://schemas"),
+    ({"host": "schemas", "port": 8081, "schema": "https"}, {}, "https://schemas:8081"),
+    ({"host": "https://schemas:1/p"}, {"a": {"b": 1}}, "https://schemas:1/p"),
+    ({"host": "other"}, {"url": "http://one:1/p,http://two:2"}, "http://one:1/p,http://two:2"),
 ])  # fmt: skip
-def test_a_url_by_way_of_airflow(fields: dict[str, Any], url: str) -> None:
-    """Airflow's own URI of a connection, and its JSON, are the same registry and login."""
-    made = Connection(conn_id="s", conn_type="http", login="semel", password=PASSWORD, **fields)
-    wanted = {"url": url, "basic.auth.user.info": f"semel:{PASSWORD}"}
-    assert config(made) == wanted
-    plain = {"conn_type": "http", "login": "semel", "password": PASSWORD, **fields}
-    assert config_of("s", lambda _: json.dumps(plain)) == wanted
+def test_a_connection_as_airflow_writes_it(
+    fields: dict[str, Any], extra: dict[str, Any], url: str
+) -> None:
+    """Of type http: its URL from host, schema and port, or from its extra; its login; ssl.*, and no
+    other setting. As a URI or JSON, its extra as text or as an object."""
+    extra = {"ssl.ca.location": "/etc/ca.pem", "Accept": "text/plain"} | extra
+    fields = {"conn_type": "http", "login": "semel", "password": PASSWORD, **fields}
+    wanted = {
+        "url": url, "basic.auth.user.info": f"semel:{PASSWORD}", "ssl.ca.location": "/etc/ca.pem"
+    }  # fmt: skip
+    for text in (
+        Connection(conn_id="s", **fields, extra=json.dumps(extra)).get_uri(),
+        json.dumps(fields | {"extra": extra}),
+        json.dumps(fields | {"extra": json.dumps(extra)}),
+    ):
+        assert config_of("s", lambda _, text=text: text) == wanted
+    assert config_of("http://one:1") == {"url": "http://one:1"}
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -1,14 +1,10 @@
 """The digest of a spec: the same in each version of semel, for declarations that mean the same."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fix_specs import CLICKS, first_digest
-from semel.errors import SpecError
-from semel.spec import pipeline
 from semel.spec.parts import Dedup
 from semel.spec.pipeline import Spec
 from semel.spec.sources import Csv, FilesSource
@@ -86,14 +82,3 @@ def test_what_is_not_of_the_data_is_in_no_digest(key: str) -> None:
     """A pipeline may be described and scheduled anew while its batches are on their way."""
     assert CLICKS[key] != DAYS[key]
     assert Spec.from_json(CLICKS | {key: DAYS[key]}).digest() == STORED[0][1]
-
-
-def test_a_files_old_key_is_refused_with_its_name_of_today(tmp_path: Path) -> None:
-    """Who writes `lateness` is told the line, the key and what it is called now."""
-    path = tmp_path / "days.yaml"
-    path.write_text(yaml.safe_dump(DAYS | {"source": DAYS["source"] | {"schema": {"id": "int"}}}))
-    with pytest.raises(SpecError) as raised:
-        pipeline.load(path)
-    line = path.read_text().splitlines().index("  lateness: 2 hours") + 1
-    said = f"{path}:{line}: source.lateness: is called lookback now; rename it"
-    assert said in str(raised.value).splitlines()

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_claims import claim_of
+from fix_claims import claim_of, job_over
 from fix_sink import spec_of
 from semel import limits
-from semel.catalog.buckets import Buckets
 from semel.errors import SourceError, TerminalError
-from semel.sources.files import FilesSource
 from semel.steps import read
-from semel.steps.job import StageJob, splits_of
+from semel.steps.job import StageJob
 from semel.steps.spill import Spilled
 from semel.steps.together import small_groups
 from semel.steps.verdicts import Verdicts
@@ -61,16 +58,8 @@ def job_of(folder: Path, files: list[tuple[bytes, bytes]], **changes: object) ->
     for number, (head, text) in enumerate(files):
         path = folder / "in" / f"{number}.jsonl"
         path.write_bytes(head + text)
-        claims.append(
-            claim_of(path, number, len(head), len(head) + len(text))
-        )
-    return StageJob(
-        spec=spec, pipeline_id=1, batch_id=1, attempt_id=1, began_at=datetime.min, fence=1,
-        folder=folder,
-        splits=splits_of(claims, 1 << 20, whole=set()), shards=2, bucket_seconds=60,
-        forgotten=Buckets(),
-        now_seconds=0, segment_id=None, runs=(), source=FilesSource(spec=spec, root=folder),
-    )  # fmt: skip
+        claims.append(claim_of(path, number, len(head), len(head) + len(text)))
+    return job_over(folder, spec, claims, shards=2)
 
 
 def outcome(job: StageJob, *, write: bool) -> list[object]:

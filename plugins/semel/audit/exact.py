@@ -300,10 +300,14 @@ def _csv_value(
 def _number(
     name: str, kind: ColumnType, value: str, rules: Rules, doubts: list[str]
 ) -> str:
-    """As `_text`. Whether zeros behind a decimal's last digit count has depended on the reader."""
+    """As `_text`. Whether zeros behind a decimal's last digit count has depended on the reader, and
+    how far a zero may have its point moved."""
     found = _text(name, kind, value, rules)
-    if kind.word == "decimal" and sum(map(str.isdigit, value)) > kind.precision:
-        doubts.append(f"{name} is written with more than {kind.precision} digits")
+    if kind.word == "decimal":
+        if sum(map(str.isdigit, value)) > kind.precision:
+            doubts.append(f"{name} is written with more than {kind.precision} digits")
+        elif not Decimal(value) and "e" in value.lower():
+            doubts.append(f"{name} is a zero with an exponent")
     return found
 
 

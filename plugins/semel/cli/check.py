@@ -44,16 +44,13 @@ def check(
         found.add("pipelines", broken, "semel validate")
 
     def render() -> None:
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, padding=(0, 1, 0, 0))
-        for name in ("", "checked", "found"):
-            table.add_column(name, overflow="fold", no_wrap=name != "found")
+        table = output.table("", "checked", "found", folded=["found"])
         for one in found.checks:
             detail = Text(one.detail + (f"\n-> {one.remedy}" if one.remedy else ""))
             table.add_row("[green]ok[/]" if one.ok else "[red]WRONG[/]", one.name, detail)
-        output.result.print(table)
+        output.show(table)
         wrong = sum(not one.ok for one in found.checks)
         print(f"{wrong} of {len(found.checks)} checks say what to do" if wrong else "all is right")
 

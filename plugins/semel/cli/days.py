@@ -56,18 +56,12 @@ def _day(at: datetime | None) -> date | None:
 
 
 def _render(answer: "Days", items: str) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("committed on" if answer.by_commit else "interval", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for name in ("read", "new", "set aside"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("batches", no_wrap=True)
-    table.add_column("not finalized", no_wrap=True)
+    when = "committed on" if answer.by_commit else "interval"
+    numbers = ("read", "new", "set aside")
+    table = output.table(when, "state", *numbers, "batches", "not finalized", numbers=numbers)
     for day in answer.days:
         table.add_row(*_row(day))
-    output.result.print(table)
+    output.show(table)
     for line in _notes(answer, items):
         print(line)
 

@@ -23,7 +23,6 @@ _ACCOUNT = {
     "set aside": ("quarantined", "late"),
 }
 """The columns of a batch's account, each with the counts that it adds up."""
-_FOLDED_WIDTH_MIN = 12  # A column that is folded in a narrow terminal stays legible.
 
 
 def audit(
@@ -47,11 +46,12 @@ def audit(
     verdict, unit = prove(spec, sink), spec.source.unit
 
     def render() -> None:
-        table = _table("", "promise", "examined", "broken")
+        columns = "", "promise", "examined", "broken"
+        table = output.table(*columns, numbers=columns[2:], folded=["promise"])
         for check in verdict.checks:
             mark = "[green]ok[/]" if check.ok else "[red]BROKEN[/]"
             table.add_row(mark, check.promise, f"{check.examined:,}", f"{check.broken:,}")
-        output.result.print(table)
+        output.show(table)
         for check in verdict.checks:
             for one in check.offenders:
                 output.result.print(f"{check.name}: {_offender(one, unit[:-1])}", markup=False)
@@ -237,17 +237,18 @@ def batches(
         found = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
-        table = _table("batch", "state", "tries", "interval", *_ACCOUNT, "pipeline", "request")
+        columns = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "request"
+        table = output.table(*columns, numbers={"batch", "tries", *_ACCOUNT}, folded=["request"])
         for r in found:
             request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
             request += _beside(r)
             request = escape(request)  # A run's name may hold what looks like rich's markup.
-            head = (str(r["batch_id"]), r["status"], str(r["attempts"]), _interval(r))
+            number = str(r["batch_id"])
+            head = (r["pipeline"], number, r["status"], str(r["attempts"]), _interval(r))
             won = r["records_read"] is not None
             sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
-            account = (f"{number:,}" if won else "" for number in sums)
-            table.add_row(*head, *account, r["pipeline"], request)
-        output.result.print(table)
+            table.add_row(*head, *(f"{one:,}" if won else "" for one in sums), request)
+        output.show(table)
 
     output.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
 
@@ -370,23 +371,6 @@ def _print_code(code: dict[str, Any] | None) -> None:
     for file in code["files"]:
         text = f"text {file['text']!r}" if file["text"] else "no text is kept"
         print(f"code{planned}: {file['name']!r} SHA-256 {file['sha256']}, {text}")
-
-
-def _table(*columns: str) -> Any:
-    from rich.table import Table
-
-    folded = ("request", "promise")
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for name in columns:
-        number = name in (*_ACCOUNT, "examined", "broken", "batch", "tries")
-        table.add_column(
-            name,
-            justify="right" if number else "left",
-            no_wrap=name not in folded,
-            min_width=_FOLDED_WIDTH_MIN if name in folded else None,
-            overflow="fold",
-        )
-    return table
 
 
 def _offender(one: Any, unit: str) -> str:

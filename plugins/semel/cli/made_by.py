@@ -38,7 +38,7 @@ def _lines(made: "Made") -> list[str]:
     if made.git_commits:
         head += f", git commit {_some([c[:_DIGITS] for c in reversed(made.git_commits)])}"
     numbers = [f"{first}" if first == last else f"{first} to {last}" for first, last in made.runs]
-    lines = [head, f"  {'batch' if count == 1 else f'{count:,} batches:'} {_some(numbers)}"]
+    lines = [head, f"  {'batch' if count == 1 else f'{count:,} batches:'} {', '.join(numbers)}"]
     if made.intervals:
         lines.append(f"  of {_some([interval(*span) for span in made.intervals])}")
     return [*lines, *(f"  {name!r}: {path}" for name, path in made.texts.items())]

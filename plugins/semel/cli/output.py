@@ -6,21 +6,26 @@ A command ends with `emit`; one whose result is bad news then raises `typer.Exit
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 result = Console(highlight=False, soft_wrap=True)
 """For results. Nothing may be printed here by a command that was given --json, but by `emit`."""
 
 progress = Console(stderr=True, highlight=False, soft_wrap=True)
 """For what a person follows while they wait."""
+
+_FOLDED_WIDTH_MIN = 12  # Of a column with its space; so that it stays legible.
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
@@ -39,6 +44,46 @@ def emit(payload: dict[str, Any], *, as_json: bool, render: Callable[[], None]) 
         print(to_json(payload))
     else:
         render()
+
+
+def table(*columns: str, numbers: Collection[str] = (), folded: Collection[str] = ()) -> "Table":
+    """A table without lines, for `show`. `numbers` stand at the right; `folded` columns take as many
+    lines as it needs where the terminal is narrow, all others stay whole."""
+    from rich.table import Table
+
+    made = Table(box=None, padding=(0, 1, 0, 0))
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=name not in folded,
+            overflow="fold",
+        )
+    return made
+
+
+def show(made: "Table") -> None:
+    """Print a table, never less than what is in it: in a pipe each row is a line; a terminal that
+    is too narrow wraps its lines itself."""
+    widths = [max(map(_width, (column.header, *column.cells))) + 1 for column in made.columns]
+    if result.is_terminal:
+        over = max(sum(widths) - result.width, 0)
+        for at, column in enumerate(made.columns):
+            if not column.no_wrap:
+                less = min(over, max(widths[at] - _FOLDED_WIDTH_MIN, 0))
+                widths[at], over = widths[at] - less, over - less
+    for width, column in zip(widths, made.columns, strict=True):
+        column.width = width - 1
+    result.width = max(result.width, sum(widths))  # Else rich cuts what is beyond it.
+    result.print(made, crop=False)
+
+
+def _width(cell: Any) -> int:
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    plain = cell.plain if isinstance(cell, Text) else Text.from_markup(cell).plain
+    return max(map(cell_len, plain.split("\n")))
 
 
 def fail(error: BaseException, message: str, next: str, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from semel import limits
 from semel.formats import words
-from semel.formats.decimals import DIGITS_MAX
+from semel.formats.decimals import DIGITS_MAX, all_plain, no_decimals
 
 Unfit = list[tuple[int, str]]
 """Rows whose value the column cannot hold, each with a sentence."""
@@ -102,7 +102,7 @@ def _convert(array: pa.Array, declared: pa.DataType, exact: bool) -> tuple[pa.Ar
         elif pa.types.is_binary(declared):
             array, faults = _bytes(array)
         elif pa.types.is_decimal(declared):
-            array = array.view(declared)
+            array, faults = _decimals(array, declared)
         else:
             array, faults = _dates(array, declared)
     return array, faults + _unfit_values(array)
@@ -173,6 +173,24 @@ def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
     made = _cast_what_fits(_without(text, bad), declared)
     bad |= _lost(text, made)
     return made, [(bad, "", words.DATE, _quoting(text))]
+
+
+def _decimals(array: pa.Array, declared: pa.Decimal128Type) -> tuple[pa.Array, _Faults]:
+    """Decimals of text (CSV), or of what pyarrow read with `widest` (JSON)."""
+    if pa.types.is_decimal(array.type):
+        return array.view(declared), []
+    text, faults = array, []
+    try:
+        made = text.cast(widest(declared)) if all_plain(text, declared) else None
+    except pa.ArrowInvalid:
+        made = None  # Such as 1.2.3, or 1.234 where the scale is 2.
+    if made is None:
+        text = pc.ascii_trim(text, " \t")
+        bad = no_decimals(text, declared)
+        made = _cast_what_fits(_without(text, bad), widest(declared))
+        bad |= _lost(text, made)
+        faults = [(bad, "", words.expected(declared), _quoting(array))]
+    return made.view(declared), faults
 
 
 def _bytes(text: pa.Array) -> tuple[pa.Array, _Faults]:

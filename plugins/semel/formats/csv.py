@@ -22,8 +22,6 @@ from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
-from semel.formats.columns import widest
-from semel.formats.decimals import is_no_decimal
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.spec.pipeline import Spec
 
@@ -300,11 +298,9 @@ def _holds_hex(lines: Lines) -> bool:
 
 
 def _as_read(declared: pa.DataType) -> pa.DataType:
-    """Dates, times and bytes are read as text, decimals wide, so that they mean the same as in
-    JSON."""
-    if pa.types.is_temporal(declared) or pa.types.is_binary(declared):
-        return pa.string()
-    return widest(declared) if pa.types.is_decimal(declared) else declared
+    """Dates, times, bytes and decimals are read as text, so that they mean the same as in JSON."""
+    text = (pa.types.is_temporal, pa.types.is_binary, pa.types.is_decimal)
+    return pa.string() if any(fits(declared) for fits in text) else declared
 
 
 def _convert_options(
@@ -320,10 +316,7 @@ def _convert_options(
 
 
 def _form(kind: pa.DataType) -> str | None:
-    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text.
-
-    Of decimals, it leaves out some that pyarrow takes.
-    """
+    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text."""
     if pa.types.is_integer(kind):
         return r"^[ \t]*-?[0-9]+[ \t]*$"
     if pa.types.is_floating(kind):
@@ -332,9 +325,6 @@ def _form(kind: pa.DataType) -> str | None:
         return rf"^[ \t]*[+-]?({number}|{words})[ \t]*$"
     if pa.types.is_boolean(kind):
         return r"^(0|1|true|True|TRUE|false|False|FALSE)$"
-    if pa.types.is_decimal(kind):
-        whole = max(kind.precision - kind.scale, 1)
-        return rf"^[ \t]*[+-]?[0-9]{{1,{whole}}}(\.[0-9]{{0,{max(kind.scale, 0)}}})?[ \t]*$"
     return None
 
 
@@ -355,10 +345,7 @@ def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
     """The rows whose text is surely no value of the type."""
     alike = pc.fill_null(pc.match_substring_regex(column, form), True)
     bad = ~alike.to_numpy(zero_copy_only=False)
-    if pa.types.is_decimal(kind):
-        texts = column.filter(pa.array(bad)).to_pylist()
-        bad[bad] = [is_no_decimal(text.strip(" \t"), kind) for text in texts]
-    elif pa.types.is_integer(kind):
+    if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         long = pc.fill_null(pc.greater_equal(pc.utf8_length(column), len(str(bound))), False)
         rows = np.flatnonzero(long.to_numpy(zero_copy_only=False) & ~bad)

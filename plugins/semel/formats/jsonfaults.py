@@ -5,7 +5,7 @@ The block is searched for records that may have such a fault. Only these are rea
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from semel.formats import words
-from semel.formats.decimals import is_no_decimal
-from semel.formats.jsonwords import nameable, value_shown
+from semel.formats.decimals import is_no_decimal, plain, suspicious
+from semel.formats.jsontext import elements, members
+from semel.formats.jsonwords import value_shown
 from semel.formats.lines import Fault, Lines, Reason
 
 _QUOTE, _COLON, _SPACE = b'": '
@@ -29,42 +30,84 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
 
 
 class Decimals:
-    """Finds what is no value of a schema's columns of decimals."""
+    """Finds what is no value of a schema's decimals, in columns, lists and structs; a map's values
+    are records of their own (jsonmaps)."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._columns = [f for f in schema if pa.types.is_decimal(f.type) and nameable(f.name)]
-        fields = [
-            (f"f{at}", msgspec.Raw, msgspec.field(name=field.name, default=msgspec.Raw(b"null")))
-            for at, field in enumerate(self._columns)
-        ]
-        self._decode = msgspec.json.Decoder(msgspec.defstruct("Decimals", fields, gc=False)).decode
-        self._unlike = [re.compile(_unlike(field)) for field in self._columns]
+        self._columns = {field.name: field.type for field in schema if _decimals(field)}
+        inner = [one for field in schema for one in _decimals(field)]
+        self._unlike = [re.compile(_unlike(field)) for field in inner]
+        self._scale = max((_innermost(field.type).scale for field in inner), default=0)
 
     def faults(self, lines: Lines) -> dict[int, Fault]:
         """See lines.Finder."""
+        forms = [_ESCAPE, *self._unlike]
+        return self._judge(_holders(forms, lines), lines) if self._columns else {}
+
+    def refused(self, lines: Lines) -> dict[int, Fault]:
+        """The same, of records that pyarrow must not see: what is said of numbers that it reads
+        wrongly, or dies of. In most blocks there are none, and that is seen in little time."""
+        if not self._columns:
+            return {}
+        places = suspicious(lines.data, *lines.span, self._scale)
+        suspects = np.unique(np.searchsorted(lines.ends, places, side="right")).tolist()
+        forms = self._unlike if b"\\" not in lines.data else [_ESCAPE, *self._unlike]
+        bounds = zip(suspects, lines.starts[suspects], lines.ends[suspects], strict=True)
+        unlike = (at for at, *span in bounds if any(one.search(lines.data, *span) for one in forms))
+        return self._judge(list(unlike), lines)
+
+    def _judge(self, suspects: list[int], lines: Lines) -> dict[int, Fault]:
         found: dict[int, Fault] = {}
-        if self._columns:
-            suspects = _holders([_ESCAPE, *self._unlike], lines)
-            for at, text in zip(suspects, lines.raws(suspects), strict=True):
-                if why := self._fault(text):
-                    found[at] = (Reason.type_mismatch, why)
+        for at, text in zip(suspects, lines.raws(suspects), strict=True):
+            try:
+                why = _first(_in_object("", self._columns, text))
+            except ValueError:
+                continue  # It is no JSON, and the parse says so before it reads a number.
+            if why:
+                found[at] = (Reason.type_mismatch, why)
         return found
 
-    def _fault(self, text: bytes) -> str | None:
-        try:
-            raws = msgspec.structs.astuple(self._decode(without_words(text, b'"NaN"')))
-        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors too.
+
+def _decimals(field: pa.Field) -> list[pa.Field]:
+    """The fields at any depth that are decimals, or lists of them."""
+    if pa.types.is_decimal(_innermost(field.type)):
+        return [field]
+    kind = _innermost(field.type)
+    return [one for inner in kind for one in _decimals(inner)] if pa.types.is_struct(kind) else []
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _misfit(place: str, kind: pa.DataType, raw: bytes) -> str | None:
+    """What is wrong with the first bad decimal in the text of a value. ValueError: no JSON."""
+    if pa.types.is_decimal(kind):
+        is_text = raw.startswith(b'"')
+        text = msgspec.json.decode(raw, type=str) if is_text else raw.decode()
+        if text == "null" and not is_text or not is_no_decimal(text, kind):
             return None
-        for raw, field in zip(raws, self._columns, strict=True):
-            value = bytes(raw).decode()
-            if value == "null":
-                continue
-            if value.startswith('"'):
-                value = json.loads(value)
-            if is_no_decimal(value, field.type):
-                found = value_shown(bytes(raw))
-                return words.misfit(field.name, words.expected(field.type), found)
-        return None
+        return words.misfit(place, words.expected(kind), value_shown(raw))
+    if pa.types.is_list(kind) and raw.startswith(b"["):
+        return _first((f"{place}[]", kind.value_type, one) for one in elements(raw))
+    if pa.types.is_struct(kind) and raw.startswith(b"{"):
+        kinds = {field.name: field.type for field in kind if _decimals(field)}
+        return _first(_in_object(f"{place}.", kinds, raw))
+    return None
+
+
+def _in_object(
+    before: str, kinds: dict[str, pa.DataType], raw: bytes
+) -> Iterator[tuple[str, pa.DataType, bytes]]:
+    # A key that is there twice is another fault.
+    found = dict(members(raw))
+    return ((before + name, kind, found[name]) for name, kind in kinds.items() if name in found)
+
+
+def _first(values: Iterable[tuple[str, pa.DataType, bytes]]) -> str | None:
+    return next((why for one in values if (why := _misfit(*one))), None)
 
 
 class Repeated:
@@ -134,11 +177,12 @@ def _quoted(name: str) -> bytes:
 
 
 def _unlike(field: pa.Field) -> bytes:
-    """Pattern of the column's key with a value that is not seen to be fine at once."""
-    kind = field.type
-    whole, part = max(kind.precision - kind.scale, 1), max(kind.scale, 0)
-    fine = rb'null|"-?N"|-?N'.replace(b"N", rb"[0-9]{1,%d}(?:\.[0-9]{0,%d})?" % (whole, part))
-    return rb"%b[ \t]*:[ \t]*(?!(?:%b)[ \t]*[,}])" % (re.escape(_quoted(field.name)), fine)
+    """Pattern of the field's key with a value that is not seen to be fine at once."""
+    key = re.escape(_quoted(field.name)) + rb"[ \t]*:[ \t]*"
+    if pa.types.is_list(field.type):
+        return key + rb"\["
+    fine = rb'null|"-?N"|-?N'.replace(b"N", plain(field.type).encode())
+    return rb"%b(?!(?:%b)[ \t]*[,}])" % (key, fine)
 
 
 def _holders(patterns: list[re.Pattern[bytes]], lines: Lines) -> list[int]:

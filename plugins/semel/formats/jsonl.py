@@ -80,7 +80,8 @@ class _JsonParser:
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
         self._words = Words(self._read_columns)
-        self.finders = (self._faults, Decimals(declared).faults, Repeated(declared).faults)
+        self._decimals = Decimals(self._read_columns)
+        self.finders = (self._faults, self._decimals.faults, Repeated(declared).faults)
 
     def _set_options(self) -> None:
         fields = [
@@ -110,6 +111,8 @@ class _JsonParser:
         data = np.frombuffer(lines.data, np.uint8)
         _require(lines, data[lines.starts] == ord("{"))
         _require(lines, data[lines.ends - 1] == ord("}"))
+        for at, fault in self._decimals.refused(lines).items():
+            raise BadRecords(*fault, at)
         try:
             table, named = self._read(lines)
         except pa.ArrowInvalid as error:

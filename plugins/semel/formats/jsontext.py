@@ -36,7 +36,7 @@ _ENCODER = msgspec.json.Encoder()
 def members(text: bytes) -> Iterator[tuple[str, bytes]]:
     """The keys of an object that pyarrow takes, repeated ones too, each with its value's text.
 
-    It does not recurse, so no depth is too much for it.
+    It does not recurse, so no depth is too much for it. ValueError, where pyarrow would take none.
     """
     at = 0
     while found := _MEMBER.match(text, at):
@@ -45,16 +45,21 @@ def members(text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def elements(text: bytes) -> Iterator[bytes]:
-    """The values of an array that pyarrow takes, each as its text."""
-    at = 1
-    while text[start := _BEFORE.match(text, at).end()] != ord("]"):
+    """The values of an array that pyarrow takes, each as its text; see `members`."""
+    start = _BEFORE.match(text, 1).end()
+    while text[start : start + 1] != b"]":
         at = _end(text, start)
         yield text[start:at]
+        start = _BEFORE.match(text, at).end()
 
 
 def _end(text: bytes, start: int) -> int:
     """The place behind the value that begins at `start`."""
-    return _closing(text, start) if text[start] in b"{[" else _SCALAR.match(text, start).end()
+    if text[start : start + 1] in (b"{", b"["):
+        return _closing(text, start)
+    if found := _SCALAR.match(text, start):
+        return found.end()
+    raise ValueError("a value is missing")
 
 
 def _closing(text: bytes, start: int) -> int:
@@ -65,7 +70,7 @@ def _closing(text: bytes, start: int) -> int:
         depth += (code in b"{[") - (code in b"}]")
         if not depth:
             return token.end()
-    raise ValueError("a bracket is not closed")  # pyarrow took the record, so it is.
+    raise ValueError("a bracket is not closed")
 
 
 def objects(whole: bytes | pa.Buffer, count: int) -> list[dict[str, msgspec.Raw]] | None:

@@ -61,6 +61,18 @@ _BATCH_BYTES = 1 << 20
 JOB_FAILURES = (PySparkException, Py4JJavaError)
 """What Spark raises when a job failed; the second one in a driver's own JVM, for what no task's
 Python raised: an executor that died, a Python that does not start."""
+_MEANINGS = {
+    "maximum allowable number of times": (
+        "an executor died, and a stage is never run again in part"
+    ),
+    "Python worker exited unexpectedly": (
+        "a Python worker ended before its task did: somebody killed it, the machine had no memory "
+        "left, or a record ends who reads it, which the third attempt looks for"
+    ),
+    "RESPONSE_ALREADY_RECEIVED": "Spark was started again while it ran the job",
+}
+"""What Spark says of some failures in words that tell its user nothing."""
+
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
@@ -157,8 +169,7 @@ def translated(error: Exception, *, samples: bool = True) -> SemelError:
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
     shown = _cause(text, samples=samples) or type(error).__name__
-    if "maximum allowable number of times" in text:
-        shown = "an executor died, and a stage is never run again in part"
+    shown = next((meaning for sign, meaning in _MEANINGS.items() if sign in text), shown)
     return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,10 @@ from semel.errors import AGAIN, TerminalError, UnavailableError
 
 FETCH_SECONDS = 300
 """Bound of Maven's run, which takes some 10 s."""
+
+SAID_CHARS_MAX = 1_000
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+"""Some of them come in spite of style.color=never."""
 
 
 def place(pom: Path, home: Path) -> Path:
@@ -68,6 +73,13 @@ def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
             f"Maven has not fetched {what} within {FETCH_SECONDS} s", next=AGAIN
         ) from error
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[:1000]
+        said = _first_error(done.stdout + done.stderr)
         raise UnavailableError(f"Maven could not fetch {what}: {said}", next=AGAIN)
     new.rename(target)
+
+
+def _first_error(said: str) -> str:
+    """The fact among what Maven says; its other lines tell how to ask Maven for more."""
+    lines = [line for line in _COLORS.sub("", said).splitlines() if line.strip()]
+    first = next((line for line in lines if "[ERROR]" in line), " ".join(lines))
+    return first.replace("[ERROR]", "").partition(" -> [Help")[0].strip()[:SAID_CHARS_MAX]

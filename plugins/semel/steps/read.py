@@ -24,6 +24,7 @@ from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.formats.selection import EVERYTHING
 from semel.manifest import Sample, SplitReport
 from semel.spec.pipeline import Late, Scope
+from semel.steps import fatal
 from semel.steps.classify import SplitIds
 from semel.steps.job import Split, StageJob, output_columns
 from semel.steps.spill import Spill
@@ -67,8 +68,9 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
     with nullcontext() if write else Spill(job, task) as spill:
         done = []
         for group in small_groups(job, job.splits_of_task(task)):
-            found = _read_small(job, group, out, spill) if len(group) > 1 else None
-            done += found or [_read(job, split, out, spill) for split in group]
+            with fatal.noted(job, f"r{task}", group):
+                found = _read_small(job, group, out, spill) if len(group) > 1 else None
+                done += found or [_read(job, split, out, spill) for split in group]
     report = replace(done[-1].report, files=out.close())
     return [*done[:-1], replace(done[-1], report=report)]
 
@@ -111,8 +113,9 @@ def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
     Nothing is written. SourceError as in `read_task`.
     """
     reader = _Reader(job, split)
-    for block in reader.blocks():
-        yield reader.tally_of(block)
+    with fatal.noted(job, "sample", [split]):
+        for block in reader.blocks():
+            yield reader.tally_of(block)
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:

@@ -7,7 +7,7 @@ minimum and maximum.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -201,7 +201,10 @@ def _jsonb_takes(text: bytes, *, strict: bool) -> bool:
 
 def _counted(number: str) -> int:
     """0 for a number that jsonb holds. ValueError for another."""
-    exact = Decimal(number)
+    try:
+        exact = Decimal(number)
+    except InvalidOperation as error:
+        raise ValueError("the exponent is beyond all numbers") from error
     before, behind = _NUMBER_DIGITS
     if exact and (exact.adjusted() >= before or -exact.as_tuple().exponent > behind):
         raise ValueError("the number is too large for PostgreSQL")

@@ -1,0 +1,30 @@
+"""What semel makes of Spark's failures: one line that says the reason."""
+
+import pytest
+
+from semel.errors import RetryableError
+from semel.spark.engine import translated
+
+CRASH = """Job aborted due to stage failure: Task 3 in stage 7.0 failed 1 times, most recent failure:
+org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala:550)
+\tat org.apache.spark.executor.Executor$TaskRunner.run(Executor.scala:842)
+Caused by: java.io.EOFException
+\t... 14 more"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (CRASH, "a Python worker ended before its task did"),
+        ("[RESPONSE_ALREADY_RECEIVED] The response was received.", "Spark was started again"),
+        ("Stage 4 failed the maximum allowable number of times: 1.", "an executor died"),
+    ],
+)
+@pytest.mark.parametrize("samples", [True, False])
+def test_the_reason_is_one_line(text: str, reason: str, samples: bool) -> None:
+    """Not the tail of a trace: what happened, and that the same may succeed later."""
+    error = translated(Exception(text), samples=samples)
+    assert isinstance(error, RetryableError)
+    assert str(error).startswith(f"the Spark job failed: {reason}")
+    assert len(str(error).splitlines()) == 1 and "org.apache" not in str(error)

@@ -1,0 +1,234 @@
+"""The suite itself: no case is in none of `make test`, `make rest` and `make proof`; a tool that is
+missing on a user's machine skips tests with a line, and in CI is a failure; nothing is left behind.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import leftovers
+import old_postgres
+import tiers
+from no_skips import VARIABLE
+
+FOLDER = "tests/chaos/test_some.py"
+
+
+@dataclass(eq=False)
+class Case:
+    """As much of a pytest.Item as a tier asks for."""
+
+    nodeid: str
+    marks: dict[str, tuple] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
+    obj: object = None
+    fixturenames: tuple[str, ...] = ()
+
+    @property
+    def callspec(self) -> SimpleNamespace:
+        return SimpleNamespace(params=self.params)
+
+    def get_closest_marker(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(args=self.marks[name]) if name in self.marks else None
+
+
+def cases(name: str, count: int, **marks: tuple) -> list[Case]:
+    return [Case(f"{FOLDER}::{name}[{n}]", dict(marks)) for n in range(count)]
+
+
+def config(tier: str | None) -> SimpleNamespace:
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    return SimpleNamespace(getoption=lambda _: tier, hook=hook)
+
+
+def taken(tier: str, items: list[Case]) -> list[str]:
+    items = list(items)
+    tiers.pytest_collection_modifyitems(config(tier), items)
+    return [item.nodeid for item in items]
+
+
+def test_what_is_left_out_is_the_rest() -> None:
+    """quick takes some of each function, rest all others but the long ones, none takes all."""
+    long = cases("test_long", 3, proof=())
+    items = [*cases("test_many", 20), *cases("test_one", 1), *cases("test_left", 2, rest=()), *long]
+    quick, rest = taken("quick", items), taken("rest", items)
+    names = [nodeid.partition("[")[0].partition("::")[2] for nodeid in quick]
+    assert names == ["test_many", "test_one"]
+    assert sorted(quick + rest) == sorted(item.nodeid for item in items if item not in long)
+    assert taken("proof", items) == [item.nodeid for item in items]
+
+
+def test_a_function_that_draws_runs_again() -> None:
+    """quick gives it fewer steps, so rest does not leave it out."""
+    items = cases("test_steps", 1, draws=())
+    assert taken("quick", items) == taken("rest", items) == [items[0].nodeid]
+
+
+def test_the_seed_decides() -> None:
+    """The same seed draws the same cases, and in a hundred seeds each case is drawn."""
+    items = cases("test_many", 20)
+    assert tiers.in_quick(items, 7) == tiers.in_quick(items, 7)
+    drawn = [tiers.in_quick(items, seed) for seed in range(100)]
+    assert {len(one) for one in drawn} == {1}
+    assert set().union(*drawn) == {item.nodeid for item in items}
+
+
+def test_a_case_that_a_guard_names_is_always_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the seed: the absence of a guard is found by each run."""
+    items = cases("test_many", 20)
+    monkeypatch.setattr(tiers, "guards_cases", lambda: {items[13].nodeid})
+    assert all(items[13].nodeid in tiers.in_quick(items, seed) for seed in range(20))
+
+
+def test_the_documents_name_guards_cases() -> None:
+    """The tables are found: some name one case of a function, some the whole function."""
+    found = tiers.guards_cases()
+    assert len(found) > 90 and any("[" in name for name in found)
+
+
+def test_pairs_of_values_are_all_there() -> None:
+    """Of 5 x 6 x 6 cases some 36 show each two values together."""
+    axes = {"how": 5, "state": 6, "event": 6}
+    items = [
+        Case(f"{FOLDER}::test_cell[{n}]", {"pairs": ()}, dict(zip(axes, values, strict=True)))
+        for n, values in enumerate(product(*map(range, axes.values())))
+    ]
+    drawn = tiers.sample(items, random.Random(1))
+    shown = {pair for item in drawn for pair in combinations(sorted(item.params.items()), 2)}
+    assert shown == {p for item in items for p in combinations(sorted(item.params.items()), 2)}
+    assert 36 <= len(drawn) <= 45
+
+
+TESTS = Path(old_postgres.__file__).parent
+
+SKIPS = """
+import pytest
+
+@pytest.fixture
+def broker():
+    pytest.skip("no broker: apt-get install redis-server")
+
+def test_with_a_fixture(broker): ...
+
+def test_with_the_same(broker): ...
+
+def test_by_itself():
+    pytest.skip("no mount")
+
+@pytest.mark.skipif(True, reason="only root can")
+def test_by_a_mark(): ...
+
+@pytest.mark.xfail(reason="is known", strict=True)
+def test_that_is_expected_to_fail():
+    raise AssertionError
+
+def test_that_passes(): ...
+"""
+
+SKIPS_WHOLE = 'import pytest\n\npytest.importorskip("no_such_module")\n'
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_skip_is_a_failure_where_nothing_may_be_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    """Of a fixture, a test, a mark or a module; what is expected to fail is left alone. Elsewhere
+    one line says what is missing, however many tests lack it."""
+    (tmp_path / "test_some.py").write_text(SKIPS)
+    (tmp_path / "test_whole.py").write_text(SKIPS_WHOLE)
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv(VARIABLE, "1" if strict else "")
+    options = ["-p", "no_skips", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    command = [sys.executable, "-m", "pytest", *options, "-q", "-rA", "--rootdir", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    if strict:
+        assert done.returncode == 1
+        assert "1 failed, 1 passed, 1 xfailed, 4 errors" in done.stdout, done.stdout
+        for why in ("no broker: apt-get install redis-server", "no mount", "only root can",
+                    "no_such_module"):  # fmt: skip
+            assert re.search(f"{why}.*is set, and a skipped", done.stdout), done.stdout
+    else:
+        assert done.returncode == 0
+        assert "1 passed, 5 skipped, 1 xfailed" in done.stdout, done.stdout
+        told = re.findall(r"^SKIPPED \[(\d+)\] .*: (.*)$", done.stdout, re.M)
+        assert ("2", "apt-get install redis-server") in told and len(told) == 4, done.stdout
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_no_older_postgres(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    strict: bool,
+) -> None:
+    """Where none can be fetched, one line says what to install; in CI that is a failure."""
+    monkeypatch.setattr(old_postgres, "INSTALLED", tmp_path)
+    monkeypatch.setattr(old_postgres, "FETCHED", tmp_path / "state" / "postgresql")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SEMEL_TEST_POSTGRES", raising=False)
+    monkeypatch.setenv(VARIABLE, "1" if strict else "")
+    assert old_postgres.main() == (1 if strict else 0)
+    said = capsys.readouterr().err.splitlines()
+    assert "apt-get" in said[0]
+    assert "sudo apt-get install -y postgresql-15" in said[1] and len(said) == 2
+    assert not (tmp_path / "state" / "postgresql.new").exists()
+
+
+def test_the_oldest_postgres_is_taken(tmp_path: Path) -> None:
+    """Of those that semel knows: 13 is too old, and a folder without programs is none."""
+    for version in ("9.6", "13", "16", "15", "17"):
+        (tmp_path / "postgresql" / version / "bin").mkdir(parents=True)
+        if version != "15":
+            (tmp_path / "postgresql" / version / "bin" / "initdb").touch()
+    assert old_postgres.there(tmp_path) == tmp_path / "postgresql" / "16" / "bin"
+    assert old_postgres.there(tmp_path / "postgresql") is None
+
+
+@pytest.mark.parametrize("test", old_postgres.TESTS)
+def test_what_an_older_postgres_runs_is_there(test: str) -> None:
+    """A test that was renamed is not lost, where no older server is either."""
+    file, _, name = test.partition("::")
+    assert file in old_postgres.FILES
+    assert f"\ndef {name.partition('[')[0]}(" in (TESTS.parent / file).read_text()
+
+
+def test_what_is_fetched_of_a_server() -> None:
+    """The server and the libraries that are not there yet; the compiler is left out."""
+    simulated = """
+NOTE: This is only a simulation!
+Inst libllvm14 (1:14.0.6-12 Debian:12 [amd64])
+Inst libpq5 (15.20-0+deb12u1 Debian-Security:12 [amd64])
+Inst libxml2 [2.9.14-1] (2.9.14-2 Debian:12 [amd64])
+Inst postgresql-client-15 (15.20-0+deb12u1 Debian-Security:12 [amd64])
+Inst postgresql-common (248+deb12u2 Debian-Security:12 [all])
+Inst postgresql-15 (15.20-0+deb12u1 Debian-Security:12 [amd64])
+Inst postgresql (15+248+deb12u2 Debian-Security:12 [all])
+Conf libpq5 (15.20-0+deb12u1 Debian-Security:12 [amd64])
+"""
+    assert old_postgres.packages(simulated) == ["libpq5", "postgresql-15"]
+
+
+def test_ci_skips_nothing() -> None:
+    """It runs what a newcomer does, and with the same seed what that left out; and `make test` runs
+    the tests on an older PostgreSQL."""
+    root = TESTS.parent
+    ci = (root / ".ci" / "run").read_text()
+    assert f"\nexport {VARIABLE}=1 SEMEL_SEED=" in ci
+    assert ci.endswith("\nmake test\nexec make rest\n")
+    assert "\n\t@.venv/bin/python tests/old_postgres.py\n" in (root / "Makefile").read_text()
+
+
+def test_airflow_writes_to_the_run_alone() -> None:
+    """Airflow makes its home when it is imported. It is one of this run, and not the user's."""
+    home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow"))
+    assert home.parent == Path(os.environ[leftovers.VARIABLE])
+    imported = sys.modules.get("airflow.configuration")
+    assert imported is None or imported.AIRFLOW_HOME == str(home)
