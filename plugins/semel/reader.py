@@ -243,7 +243,8 @@ def rows_of(
     values = ds.get_partition_keys(folders.parse(file.path)) if folders else {}
     for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
         found = [_column(rows, field, values) for field in wanted]
-        yield pa.Table.from_arrays(found, schema=wanted)
+        # Without a column, too, it is as many rows.
+        yield pa.table(found, schema=wanted) if found else pa.Table.from_batches([rows]).select([])
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, Any]) -> pa.Array:
