@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import pyarrow.parquet as pq
 
 from fix_account import committed, quiet
@@ -110,6 +111,7 @@ def fat(bench: Workbench, **sink: object) -> Spec:
 
 
 # Attacks R5.
+@pytest.mark.rest
 def test_a_folder_is_read_in_pieces(bench: Workbench, ledger: Ledger, ledger_dsn: str) -> None:
     """Each verb that reads the files of a folder's batch takes little memory."""
     spec = fat(bench)
@@ -120,6 +122,7 @@ def test_a_folder_is_read_in_pieces(bench: Workbench, ledger: Ledger, ledger_dsn
 
 
 # Attacks R5.
+@pytest.mark.rest
 def test_a_table_is_filled_and_read_in_pieces(
     bench: Workbench, ledger: Ledger, ledger_dsn: str, table: Warehouse
 ) -> None:

@@ -59,13 +59,14 @@ _TEXTS = {
 _TIMES = {"expires_at", "batch_time", "since", "until"}
 _CASTS = {
     "bigint[]": [1, 2], "int[]": [1, 2], "text[]": ["x", "y"], "jsonb": "[]", "text": "x",
-    "timestamptz[]": ["2026-01-01T00:00:00Z"],
+    "timestamptz[]": ["2026-01-01T00:00:00Z"], "timestamptz": "2026-01-01T00:00:00Z",
+    "int8multirange": "{[0,5)}",
 }  # fmt: skip
 
 
 def _value(name: str, text: str) -> Any:
     """Some value of a parameter, of the type that the statement casts it to."""
-    if cast := re.search(rf"CAST\(:{name} AS ([a-z]+(?:\[\])?)\)", text):
+    if cast := re.search(rf"CAST\(:{name} AS ([a-z0-9]+(?:\[\])?)\)", text):
         return _CASTS[cast[1]]
     if name in _TIMES:
         return "2026-01-01T00:00:00Z"
