@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import pyarrow.parquet as pq
+import pytest
 
 from fix_account import committed, quiet
 from fix_pipelines import Workbench

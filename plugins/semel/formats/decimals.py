@@ -66,10 +66,12 @@ def no_decimals(texts: pa.StringArray, kind: pa.Decimal128Type) -> np.ndarray:
 
 def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
     """Whether all texts are so short, and of such characters, that pyarrow may read them."""
+    if not len(texts):
+        return True
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    if not len(texts) or np.diff(bounds).max() > DIGITS_MAX - kind.scale:
-        return not len(texts)
+    if np.diff(bounds).max() > DIGITS_MAX - kind.scale:
+        return False
     content = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes() if data else b""
     return not content.translate(None, _PLAIN)
 
