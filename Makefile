@@ -32,7 +32,7 @@ WORKERS = -n auto
 PART = $(foreach t,$(firstword $(subst ::, ,$(T))),$(if $(wildcard $(t)),'$(T)',tests -k '$(T)'))
 
 .PHONY: test
-test: venv ## Attack each promise once: a sample, 10 minutes. T=kafka, T=FILE: all of a part
+test: venv ## Attack each promise once: a sample, 8 minutes. T=kafka, T=FILE: all of a part
 ifdef T
 	@$(PYTEST) $(WORKERS) $(PART)
 else
@@ -41,7 +41,7 @@ else
 endif
 
 .PHONY: rest
-rest: venv ## What `make test` left out with the same SEMEL_SEED: some 15 minutes
+rest: venv ## What `make test` left out with the same SEMEL_SEED: some 12 minutes
 	@$(PYTEST) $(WORKERS) --tier rest tests
 
 .PHONY: proof
