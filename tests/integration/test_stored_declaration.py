@@ -117,10 +117,13 @@ def test_another_connection_to_the_same_place(
 ) -> None:
     """The connection was renamed, and the old one is gone: the batch goes through the new one."""
     bench.write("in/1.jsonl", events(0, 5))
-    batch = committed(ledger, bench.spec(sink=APPEND), "r1")
-    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE")
-    with pytest.raises(TerminalError, match="no connection 'warehouse'"):
-        finalize(ledger, bench.spec(sink=APPEND), batch)
+    # Not `warehouse`, which a stack that was started in this folder has.
+    sink = {**APPEND, "connection": "former"}
+    monkeypatch.setenv("AIRFLOW_CONN_FORMER", table.dsn)
+    batch = committed(ledger, bench.spec(sink=sink), "r1")
+    monkeypatch.delenv("AIRFLOW_CONN_FORMER")
+    with pytest.raises(TerminalError, match="no connection 'former'"):
+        finalize(ledger, bench.spec(sink=sink), batch)
     monkeypatch.setenv("AIRFLOW_CONN_RENAMED", table.dsn)
     finalize(ledger, bench.spec(sink={**UPSERT, "connection": "renamed"}), batch)
     assert counted(table) == [(1, 5)]
