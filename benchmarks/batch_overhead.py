@@ -18,16 +18,16 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-import harness
 import psycopg
-from harness import Clock, Place, in_turn, quiet, ratio
 
+import harness
 from fix_engine import LocalEngine
 from fix_wire import Sent, Wire
+from harness import Clock, Place, in_turn, quiet, ratio
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import steps_of
-from semel.spec.pipeline import Spec
+from semel.runs.run import steps_of
 
 _VERBS = ("plan", "stage", "commit", "finalize")
 _TITLES = {

@@ -16,15 +16,15 @@ from argparse import Namespace
 from statistics import mean
 from typing import Any
 
-import harness
 import numpy as np
+
+import harness
 from grow import Grown, IdsEngine, random_shard, size_of, store_shard
 from harness import Clock, Place, in_turn, medians
-
 from semel import settings
 from semel.catalog.payload import FilterCache, contains
 from semel.ledger import Ledger
-from semel.steps.job import StageJob
+from semel.stage.job import StageJob
 
 _ASKED = 100_000
 _PROCESSES = 2

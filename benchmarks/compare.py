@@ -14,16 +14,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 import harness
 from data import Shape, landed
 from harness import Clock, Place, Side, check, in_turn, ratio, table
-from pyspark.sql import SparkSession
-
 from semel.compare import Range, compare
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.pipeline import Spec
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 _NAMES = {
     "batches": "the batches, one after the other",

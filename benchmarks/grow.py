@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+
 from data import ids_of, seconds_of
 from harness import Place, quiet
-
 from semel import settings
-from semel.batch import Counts
 from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
-from semel.catalog.merge import merge, merge_candidates
 from semel.catalog.payload import FilterCache, store_run
 from semel.catalog.runs import Run, delete_payload, snapshot
 from semel.catalog.sortedids import order_of
+from semel.collect.merge import merge, merge_candidates
 from semel.commit import commit
 from semel.ledger import Ledger, pipelines
-from semel.manifest import Kind, SplitReport, StagedFile
+from semel.model.batch import Counts
+from semel.model.manifest import Kind, SplitReport, StagedFile
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.spark.engine import Outcome, schema_of
-from semel.spec.pipeline import Spec
 from semel.stage import stage
-from semel.steps.job import StageJob
+from semel.stage.job import StageJob
 
 _RECORDS_PER_FILE = 200_000  # about what a split of 32 MiB holds
 
@@ -174,7 +174,7 @@ class Grown:
 def store_shard(
     ledger: Ledger, job: StageJob, shard: int, ids: Shard, buckets: Buckets | None = None
 ) -> Run:
-    """Store one shard's new ids, as semel.steps.shard does."""
+    """Store one shard's new ids, as semel.stage.shard does."""
     return store_run(
         ledger,
         pipeline_id=job.pipeline_id,

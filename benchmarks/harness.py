@@ -27,14 +27,14 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import sqlalchemy as sa  # noqa: E402
 import yaml  # noqa: E402
-from data import SCHEMA  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
+from data import SCHEMA  # noqa: E402
 from fix_postgres import server  # noqa: E402
+from semel import pipeline  # noqa: E402
 from semel.ledger import Ledger  # noqa: E402
 from semel.ledger.migrate import migrate  # noqa: E402
 from semel.spark.settings import settings_for  # noqa: E402
-from semel.spec import pipeline  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 UNTRACKED = ROOT / "build" / "bench" / "results"

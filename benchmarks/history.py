@@ -26,26 +26,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import harness
 import psycopg
 import sqlalchemy as sa
-from data import Shape, made
-from harness import Place, WatchedLedger, quiet
 
+import harness
+from data import Shape, made
 from fix_engine import LocalEngine
+from harness import Place, WatchedLedger, quiet
 from semel import limits
+from semel.archive import layout
 from semel.collect import collect
 from semel.commit import commit
 from semel.finalize import finalize
-from semel.find import find
-from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import dataset
-from semel.run import run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.reports.find import find
+from semel.reports.gaps import gaps
+from semel.runs.run import run_batch
 from semel.stage import stage
 
 _SQL = Path(__file__).with_suffix(".sql")
@@ -285,11 +285,11 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
 
 def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
     """The seconds of the reader and of find, by the number of markers of a sink."""
-    mould = json.loads(min(archive.markers(archive.of(spec)).iterdir()).read_bytes())
+    mould = json.loads(min(layout.markers(layout.of(spec)).iterdir()).read_bytes())
     [data] = [file for file in mould["files"] if file["kind"] == "data"]
     source = spec.sink_path() / data["path"]
     sink = place.data / "out" / "many"
-    folder = archive.markers(archive.place(sink))
+    folder = layout.markers(layout.place(sink))
     sink.mkdir()
     folder.mkdir(parents=True)
     found, there = {}, 0

@@ -25,13 +25,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import harness
 from confluent_kafka import Producer
+
+import harness
+from fix_kafka import FETCHED
 from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
-
-from fix_kafka import FETCHED
-from semel.kafka.cluster import Cluster
+from semel.clients.kafka.cluster import Cluster
 from semel.sinks import Won
 from semel.sinks.kafka import KafkaSink, control
 from semel.sinks.kafka.control import Note

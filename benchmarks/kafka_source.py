@@ -20,18 +20,18 @@ from typing import Any, TypedDict
 
 import confluent_kafka as kafka
 import fastavro
-import harness
 import msgspec
-import peers
-from data import DDL, SCHEMA, Shape, made
-from harness import Clock, Side, check, in_turn, ratio, table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+import harness
+import peers
+from data import DDL, SCHEMA, Shape, made
 from fix_avro import answering
 from fix_kafka import FETCHED
+from harness import Clock, Side, check, in_turn, ratio, table
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stack import maven
 from semel.stack.kafka import Broker, jars

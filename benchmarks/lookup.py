@@ -15,14 +15,14 @@ from argparse import Namespace
 from itertools import product
 from typing import Any
 
-import harness
 import numpy as np
+
+import harness
 from data import Shape, landed
 from grow import Grown
 from harness import Clock, Place, Side, check, in_turn, medians
-
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 
 _REPEATS = 0.02

@@ -16,8 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import harness
 import psutil
+
+import harness
 from data import Shape, landed
 from harness import Clock, Place
 
@@ -59,7 +60,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
 def _one(place: Place, records: int, kind: str) -> dict[tuple[str, str], float]:
     """Run one batch in this process. Returns peaks in MB, and the seconds."""
     from semel.ledger import Ledger
-    from semel.run import run_batch
+    from semel.runs.run import run_batch
     from semel.spark.engine import SparkEngine
 
     name = f"m{records}_{kind}"

@@ -17,19 +17,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import harness
 import psycopg
+
+import harness
 from data import SCHEMA, Shape, made
+from fix_engine import LocalEngine
 from grow import Grown
 from harness import Place, WatchedLedger, quiet
 from history import fill
-
-from fix_engine import LocalEngine
 from semel.airflow.page import shown
-from semel.days import days
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import run_batch
-from semel.spec.pipeline import Spec
+from semel.reports.days import days
+from semel.runs.run import run_batch
 
 _FIRST = 100_000
 _DAYS = """

@@ -14,15 +14,15 @@ import polars as pl
 import psycopg
 import pyarrow as pa
 import xxhash
-from data import DDL, SCHEMA
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from data import DDL, SCHEMA
 from semel import limits
+from semel.declare.ddl import parse
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
-from semel.sinks.files import PartWriter
-from semel.spec.ddl import parse
+from semel.stage.part_files import PartWriter
 
 _HORIZON = "30 days"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

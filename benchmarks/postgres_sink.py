@@ -21,21 +21,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import harness
 import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as csv
+
+import harness
 from data import Shape, _frame
 from harness import Clock, Place, in_turn, medians
-
-from semel.manifest import Kind, ManifestFile
+from semel.model.manifest import Kind, ManifestFile
 from semel.sinks import Won
-from semel.sinks.files import write_table
 from semel.sinks.keys import twice
 from semel.sinks.postgres import PostgresSink, encode
 from semel.sinks.postgres.refused import refused
 from semel.sinks.postgres.target import PostgresTarget
+from semel.stage.part_files import write_table
 
 FILES = 8
 CHUNK_BYTES = 1 << 20

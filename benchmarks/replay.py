@@ -14,17 +14,17 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 import harness
 from data import Shape, landed
 from harness import Clock, Place, Side, check, in_turn, ratio, table
-from pyspark.sql import SparkSession
-
-from semel import replay
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.reader import dataset
-from semel.run import run_batch
+from semel.runs import replay
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 _NAMES = {
     "position": "the batch without a catalog (by position)",

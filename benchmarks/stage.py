@@ -18,17 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import harness
-import peers
 import pyarrow.parquet as pq
-from data import Shape, landed
-from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from pyspark.sql import SparkSession
 
+import harness
+import peers
+from data import Shape, landed
+from harness import TRANSFORM, Clock, Place, Side, check, in_turn, medians, ratio, table
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.pipeline import Spec
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 _NAMES = {
     "pass_through": "Spark's pass-through",

@@ -16,15 +16,15 @@ import pyarrow.dataset as ds
 
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from semel.archive import layout
 from semel.audit import audit
-from semel.batch import Counts
 from semel.cli import main
 from semel.commit import commit
 from semel.ledger import Ledger
+from semel.model.batch import Counts
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import Ran, run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.runs.run import Ran, run_batch
 from semel.stage import stage
 
 Letter = tuple[str, int, str, bytes]
@@ -96,7 +96,7 @@ def settled(spec: Spec, *, audited: bool = True) -> Account:
     Each marker's sum is right and is what its files hold, and the audit finds each record of the
     source once. Not `audited`: the source no longer holds what was read.
     """
-    roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
+    roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
     found = Account()
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())

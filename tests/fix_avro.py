@@ -31,7 +31,7 @@ from fix_kafka import FETCHED, JAVA, Kafka, skipping
 from fix_pipelines import Workbench, events
 from fix_postgres import free_port
 from fix_topics import Topic
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 from semel.stack import kafka as stack_kafka
 from semel.stack import maven
 

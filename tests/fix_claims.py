@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from semel.batch import Claim
 from semel.catalog.buckets import Buckets
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.sources.files import FilesSource
-from semel.spec.pipeline import Spec
-from semel.steps import fatal
-from semel.steps.job import StageJob, splits_of
+from semel.stage import fatal
+from semel.stage.job import StageJob, splits_of
 
 
 def claim_of(path: object, ordinal: int, start: int, end: int, *, tail_hash: str = "") -> Claim:

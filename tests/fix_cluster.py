@@ -22,17 +22,16 @@ from pyspark import cloudpickle
 
 from fix_pipelines import Workbench
 from fix_postgres import free_port
-from semel import faults, settings
+from semel import failpoints, pipeline, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.sources.files import FilesSource
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spark.session import open_engine
 from semel.spark.settings import LOOPBACK, SETTINGS
-from semel.spec import pipeline
 from semel.stack import spark_server
-from semel.steps.job import StageJob
+from semel.stage.job import StageJob
 
 WAIT_SECONDS = 180
 RUNS_MAX = 5
@@ -74,7 +73,7 @@ class HeldJob(StageJob):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        faults.arm(self.point, lambda: _hold(self.marks))
+        failpoints.arm(self.point, lambda: _hold(self.marks))
 
 
 def _hold(marks: Path) -> None:
@@ -183,7 +182,7 @@ class Cluster:
     ) -> Driver:
         """Run a request of the pipeline `events` until it is done, or for `runs_max` times.
 
-        hold: the point at which the first task waits; armed: what semel.faults arms in the driver.
+        hold: the point at which the first task waits; armed: what semel.failpoints arms in the driver.
         """
         folder = bench.folder / f"driver{len(self.drivers)}"
         folder.mkdir()
@@ -233,7 +232,7 @@ def _drive(
     os.environ.update(environment)
     FilesSource.split_size = SPLIT_BYTES
     settings.transforms_dir = lambda: transforms
-    faults.arm_all(armed, folder)
+    failpoints.arm_all(armed, folder)
     file = open(folder / "log", "w")  # noqa: SIM115 - open until the process ends
     log = lambda text: print(text, file=file, flush=True)  # noqa: E731
     with open_engine(remote, log) as spark, Ledger(dsn) as ledger:

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from fix_account import quiet
 from fix_engine import LocalEngine
+from semel.archive import layout
 from semel.compare import Comparison, Range, compare
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.runs.run import run_batch
 from semel.storage import checksum
 
 
@@ -37,7 +37,7 @@ def compared(
 
 def forge(spec: Spec, batch_id: int, change: Callable[[pa.Table], pa.Table]) -> None:
     """Change the rows of a batch's only data file, and its marker, so that it fits them."""
-    path = archive.marker(archive.of(spec), batch_id)
+    path = layout.marker(layout.of(spec), batch_id)
     content = json.loads(path.read_text())
     [file] = [f for f in content["files"] if f["kind"] == "data"]
     data = spec.sink_path() / file["path"]
@@ -58,4 +58,4 @@ def databases(ledger: Ledger) -> set[str]:
 
 def folders(spec: Spec) -> list[Path]:
     """The scratch folders that are there."""
-    return sorted(archive.staging(archive.of(spec)).glob("compare-*"))
+    return sorted(layout.staging(layout.of(spec)).glob("compare-*"))

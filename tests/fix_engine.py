@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from semel.manifest import pack_files, unpack_files
+from semel.model.manifest import pack_files, unpack_files
 from semel.spark.engine import Outcome, schema_of
-from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.steps.job import StageJob
-from semel.steps.read import Read, read_task
-from semel.steps.shard import classify_shard
-from semel.steps.write import write_task
+from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
+from semel.stage.job import StageJob
+from semel.stage.read import Read, read_task
+from semel.stage.shard import classify_shard
+from semel.stage.write import write_task
 
 
 class LocalEngine:

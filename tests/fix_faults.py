@@ -18,19 +18,18 @@ import pytest
 
 from fix_account import quiet
 from fix_engine import LocalEngine
-from semel import faults, limits, replay, requarantine
-from semel.abandon import abandon
-from semel.accept import accept_columns, accept_file, accept_refused
-from semel.adopt import adopt
-from semel.batch import BatchStatus
-from semel.catalog import merge
-from semel.collect import collect
+from semel import failpoints, limits, pipeline
+from semel.collect import collect, merge
 from semel.compare import Range, compare
 from semel.ledger import Ledger
-from semel.losses import accept_loss
+from semel.model.batch import BatchStatus
 from semel.plan import find_batch
-from semel.run import run_batch
-from semel.spec import pipeline
+from semel.plan.abandon import abandon
+from semel.repair.accept import accept_columns, accept_file, accept_refused
+from semel.repair.adopt import adopt
+from semel.repair.losses import accept_loss
+from semel.runs import replay, requarantine
+from semel.runs.run import run_batch
 
 WAIT_SECONDS = 30
 
@@ -120,9 +119,9 @@ def dies_at(point: str, nth: int = 1) -> Iterator[None]:
     """The block ends at a point, as if its process had been killed."""
 
     def dies() -> None:
-        raise faults.FaultError("died here")
+        raise failpoints.FaultError("died here")
 
-    with faults.armed(point, dies, nth), pytest.raises(faults.FaultError, match="died here"):
+    with failpoints.armed(point, dies, nth), pytest.raises(failpoints.FaultError, match="died here"):
         yield
 
 
@@ -194,7 +193,7 @@ def _main(
     script: str, armed: str, folder: Path, dsn: str, spec_path: Path, environment: dict[str, str]
 ) -> None:
     os.environ.update(environment)
-    faults.arm_all(armed, folder)
+    failpoints.arm_all(armed, folder)
     error = None
     try:
         with Ledger(dsn) as ledger:

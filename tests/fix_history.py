@@ -4,8 +4,8 @@ from pathlib import Path
 
 import psycopg
 
-from semel.batch import Batch
 from semel.ledger import Ledger
+from semel.model.batch import Batch
 
 _SQL = Path(__file__).parents[1] / "benchmarks" / "history.sql"
 FIRST = 1_000

@@ -5,8 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
-from semel.claims import pack_claims, to_claim
-from semel.sinks import archive
+from semel.archive import layout
+from semel.archive.claims import pack_claims, to_claim
 
 _TESTS = Path(__file__).resolve().parent
 
@@ -40,14 +40,14 @@ def stored_sink(folder: Path) -> Path:
 
 
 def second_marker(sink: Path) -> Path:
-    return archive.place(sink) / "markers" / "b00000002.json"
+    return layout.place(sink) / "markers" / "b00000002.json"
 
 
 def as_format_2(sink: Path, **more: object) -> None:
     """Make the second marker of the stored sink one of format 2, with its claims beside it."""
     content = json.loads(second_marker(sink).read_text()) | {"format": 2} | more
     claims = [to_claim(claim) for claim in content.pop("claims")]
-    path = archive.place(sink) / "claims" / "b00000002-00002.parquet"
+    path = layout.place(sink) / "claims" / "b00000002-00002.parquet"
     path.parent.mkdir()
     path.write_bytes(pack_claims(claims))
     entry = {"kind": "claims", "path": f"_semel/claims/{path.name}", "records": len(claims)}

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semel import settings
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
-from semel.steps import shard
+from semel import pipeline, settings
+from semel.pipeline import Spec
+from semel.stage import shard
 
 
 class Workbench:

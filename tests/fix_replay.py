@@ -9,15 +9,15 @@ import pytest
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from semel import replay, requarantine
-from semel.accept import accept_columns
+from semel.archive import layout
 from semel.audit import audit
 from semel.commit import commit
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.reader import dataset
-from semel.run import Ran, run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.repair.accept import accept_columns
+from semel.runs import replay, requarantine
+from semel.runs.run import Ran, run_batch
 from semel.stage import stage
 
 BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
@@ -135,7 +135,7 @@ def sql(ledger: Ledger, text: str) -> None:
 
 
 def aside(spec: Spec, root: int, generation: int) -> Path:
-    return archive.replaced(archive.of(spec), root, generation)
+    return layout.replaced(layout.of(spec), root, generation)
 
 
 def refusal(ledger: Ledger, spec: Spec, root: int) -> Exception:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fix_account import lines, settled
 from fix_pipelines import Workbench
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 
 def position(bench: Workbench, pattern: str = "in/app.log*", **changes: object) -> Spec:

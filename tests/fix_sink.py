@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from semel.spec.ddl import PARSER_RULES
-from semel.spec.pipeline import Spec
+from semel.declare.ddl import PARSER_RULES
+from semel.pipeline import Spec
 
 SCHEMA = {"id": "string", "n": "bigint", "at": "timestamp"}
 ARROW = pa.schema([("id", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])

@@ -16,9 +16,9 @@ import pytest
 from fix_kafka import Kafka, Read, Record
 from fix_pipelines import Workbench
 from fix_sinks import Place, won_of
-from semel import faults
+from semel import failpoints
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import RetryableError
-from semel.kafka.cluster import Cluster
 from semel.reader import Marker
 from semel.sinks import Presence, Won
 from semel.sinks.kafka import KafkaSink
@@ -153,5 +153,5 @@ def marker(won: Won) -> Marker:
 
 
 def dies() -> None:
-    """For `faults.armed`: what stands for a death."""
-    raise faults.FaultError("died here")
+    """For `failpoints.armed`: what stands for a death."""
+    raise failpoints.FaultError("died here")

@@ -14,13 +14,14 @@ import pytest
 import xxhash
 
 from fix_pipelines import Workbench, events
+from semel.archive import layout
 from semel.finalize import publish
-from semel.manifest import Kind, ManifestFile, StagedFile
-from semel.sinks import Sink, Won, archive
+from semel.model.manifest import Kind, ManifestFile, StagedFile
+from semel.pipeline import Spec
+from semel.sinks import Sink, Won
 from semel.sinks.declared import open_sink
-from semel.sinks.files import PartWriter
 from semel.sinks.folder import Folder, Looks
-from semel.spec.pipeline import Spec
+from semel.stage.part_files import PartWriter
 
 Named = Callable[[int, int, int, StagedFile], str]
 """`Sink.target`: the name that a file will have."""
@@ -119,7 +120,7 @@ class Place:
     def finalize(self, won: Won) -> None:
         """What finalize does with the output of a batch."""
         spec, looks = self.spec(), Looks()
-        kept = Folder(archive.of(spec), spec, looks)
+        kept = Folder(layout.of(spec), spec, looks)
         with open_sink(spec, looks=looks) as sink:
             publish(sink, kept, won, list(won.files), looks)
 

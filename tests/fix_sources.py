@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 
 class Place(Protocol):

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 CLICKS = {
     "name": "clicks", "description": "", "schedule": None,

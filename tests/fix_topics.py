@@ -10,11 +10,11 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
-from semel.accept import accept_file
-from semel.batch import Claim
 from semel.ledger import Ledger
-from semel.run import Ran, run_batch
-from semel.spec.pipeline import Spec
+from semel.model.batch import Claim
+from semel.pipeline import Spec
+from semel.repair.accept import accept_file
+from semel.runs.run import Ran, run_batch
 
 
 def messages_of(start: int, stop: int, **beside: object) -> list[Record]:

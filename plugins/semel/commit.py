@@ -19,8 +19,13 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import faults, limits, settings
-from semel.batch import (
+from semel import failpoints, limits, settings
+from semel.catalog.payload import FilterCache, overlap
+from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
+from semel.errors import ANEW, CorruptionError, RetryableError, StateError
+from semel.ledger import Ledger, change, pipelines, row, transition
+from semel.ledger.attempts import lose
+from semel.model.batch import (
     Attempt,
     AttemptStatus,
     Batch,
@@ -31,12 +36,7 @@ from semel.batch import (
     opened,
     run_of,
 )
-from semel.catalog.payload import FilterCache, overlap
-from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
-from semel.errors import ANEW, CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, change, pipelines, row, transition
-from semel.lost import lose
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 _LEASE_POLL_S = 0.5
 
@@ -94,7 +94,7 @@ def commit(
             _take_lease(ledger, batch, log)
         if found is None:
             log(f"batch {batch_id} has no staged attempt: staging it")
-            faults.point("commit.before_restage")
+            failpoints.point("commit.before_restage")
             restage()
             continue
         attempt = Attempt.from_row(found)
@@ -103,7 +103,7 @@ def commit(
         except _Ended:
             continue
         if isinstance(done, Batch):
-            faults.point("commit.after_win")
+            failpoints.point("commit.after_win")
             return Committed(
                 batch=done,
                 fence=attempt.fence,
@@ -132,7 +132,7 @@ def _try(
         with _unleased(ledger, batch, log) as connection:
             now = snapshot(connection, batch.pipeline_id)
             mine = [] if spec.by_position else own_runs(connection, attempt.attempt_id)
-        faults.point("commit.before_compare")
+        failpoints.point("commit.before_compare")
         # Keeps C2.
         common = _compare(ledger, attempt, mine, [r for r in now.runs if r.seq_max > compared])
         if common:
@@ -141,7 +141,7 @@ def _try(
                 f"{_others(ledger, batch, attempt.snapshot_seq)}"
             )
         compared = now.commit_seq
-        faults.point("commit.after_compare")
+        failpoints.point("commit.after_compare")
         try:
             with ledger.transaction() as connection:
                 return _decide(connection, spec, pipeline, batch, attempt, mine, compared)
@@ -219,7 +219,7 @@ def _decide(
         batch = _take_place(connection, spec, pipeline, batch, attempt, mine, compared)
     else:
         _replace(connection, batch, attempt)
-    faults.point("commit.before_win")
+    failpoints.point("commit.before_win")
     return replace(batch, status=BatchStatus.COMMITTED)
 
 
@@ -287,7 +287,7 @@ def _last_time(pipeline: Pipeline, mine: list[Run], batch_time: datetime) -> dat
 
 def _take_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
     """Ask the other batches of the pipeline to wait: this one lost too often."""
-    faults.point("commit.before_lease")
+    failpoints.point("commit.before_lease")
     taken = ledger.rows(
         "commit",
         "take_lease",
@@ -295,7 +295,7 @@ def _take_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
         batch_id=batch.batch_id,
         seconds=limits.LEASE_SECONDS,
     )
-    faults.point("commit.after_lease")
+    failpoints.point("commit.after_lease")
     if taken:
         log(f"batch {batch.batch_id} holds the commit lease until {taken[0]['lease_until']}")
 

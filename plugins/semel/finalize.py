@@ -13,17 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import xxhash
 
-from semel import code, faults, mark
-from semel.batch import Batch, BatchStatus, Claim, Counts, Pipeline, opened
+from semel import failpoints
+from semel.archive import layout, owned, provenance, write_marker
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
-from semel.manifest import Kind, ManifestFile
+from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline, opened
+from semel.model.manifest import Kind, ManifestFile
+from semel.pipeline import Spec
 from semel.reader import arrow_type
-from semel.sinks import Act, Sink, Won, archive, judge, owned
+from semel.sinks import Act, Sink, Won, judge
 from semel.sinks.declared import open_stored
 from semel.sinks.folder import Folder, Looks
 from semel.sources.declared import open_source
-from semel.spec.pipeline import Spec
 from semel.storage import remove_folder
 
 _ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
@@ -92,57 +93,57 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         known = owned.known_batches(connection, pipeline)
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
-    marker = archive.marker(root, batch.root)
+    marker = layout.marker(root, batch.root)
     done = Finalized(
         batch=batch,
         found=True,
         counts=counts,
         files=len(files),
         marker=marker,
-        kept=archive.all_kept(root, {file.kind for file in files}, batch_id),
+        kept=layout.all_kept(root, {file.kind for file in files}, batch_id),
     )
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
         return done
     looks = Looks()
     sink = open_stored(Spec.from_json(batch.spec), spec, pipeline.sink_address, looks)
-    faults.point("finalize.before_publish")
+    failpoints.point("finalize.before_publish")
     output = _won(spec, pipeline, batch, won, files, before)
-    refused = archive.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
+    refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
-        staged = archive.attempt(root, batch_id, won["fence"]) / "data"
+        staged = layout.attempt(root, batch_id, won["fence"]) / "data"
         owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
         if accepting:
-            sink.publish_accepting(output, lambda rows: mark.keep_refused(refused, rows))
+            sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
         # Keeps F5.
         publish(sink, Folder(root, spec, looks), output, files, looks)
         count = sink.refused(output)
-    faults.point("finalize.after_publish")
-    content = mark.content(spec, pipeline, batch, won, counts, files)
+    failpoints.point("finalize.after_publish")
+    content = write_marker.content(spec, pipeline, batch, won, counts, files)
     if count:
-        content["files"].append(mark.listed(refused, root, Kind.REFUSED, count))
+        content["files"].append(write_marker.listed(refused, root, Kind.REFUSED, count))
     else:
         refused.unlink(missing_ok=True)  # Of a try that did not land.
-    if ran := code.of_attempt(archive.attempt(root, batch_id, won["fence"])):
+    if ran := provenance.of_attempt(layout.attempt(root, batch_id, won["fence"])):
         content |= {"code": asdict(ran), "code_digest": ran.digest}
     if batch.replays is None:
-        mark.write(root, batch, content, claims)
+        write_marker.write(root, batch, content, claims)
     else:
-        mark.replace(root, batch, won, content, before)
-    faults.point("finalize.after_mark")
+        write_marker.replace(root, batch, won, content, before)
+    failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = row(connection, "finalize", "finalize_batch", batch_id=batch_id)
         now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
-        faults.point("finalize.before_finalized")
-    faults.point("finalize.after_finalized")
+        failpoints.point("finalize.before_finalized")
+    failpoints.point("finalize.after_finalized")
     if now["status"] != BatchStatus.FINALIZED:
         raise StateError(
             f"batch {batch_id} is {now['status']}, expected committed or finalized",
             next=f"semel show {content['batch_id']}",
         )
     # Keeps F8.
-    remove_folder(archive.attempt(root, batch_id, won["fence"]))
-    faults.point("finalize.after_clean")
+    remove_folder(layout.attempt(root, batch_id, won["fence"]))
+    failpoints.point("finalize.after_clean")
     return replace(done, found=changed is None)
 
 
@@ -187,7 +188,7 @@ def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: 
     for _ in range(_ROUNDS_MAX):
         staged = looks.of((file, file.staged_path) for file in files)
         targets = [*sink.look(won), *kept.look(beside)]
-        faults.point("finalize.after_look")
+        failpoints.point("finalize.after_look")
         acts = list(map(judge, staged, targets))
         # Keeps F4.
         broken = [n for n, act in enumerate(acts) if act is Act.FAIL]
@@ -204,9 +205,9 @@ def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: 
                 next=AGAIN,
             )
         missing = [file for file, act in zip(files, acts, strict=True) if act is Act.PUBLISH]
-        faults.point("sink.before_publish")
+        failpoints.point("sink.before_publish")
         sink.publish(won, [file for file in missing if file.kind is Kind.DATA])
-        faults.point("sink.after_publish")
+        failpoints.point("sink.after_publish")
         kept.publish(beside, [file for file in missing if file.kind is not Kind.DATA])
         if not missing:
             return

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel import limits
-from semel.batch import Claim, Counts
+from semel.archive import layout
+from semel.archive.claims import read_claims, to_claim, typed
+from semel.archive.provenance import Named
 from semel.catalog.buckets import Buckets
-from semel.claims import read_claims, to_claim, typed
-from semel.code import Named
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.formats.pieces import cut, pieces
 from semel.formats.table import sink_format
-from semel.manifest import MARKER_FORMAT, Kind
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
-from semel.spec.sinks import ARCHIVES
+from semel.model.batch import Claim, Counts
+from semel.model.manifest import MARKER_FORMAT, Kind
+from semel.pipeline import Spec
+from semel.sinks.spec import ARCHIVES
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -152,7 +152,7 @@ class Marker:
         """
         if self.admits is None:
             return self.claims
-        return read_marker(archive.marker(self.archive, self.admits.batch_id), self.sink).claims
+        return read_marker(layout.marker(self.archive, self.admits.batch_id), self.sink).claims
 
 
 def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "ds.Dataset":
@@ -169,11 +169,11 @@ def dataset(sink_path: str | Path, archive_path: str | Path | None = None) -> "d
     import pyarrow.dataset as ds
 
     sink = Path(sink_path)
-    kept = Path(archive_path) if archive_path else archive.place(sink)
+    kept = Path(archive_path) if archive_path else layout.place(sink)
     found = markers(sink, kept)
     if not found:
         raise TerminalError(
-            f"{sink} holds no finalized batch (no marker in {archive.markers(kept)}); check the "
+            f"{sink} holds no finalized batch (no marker in {layout.markers(kept)}); check the "
             "path, or run the pipeline first"
         )
     try:
@@ -260,7 +260,7 @@ def markers_of(spec: Spec) -> list[Marker]:
 
     CorruptionError: one of them is not a marker.
     """
-    return markers_in(spec.sink_path(), archive.of(spec))
+    return markers_in(spec.sink_path(), layout.of(spec))
 
 
 def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
@@ -269,7 +269,7 @@ def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Mar
     `archive_path`: where they lie, if `sink.archive` is declared.
     """
     sink = Path(sink_path)
-    return markers_in(sink, archive_path or archive.place(sink))
+    return markers_in(sink, archive_path or layout.place(sink))
 
 
 def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
@@ -283,14 +283,14 @@ def generations(marker: Marker) -> list[Marker]:
     `marker`, the newest. CorruptionError: one that was kept aside is gone or damaged.
     """
     before = range(1, marker.generation)
-    paths = [archive.replaced(marker.archive, marker.batch_id, number) for number in before]
+    paths = [layout.replaced(marker.archive, marker.batch_id, number) for number in before]
     return [*(read_marker(path, marker.sink) for path in paths), marker]
 
 
 def marker_paths(archive_path: Path) -> list[Path]:
     """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
     # Keeps R2.
-    return sorted(p for p in archive.markers(archive_path).glob("*") if not p.name.startswith("."))
+    return sorted(p for p in layout.markers(archive_path).glob("*") if not p.name.startswith("."))
 
 
 def read_marker(path: Path, sink: Path | None) -> Marker:
@@ -355,8 +355,8 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
         raise ValueError("its claims must be in it, or in a file of the kind `claims`")
     names = [
-        archive.marker(Path(), marker.batch_id).name,
-        archive.replaced(Path(), marker.batch_id, marker.generation).name,
+        layout.marker(Path(), marker.batch_id).name,
+        layout.replaced(Path(), marker.batch_id, marker.generation).name,
     ]
     if path.name not in names:
         raise ValueError(f"it speaks of batch {marker.batch_id}")

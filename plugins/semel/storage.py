@@ -14,7 +14,7 @@ from typing import Self
 
 import xxhash
 
-from semel import faults
+from semel import failpoints
 from semel.errors import TerminalError, UnavailableError
 
 _READ_BYTES = 256 << 10  # What a core keeps in its own cache.
@@ -28,9 +28,9 @@ class Sealed(io.RawIOBase):
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        faults.point("storage.before_create")
+        failpoints.point("storage.before_create")
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
-        faults.point("storage.after_create")
+        failpoints.point("storage.after_create")
         self._hash = xxhash.xxh3_128()
         self.size = 0
 
@@ -55,10 +55,10 @@ class Sealed(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            faults.point("storage.before_fsync")
+            failpoints.point("storage.before_fsync")
             # Keeps S10.
             os.fsync(self._file.fileno())
-            faults.point("storage.after_fsync")
+            failpoints.point("storage.after_fsync")
             self._file.close()
             super().close()
 
@@ -78,13 +78,13 @@ def checksum(path: str | os.PathLike) -> str:
 
 def sync_folder(path: str | os.PathLike) -> None:
     """Make the names in a folder durable."""
-    faults.point("storage.before_sync_folder")
+    failpoints.point("storage.before_sync_folder")
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    faults.point("storage.after_sync_folder")
+    failpoints.point("storage.after_sync_folder")
 
 
 def make_folder(path: Path) -> None:
@@ -92,15 +92,15 @@ def make_folder(path: Path) -> None:
     missing = [path, *path.parents]
     missing = missing[: next(i for i, p in enumerate(missing) if p.is_dir())]
     for folder in reversed(missing):
-        faults.point("storage.before_mkdir")
+        failpoints.point("storage.before_mkdir")
         folder.mkdir(exist_ok=True)
-        faults.point("storage.after_mkdir")
+        failpoints.point("storage.after_mkdir")
         sync_folder(folder.parent)
 
 
 def link_new(source: Path, target: Path) -> None:
     """Give a file a second name. FileExistsError when that is taken: nothing is ever replaced."""
-    faults.point("storage.before_link")
+    failpoints.point("storage.before_link")
     try:
         # Keeps F3, L3.
         os.link(source, target)
@@ -111,7 +111,7 @@ def link_new(source: Path, target: Path) -> None:
             f"{target.parent} does not take hard links ({error}); a sink needs one local file "
             "system"
         ) from error
-    faults.point("storage.after_link")
+    failpoints.point("storage.after_link")
 
 
 # Keeps L3.
@@ -174,9 +174,9 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         with Sealed(temporary) as file:
             file.write(data)
-        faults.point("storage.before_publish")
+        failpoints.point("storage.before_publish")
         os.link(temporary, path)
-        faults.point("storage.after_publish")
+        failpoints.point("storage.after_publish")
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -195,7 +195,7 @@ def remove_folder(path: Path) -> int:
         if error[1].errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise error[1]
 
-    faults.point("storage.before_rmtree")
+    failpoints.point("storage.before_rmtree")
     shutil.rmtree(path, onerror=gone)
-    faults.point("storage.after_rmtree")
+    failpoints.point("storage.after_rmtree")
     return freed

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.batch import Batch, BatchStatus, Counts, Ignored, run_of
-from semel.cells import moment
-from semel.plural import count as _count
-from semel.plural import named
+from semel.declare.wording import count as _count
+from semel.declare.wording import named
+from semel.model.batch import Batch, BatchStatus, Counts, Ignored, run_of
+from semel.reports.intervals import moment
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds, and the verbs take half a second.
     from semel.collect import Collected
     from semel.commit import Committed
     from semel.finalize import Finalized
     from semel.plan import Plan
-    from semel.replay import Replayed, Root
-    from semel.requarantine import Admitted
+    from semel.runs.replay import Replayed, Root
+    from semel.runs.requarantine import Admitted
     from semel.stage import Staged
 
 _NO_LETTERS = "nothing to do: these batches have no dead letter that is left"

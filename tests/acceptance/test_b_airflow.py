@@ -9,10 +9,9 @@ import pytest
 from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import SOURCES, Begun, Stack
-from semel import reader
+from semel import pipeline, reader
 from semel.airflow import COLLECT_DAG_ID
-from semel.sinks import archive
-from semel.spec import pipeline
+from semel.archive import layout
 
 KILLED_RECORDS = 1000
 
@@ -113,7 +112,7 @@ def test_a_dag_runs_on_each_batch_once(stack: Stack) -> None:
         lambda: [line for line in looked(stack) if line.startswith(f"batch {batch}: ")],
         "the DAG that runs on it", 60,
     )  # fmt: skip
-    marker = archive.marker(archive.of(pipeline.find("shop")), batch)
+    marker = layout.marker(layout.of(pipeline.find("shop")), batch)
     assert said == [f"batch {batch}: 10 new, {marker}"]
     before = told(stack)
     assert len(before) == len(set(before)), "a batch was told twice"
@@ -156,7 +155,7 @@ def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
 def staged_to_the_middle(stack: Stack, name: str) -> str:
     """Start a run, and wait until stage has begun to write: there its transform holds it."""
     run = stack.airflow.trigger(name)
-    staging = archive.of(pipeline.find(name)) / "staging"
+    staging = layout.of(pipeline.find(name)) / "staging"
     wait_for(lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill")
     assert attempts(stack, name, run) == [(1, "running")]
     return run

@@ -7,10 +7,9 @@ import pytest
 from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import DAYS, Stack
-from semel import reader, settings
+from semel import pipeline, reader, settings
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.spec import pipeline
 
 ONE = timedelta(days=1)
 YESTERDAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - ONE

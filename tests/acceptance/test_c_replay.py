@@ -15,8 +15,7 @@ from airflow_rest import wait_for
 from airflow_ui import Ui
 from fix_browser import picture
 from fix_stack import Stack
-from semel import reader
-from semel.spec import pipeline
+from semel import pipeline, reader
 
 NAME = "sales"
 ROWS = 50

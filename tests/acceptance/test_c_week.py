@@ -11,10 +11,9 @@ import pytest
 
 from airflow_rest import wait_for
 from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
-from semel import reader, settings
+from semel import pipeline, reader, settings
 from semel import stack as semel_stack
 from semel.sinks.postgres.target import dsn_of
-from semel.spec import pipeline
 
 
 def test_the_first_week_is_exact(stack: Stack) -> None:

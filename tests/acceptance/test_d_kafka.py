@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from fix_stack import BROKER, PARTS, Stack
+from semel import pipeline
 from semel import stack as semel_stack
 from semel.demo.topics import ABORTED, Topics
-from semel.spec import pipeline
 from semel.stack import layout
-
 
 # Two minutes of a core; test_demo_kafka_topics.py and the tests of kinds have its parts.
 pytestmark = pytest.mark.rest

@@ -34,11 +34,11 @@ from semel.collect import collect
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
+from semel.pipeline import Spec
 from semel.reader import dataset
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.spark.check import check
 from semel.spark.session import open_engine
-from semel.spec.pipeline import Spec
 
 # Its cluster takes 20 s to start on two cores.
 pytestmark = pytest.mark.proof

@@ -23,8 +23,8 @@ from confluent_kafka import (
 )
 from psycopg.rows import dict_row
 
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.archive import layout
+from semel.pipeline import Spec
 
 Position = tuple[str, int]
 
@@ -93,7 +93,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
-    roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
+    roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
     kinds = {"postgres": _Table, "kafka": _Topic}
     table = None if roots["sink"] else kinds[spec.sink.type](spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
@@ -287,7 +287,7 @@ def _place(found: Found, position: Position) -> tuple[int, int, int]:
 
 
 def _assert_nothing_else(spec: Spec, found: Found) -> None:
-    own = archive.of(spec)
+    own = layout.of(spec)
     there = {
         path
         for root in filter(None, (spec.sink_path(), own))

@@ -14,7 +14,7 @@ from fix_scene import SINKS, scene  # noqa: F401
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
 from fix_wire import Wire, ledger_behind, wire  # noqa: F401
-from semel.catalog import merge
+from semel.collect import merge
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from checker import Found, assert_exact
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from semel.archive import layout
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.runs.run import run_batch
 
 _TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
 
@@ -128,4 +128,4 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
 
 
 def staged_folders(spec: Spec) -> list[Path]:
-    return sorted(archive.staging(archive.of(spec)).glob("b*/f*"))
+    return sorted(layout.staging(layout.of(spec)).glob("b*/f*"))

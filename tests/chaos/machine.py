@@ -22,12 +22,10 @@ from machine_clock import Clock, Killed, Mortal
 from machine_files import Files
 from machine_output import Output
 from semel import commit as commit_module
-from semel import faults, limits, replay
-from semel.abandon import abandon
-from semel.losses import accept_loss
-from semel.catalog import merge
-from semel.collect import collect
+from semel import failpoints, limits
+from semel.collect import collect, merge
 from semel.commit import commit
+from semel.declare.parts import Limits
 from semel.errors import (
     CorruptionError,
     RetryableError,
@@ -36,13 +34,14 @@ from semel.errors import (
     StateError,
 )
 from semel.finalize import finalize
+from semel.pipeline import Spec, load
 from semel.plan import Plan, plan
-from semel.run import run_batch
+from semel.plan.abandon import abandon
+from semel.repair.losses import accept_loss
+from semel.runs import replay
+from semel.runs.run import run_batch
 from semel.sources.files import FilesSource
-from semel.spec.parts import Limits
-from semel.spec.pipeline import Spec, load
-from semel.stage import stage
-from semel.steps import shard
+from semel.stage import shard, stage
 
 Interval = tuple[datetime, datetime]
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -205,12 +204,12 @@ class World:
         self, point: str, nth: int, call: Callable[[], None], action: Callable[[], None]
     ) -> None:
         """A verb in whose middle something happens: it may end with any error but corruption."""
-        with faults.armed(point, action, nth) as fault:
+        with failpoints.armed(point, action, nth) as fault:
             try:
                 call()
             except CorruptionError:
                 raise
-            except (SemelError, faults.FaultError, Killed) as error:
+            except (SemelError, failpoints.FaultError, Killed) as error:
                 self.arena.note(f"ended by {type(error).__name__}")
             finally:
                 self.ledger.dead = False
@@ -235,7 +234,7 @@ class World:
             process.kill()
             process.join()
         process.close()
-        known = (0, TOLD, faults.EXIT_CODE)
+        known = (0, TOLD, failpoints.EXIT_CODE)
         assert ended in known, f"a process that was to end at {place} ended with {ended}"
         self.arena.note(f"processes that ended with {ended}")
 
@@ -355,7 +354,7 @@ def doomed(
     os.environ.update(environment, SEMEL_LEDGER_DSN=dsn)
     tune(pytest.MonkeyPatch(), Clock(dsn))
     point, nth = place
-    faults.arm(point, lambda: os._exit(faults.EXIT_CODE), nth)
+    failpoints.arm(point, lambda: os._exit(failpoints.EXIT_CODE), nth)
     spec, key, interval = load(path), *request
     try:
         with Mortal(dsn) as ledger:

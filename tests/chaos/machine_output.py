@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from checker import assert_sum
 from machine_files import File
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.archive import layout
+from semel.pipeline import Spec
 from semel.storage import checksum
 
 Position = tuple[int, int]
@@ -42,7 +42,7 @@ class Output:
     """The output of one pipeline, as a reader of whole batches sees it grow."""
 
     def __init__(self, spec: Spec, states: dict[tuple[int, str], bytes]) -> None:
-        self.roots = {"sink": spec.sink_path(), "archive": archive.of(spec)}
+        self.roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
         self.by_bucket = spec.dedup.scope == "bucket"
         self.horizon = spec.dedup.horizon
         self.states = states

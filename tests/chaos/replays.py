@@ -5,8 +5,8 @@ from pathlib import Path
 
 import fix_replay
 from fix_scene import Scene
-from semel.batch import Batch
-from semel.sinks import archive
+from semel.archive import layout
+from semel.model.batch import Batch
 
 ROOT = 1
 """The batch of r0, which the scene has finalized."""
@@ -23,7 +23,7 @@ def waiting(scene: Scene, request: str, root: int = ROOT) -> int:
 
 
 def marker(scene: Scene, root: int = ROOT) -> Path:
-    return archive.marker(archive.of(scene.spec), root)
+    return layout.marker(layout.of(scene.spec), root)
 
 
 def shown(scene: Scene, root: int = ROOT) -> dict:
@@ -42,7 +42,7 @@ def outputs(scene: Scene, generation: int, root: int = ROOT) -> list[Path]:
 
 def tree(scene: Scene) -> dict[str, bytes]:
     """All that is promised to anybody: sink and archive, without staging and temporary files."""
-    own = archive.of(scene.spec)
+    own = layout.of(scene.spec)
     return {
         str(path): path.read_bytes()
         for folder in (scene.spec.sink_path(), own)

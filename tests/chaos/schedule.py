@@ -24,10 +24,10 @@ import psycopg
 import sqlalchemy as sa
 
 from fix_scene import Scene
-from semel import faults, settings
+from semel import failpoints, settings
 from semel.catalog.payload import FilterCache
 from semel.ledger import Ledger
-from semel.steps import shard
+from semel.stage import shard
 
 WAIT_SECONDS = 30
 TURNS_MAX = 200  # An order that is longer goes round in circles.
@@ -92,7 +92,7 @@ class Play:
     def __init__(
         self, dsn: str, acts: dict[str, Callable[[Ledger], object]], points: Collection[str]
     ) -> None:
-        assert set(points) <= set(faults.POINTS)
+        assert set(points) <= set(failpoints.POINTS)
         url = sa.make_url(dsn).set(drivername="postgresql")
         self.connection = psycopg.connect(
             url.render_as_string(hide_password=False), autocommit=True
@@ -158,7 +158,7 @@ class Play:
         """Points are ours, and so is what a process keeps: its ledger and its filters."""
         with ExitStack() as stack:
             for owner, name, ours in (
-                (faults, "point", self._point),
+                (failpoints, "point", self._point),
                 (settings, "cache_dir", lambda: self._cache_dir / self._here.actor.name),
                 (shard, "ledger_of", lambda _: self._here.actor.ledger),
                 (shard, "filters_in", FilterCache),

@@ -21,8 +21,8 @@ from fix_wire import Wire
 from look import statements
 from schedule import Played, every_order
 from semel import collect as collect_module
-from semel import faults
-from semel.abandon import abandon
+from semel import failpoints
+from semel.archive import layout
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import (
@@ -35,11 +35,11 @@ from semel.errors import (
 )
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.plan.abandon import abandon
+from semel.runs.run import run_batch
 from semel.stage import stage
-from semel.steps.job import StageJob
-from semel.steps.shard import classify_shard
+from semel.stage.job import StageJob
+from semel.stage.shard import classify_shard
 from steps import committed, finalized, staged
 
 
@@ -164,7 +164,7 @@ def test_a_commit_on_its_way_keeps_its_files(
         assert removed == (0, 0) and staged_folders(scene.spec) == folders
         wire.cut("reply")
 
-    with faults.armed("commit.before_win", meanwhile), pytest.raises(OutcomeUnknownError):
+    with failpoints.armed("commit.before_win", meanwhile), pytest.raises(OutcomeUnknownError):
         commit(ledger_behind, scene.spec, batch_id, lambda: None, quiet)
     assert (seen, wire.cuts) == (["staged"], 1)
     collecting(scene.ledger, scene.spec)
@@ -234,7 +234,7 @@ def test_a_late_copy_beside_a_retirement(bench: Workbench, ledger: Ledger, point
     def meanwhile() -> None:
         run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
 
-    with faults.armed(point, meanwhile) as fault:
+    with failpoints.armed(point, meanwhile) as fault:
         assert collect(ledger, spec, quiet).runs_retired == 1
     assert fault.hit
     run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
@@ -276,7 +276,7 @@ def test_a_span_ends_while_an_attempt_begins(bench: Workbench, ledger: Ledger) -
 
     with (
         before_statement("INSERT INTO semel.attempt", span_ends),
-        faults.armed("stage.after_begin", lambda: collect(ledger, spec, quiet)),
+        failpoints.armed("stage.after_begin", lambda: collect(ledger, spec, quiet)),
     ):
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert settled(spec).ids == [event["id"] for event in events(0, 10)]
@@ -292,9 +292,9 @@ def test_a_name_is_taken_before_the_link(scene: Scene) -> None:
         " ORDER BY ordinal"
     )
     [first, *_] = [Path(row["final_path"]) for row in sql(scene.ledger, text, batch=batch_id)]
-    marker = archive.of(scene.spec) / "markers" / f"b{batch_id:08d}.json"
+    marker = layout.of(scene.spec) / "markers" / f"b{batch_id:08d}.json"
     with (
-        faults.armed("storage.before_link", lambda: first.write_bytes(b"not ours")) as fault,
+        failpoints.armed("storage.before_link", lambda: first.write_bytes(b"not ours")) as fault,
         pytest.raises(CorruptionError, match="final file wrong"),
     ):
         finalized(scene, batch_id)

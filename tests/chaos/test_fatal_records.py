@@ -10,13 +10,13 @@ import pytest
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-from semel.abandon import abandon
+from semel import pipeline
 from semel.errors import SemelError
 from semel.formats import jsonfaults, records
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.plan.abandon import abandon
+from semel.runs.run import run_batch
 
 # What dies here is pyarrow, of a number that semel keeps from it; without that it would see it.
 UNGUARDED = """

@@ -23,9 +23,9 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from machine_folder import Folder, Life
 from machine_seed import explore
+from semel.archive import layout
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.runs.run import run_batch
 from semel.sources import Refusal
 from tiers import SEED, examples
 
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
 
     def _read_output(self) -> None:
         sink = self.spec.sink_path()
-        for path in set((archive.of(self.spec) / "markers").glob("b*.json")) - self.markers:
+        for path in set((layout.of(self.spec) / "markers").glob("b*.json")) - self.markers:
             self.markers.add(path)
             marker = json.loads(path.read_text())
             assert marker["counts"]["quarantined"] == 0, path

@@ -16,11 +16,11 @@ from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
 from schedule import Act, After, Played, every_order
-from semel.abandon import abandon
 from semel.commit import Committed
 from semel.errors import StateError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.plan.abandon import abandon
 from semel.stage import stage
 from steps import committed, finalized, staged
 

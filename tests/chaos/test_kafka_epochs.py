@@ -10,15 +10,15 @@ from fix_kafka import Kafka
 from fix_pipelines import Workbench
 from fix_postgres import lose
 from fix_topics import Topic, claimed, in_output, messages_of, run
-from semel.abandon import abandon
-from semel.adopt import adopt
 from semel.audit import audit
 from semel.errors import SourceError
-from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.repair.adopt import adopt
+from semel.reports.gaps import gaps
 from semel.sources.declared import open_source
-from semel.steps.job import splits_of
+from semel.stage.job import splits_of
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ import pytest
 
 from fix_account import ids
 from fix_topics import Topic, in_output, run
-from semel import faults, losses
-from semel.abandon import abandon
+from semel import failpoints
 from semel.errors import StateError
-from semel.gaps import gaps
 from semel.ledger import Ledger
-from semel.losses import accept_loss
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.plan.abandon import abandon
+from semel.repair import losses
+from semel.repair.losses import accept_loss
+from semel.reports.gaps import gaps
 
 WAIT_SECONDS = 30
 
@@ -95,7 +96,7 @@ def test_an_accept_beside_a_plan(
         thread.start()
         assert looked.wait(WAIT_SECONDS)
 
-    with faults.armed("plan.before_lock", gone):
+    with failpoints.armed("plan.before_lock", gone):
         batch = plan(ledger, half_read, "r2").batch.batch_id
     planned.set()
     thread.join(WAIT_SECONDS)

@@ -19,8 +19,7 @@ from fix_faults import Children
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench
 from fix_topics import Topic, claimed, in_output, messages_of, run
-from semel import faults
-from semel.abandon import abandon
+from semel import failpoints
 from semel.errors import (
     ChangedError,
     RetryableError,
@@ -28,15 +27,16 @@ from semel.errors import (
     TerminalError,
     UnavailableError,
 )
-from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
+from semel.plan.abandon import abandon
+from semel.reports.gaps import gaps
+from semel.runs.run import run_batch
 from semel.sources import kafka as source
 from semel.sources.declared import open_source
 from semel.sources.kafka import claimed as claims_of_kafka
 from semel.sources.kafka import edges, topics
-from semel.steps.job import splits_of
+from semel.stage.job import splits_of
 from test_kill import scripts
 
 # Its package has a function of that name.
@@ -93,7 +93,7 @@ def test_the_broker_dies(
     monkeypatch.setattr(topics, "ANSWER_SECONDS", 2)
     spec = topic.spec()
     away = pytest.raises(UnavailableError, match="does not answer")
-    with faults.armed(point, topic.kafka.broker.kill) as fault:
+    with failpoints.armed(point, topic.kafka.broker.kill) as fault:
         with nullcontext() if point == "commit.after_win" else away:
             run(ledger, spec, "r1")
     assert fault.hit
@@ -386,7 +386,7 @@ def test_compacted_after_an_attempt_was_staged(
     assert in_output(spec) == ids(90, 105)
 
 
-POINTS = [point for point in faults.POINTS if scripts("files", point)[0] == "contested"]
+POINTS = [point for point in failpoints.POINTS if scripts("files", point)[0] == "contested"]
 SHORT = (
     "plan.before_write", "plan.after_write", "stage.after_begin", "stage.after_seal",
     "commit.before_restage", "commit.after_win", "finalize.after_mark",

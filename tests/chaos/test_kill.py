@@ -23,13 +23,13 @@ from fix_postgres import lose
 from fix_scene import SINKS, Scene, live_runs, payload_tables, sql, staged_folders, time_passes
 from fix_sink_postgres import Warehouse
 from fix_wire import Wire
-from semel import faults
-from semel.accept import accept_columns
+from semel import failpoints
+from semel.archive import layout
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.repair.accept import accept_columns
+from semel.runs.run import run_batch
 from tiers import SEED
 from workers import NEEDS_BROKER
 
@@ -104,7 +104,7 @@ def scripts(sink: str, point: str) -> list[str]:
 def points(sink: str) -> list[str]:
     """What is passed on the way to a sink; of others only what append does not pass alike."""
     not_passed = {"files": (*OF_TABLES, *OF_TOPICS), "topic": OF_TABLES}.get(sink, OF_TOPICS)
-    passed = [point for point in faults.POINTS if point not in not_passed]
+    passed = [point for point in failpoints.POINTS if point not in not_passed]
     if sink == "files":
         return passed
     if sink == "append":
@@ -148,11 +148,11 @@ def test_every_point_is_called() -> None:
     """A fault point that nobody calls, or nobody knows, is found here; each has its cases below."""
     called = [
         name
-        for path in Path(faults.__file__).parent.rglob("*.py")
-        if path.name != "faults.py"
+        for path in Path(failpoints.__file__).parent.rglob("*.py")
+        if path.name != "failpoints.py"
         for name in re.findall(r'faults\.point\("([^"]+)"\)', path.read_text(encoding="utf-8"))
     ]
-    assert sorted(called) == sorted(faults.POINTS)
+    assert sorted(called) == sorted(failpoints.POINTS)
 
 
 class Deaths:
@@ -173,7 +173,7 @@ class Deaths:
             assert child.ended() == (0, None)
             return False
         told = self.children.start(self.script, f"{self.point}:{kind}").ended()
-        died = {"raise": (1, "FaultError"), "exit": (faults.EXIT_CODE, None)}[kind]
+        died = {"raise": (1, "FaultError"), "exit": (failpoints.EXIT_CODE, None)}[kind]
         assert told in (died, (0, None))
         return told == died
 
@@ -341,8 +341,8 @@ def _only_garbage_went(scene: Scene, point: str, *, pinned: bool) -> None:
 
 def _replaced(scene: Scene) -> list[Path]:
     """Output files of the first batch that its replay replaced."""
-    own = archive.of(scene.spec)
-    listed = json.loads(archive.replaced(own, 1, 1).read_bytes())["files"]
+    own = layout.of(scene.spec)
+    listed = json.loads(layout.replaced(own, 1, 1).read_bytes())["files"]
     files = [scene.spec.sink_path() / file["path"] for file in listed if file["kind"] == "data"]
     return [path for path in files if path.exists()]
 

@@ -9,11 +9,11 @@ from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_pipelines import events
 from fix_scene import Scene, sql
-from semel import faults, limits
-from semel.abandon import abandon
+from semel import failpoints, limits
 from semel.commit import Committed, commit
 from semel.errors import StateError
 from semel.plan import plan
+from semel.plan.abandon import abandon
 from semel.stage import stage
 from steps import committed, staged
 
@@ -101,7 +101,7 @@ def test_abandoned_batch_leaves_no_lease(
     def give_up() -> None:
         abandon(scene.ledger, batch_id, "given up by the test")
 
-    with monkeypatch.context() as patch, faults.armed(point, give_up):
+    with monkeypatch.context() as patch, failpoints.armed(point, give_up):
         patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 0)
         with pytest.raises(StateError, match="abandoned"):
             committed(scene, batch_id)

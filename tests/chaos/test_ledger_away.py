@@ -18,7 +18,7 @@ from fix_pipelines import Workbench
 from fix_postgres import EMPTY, restart, server
 from fix_scene import Scene, sql
 from fix_wire import Wire
-from semel import faults, limits, settings
+from semel import failpoints, limits, settings
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import OutcomeUnknownError, RetryableError, UnavailableError
@@ -26,7 +26,7 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.ledger.heartbeat import heartbeat
 from semel.plan import plan
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.stage import stage
 
 pytestmark = pytest.mark.usefixtures("merge_always")
@@ -91,7 +91,7 @@ def test_connections_end_at_a_point(scene: Scene, point: str) -> None:
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()",
             )
 
-    with faults.armed(point, terminate) as fault:
+    with failpoints.armed(point, terminate) as fault:
         if point in IN_TRANSACTION:
             with pytest.raises(RetryableError):
                 run_and_collect(scene.ledger, scene)
@@ -108,7 +108,7 @@ def test_a_commit_is_cut(
     scene: Scene, wire: Wire, ledger_behind: Ledger, point: str, what: str
 ) -> None:
     """It landed and nobody was told, or it never arrived: OutcomeUnknownError, then it is exact."""
-    with faults.armed(point, lambda: wire.cut(what)), pytest.raises(OutcomeUnknownError):
+    with failpoints.armed(point, lambda: wire.cut(what)), pytest.raises(OutcomeUnknownError):
         run_and_collect(ledger_behind, scene)
     assert wire.cuts == 1
     run_and_collect(ledger_behind, scene)
@@ -144,7 +144,7 @@ def test_postgres_crashes_in_the_middle(
     monkeypatch.setenv(settings.LEDGER_VARIABLE, crashing)
     with Ledger(crashing) as ledger:
         scene = Scene(bench, ledger)
-        with faults.armed(point, lambda: restart(crashing)) as fault:
+        with failpoints.armed(point, lambda: restart(crashing)) as fault:
             with contextlib.suppress(RetryableError):
                 run_and_collect(ledger, scene)
         assert fault.hit
@@ -215,7 +215,7 @@ def test_each_verb_says_that_the_ledger_takes_no_writes(scene: Scene, standby: S
 @pytest.mark.parametrize("point", STANDBY)
 def test_a_failover_in_the_middle_of_a_run(scene: Scene, standby: Standby, point: str) -> None:
     """A RetryableError, and the same request is exact once the ledger takes writes again."""
-    with faults.armed(point, standby.begin) as fault, pytest.raises(UnavailableError):
+    with failpoints.armed(point, standby.begin) as fault, pytest.raises(UnavailableError):
         run_and_collect(scene.ledger, scene)
     assert fault.hit
     standby.end()

@@ -26,9 +26,9 @@ from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD
 from machine_seed import explore
-from semel import faults
+from semel import failpoints
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from tiers import SEED, examples
 
 EXAMPLES, STEPS = examples(14), 50  # of each of the SHARES, so that two cores have something to do
@@ -37,7 +37,7 @@ SHARES = 2
 EXAMPLES_A_ROUND = 5  # of what follows, and of a soak: a round is a minute at most
 
 POINTS = {
-    verb: [p for p in faults.POINTS if p.startswith(prefixes)]
+    verb: [p for p in failpoints.POINTS if p.startswith(prefixes)]
     for verb, prefixes in {
         "run": ("plan.", "stage.", "commit.", "finalize.", "storage.", "cache."),
         "collect": ("collect.", "storage.before_rm", "storage.after_rm", "cache.", "finalize."),
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
         """An error that nobody foresaw, at a point: the process cleans up behind it."""
 
         def fail() -> None:
-            raise faults.FaultError(at[1])
+            raise failpoints.FaultError(at[1])
 
         self._broken(name, at, pick, fail)
 

@@ -19,14 +19,13 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, sql
-from semel import limits
-from semel.abandon import abandon
+from semel import limits, pipeline
 from semel.collect import collect
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.plan.abandon import abandon
+from semel.runs.run import run_batch
 
 DAILY = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
 LONG_SECONDS = 0.6

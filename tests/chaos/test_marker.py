@@ -11,19 +11,19 @@ from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_markers import duckdb_count, snippet
 from fix_pipelines import Workbench, events
-from semel import faults, limits
+from semel import failpoints, limits
+from semel.archive import layout
 from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, Doing
-from semel.faults import FaultError
+from semel.failpoints import FaultError
 from semel.finalize import finalize
-from semel.find import find
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers
-from semel.run import run_batch
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.reports.find import find
+from semel.runs.run import run_batch
 from semel.stage import stage
 
 _MARKER_BYTES_MAX = 16 << 10
@@ -72,12 +72,12 @@ def spec(bench: Workbench) -> Spec:
 
 def claims_of(spec: Spec) -> Path:
     """The file of the one batch's claims."""
-    [kept] = (archive.of(spec) / "claims").glob("b*")
+    [kept] = (layout.of(spec) / "claims").glob("b*")
     return kept
 
 
 def marker_path(spec: Spec, batch_id: int = 1) -> Path:
-    return archive.of(spec) / "markers" / f"b{batch_id:08d}.json"
+    return layout.of(spec) / "markers" / f"b{batch_id:08d}.json"
 
 
 # Attacks L6.
@@ -130,7 +130,7 @@ def test_claims_last_before_the_marker(
         assert disk.keeps(claims_of(spec)) and not marker_path(spec).exists()
 
     # The first file that is published is the claims', the second one the marker.
-    with faults.armed("storage.before_publish", marking, nth=2) as fault:
+    with failpoints.armed("storage.before_publish", marking, nth=2) as fault:
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert fault.hit
 
@@ -145,7 +145,7 @@ def test_a_finalize_that_died_goes_on_with_the_claims_that_are_there(
     def die() -> None:
         raise FaultError(point)
 
-    with faults.armed(point, die), pytest.raises(FaultError):
+    with failpoints.armed(point, die), pytest.raises(FaultError):
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     (bench.data / "in" / "0.jsonl").rename(bench.data / "in" / "renamed.jsonl")
     bench.write("in/1.jsonl", events(900, 901), mode="ab")
@@ -165,7 +165,7 @@ def test_a_foreign_marker_is_loud(bench: Workbench, ledger: Ledger) -> None:
     def die() -> None:
         raise FaultError("died")
 
-    with faults.armed("finalize.after_mark", die), pytest.raises(FaultError):
+    with failpoints.armed("finalize.after_mark", die), pytest.raises(FaultError):
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     marker = marker_path(spec)
     other = json.dumps(json.loads(marker.read_bytes()) | {"fence": 2})
@@ -184,7 +184,7 @@ def test_foreign_claims_are_loud(spec: Spec, ledger: Ledger) -> None:
         claims_of(spec).write_bytes(b"not ours")
         raise FaultError("damaged")
 
-    with faults.armed("storage.after_publish", damage), pytest.raises(FaultError):
+    with failpoints.armed("storage.after_publish", damage), pytest.raises(FaultError):
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
         finalize(ledger, spec, 1)

@@ -14,11 +14,12 @@ from fix_replay import falls_silent, hours_pass
 from fix_scene import Scene, attempts, sql
 from replays import ROOT, kept, marker, outputs, replayed, shown, tree, waiting
 from schedule import Played, every_order
-from semel import faults, limits, replay
+from semel import failpoints, limits
+from semel.archive import layout
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
-from semel.faults import FaultError
+from semel.failpoints import FaultError
 from semel.ledger import Ledger
-from semel.sinks import archive
+from semel.runs import replay
 from steps import committed, finalized, staged
 
 FINALIZE = [
@@ -107,7 +108,7 @@ def test_a_silent_replay_is_given_up_while_its_driver_goes_on(scene: Scene) -> N
             assert replayed(scene, f"y{at}").generation == 2 * at + 2
 
         with (
-            faults.armed(point, meanwhile) as fault,
+            failpoints.armed(point, meanwhile) as fault,
             pytest.raises((AttemptLostError, StateError)),
         ):
             replayed(scene, f"x{at}")
@@ -139,7 +140,7 @@ def test_finalize_of_a_replay_twice_at_once(scene: Scene, points: list[tuple[str
     """
     for generation, (point, nth) in enumerate(points, start=2):
         number = waiting(scene, f"x{generation}")
-        with faults.armed(point, lambda number=number: finalized(scene, number), nth) as fault:
+        with failpoints.armed(point, lambda number=number: finalized(scene, number), nth) as fault:
             finalized(scene, number)
         assert fault.hit and shown(scene)["generation"] == generation, point
         assert {"code", "code_digest"} <= shown(scene).keys()
@@ -183,7 +184,7 @@ def test_a_late_finalizer_changes_nothing(
             assert not any(path.exists() for path in outputs(scene, generation, root))
         seen.append(tree(scene))
 
-    with faults.armed(point, meanwhile, nth) as fault:
+    with failpoints.armed(point, meanwhile, nth) as fault:
         assert finalized(scene, number).found
     assert fault.hit and tree(scene) == seen[0]
     scene.finish("r1", "r2")
@@ -214,7 +215,7 @@ def test_a_folder_that_is_written_to_is_removed_again(
     removing finds nothing that it could rename.
     """
     number = waiting(scene, "x")
-    folder = archive.attempt(archive.of(scene.spec), number, 1)
+    folder = layout.attempt(layout.of(scene.spec), number, 1)
     late = folder / "marker-late.json"
     rmdir, written = os.rmdir, []
 
@@ -245,7 +246,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     seen: list[str] = []
 
     def renaming() -> None:
-        (new,) = archive.staging(archive.of(scene.spec)).glob("b*/f*/marker-*.json")
+        (new,) = layout.staging(layout.of(scene.spec)).glob("b*/f*/marker-*.json")
         files = [f for f in json.loads(new.read_bytes())["files"] if f["kind"] == "data"]
         assert files and all(disk.keeps(scene.spec.sink_path() / f["path"]) for f in files)
         assert disk.holds(new) and disk.keeps(kept(scene, 1))
@@ -264,10 +265,10 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     with dies_at("storage.after_publish"):  # It is kept, and its folder not yet fsynced.
         finalized(scene, number)
     assert kept(scene, 1).exists() and not disk.keeps(kept(scene, 1))
-    with faults.armed("finalize.before_rename", renaming), dies_at("finalize.after_rename"):
+    with failpoints.armed("finalize.before_rename", renaming), dies_at("finalize.after_rename"):
         finalized(scene, number)
     assert shown(scene)["generation"] == 2 and not disk.keeps(marker(scene))
-    with faults.armed("finalize.before_finalized", finishing):
+    with failpoints.armed("finalize.before_finalized", finishing):
         finalized(scene, number)
     hours_pass(scene.ledger)
     gone = outputs(scene, 1)
@@ -282,7 +283,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
         patch.setattr(os, "unlink", killed)
         collecting(scene.ledger, scene.spec)
     assert not any(disk.forgot(path) for path in gone)
-    with faults.armed("collect.before_removed", removed):
+    with failpoints.armed("collect.before_removed", removed):
         collecting(scene.ledger, scene.spec)
     assert seen == ["renamed", "finished", "removed"]
     scene.finish("r1", "r2")
@@ -302,7 +303,7 @@ def test_files_go_when_nobody_can_be_reading_them(scene: Scene) -> None:
 
     number = waiting(scene, "x")
     for point in ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename"):
-        with faults.armed(point, stay) as fault, dies_at(point):
+        with failpoints.armed(point, stay) as fault, dies_at(point):
             finalized(scene, number)
         assert fault.hit
     finalized(scene, number)
@@ -322,7 +323,7 @@ def test_one_request_replays_twice_at_once(scene: Scene, part: str) -> None:
     """
     for generation, point in enumerate(BESIDE[part], start=2):
         request = f"x{generation}"
-        with faults.armed(point, lambda request=request: replayed(scene, request)) as fault:
+        with failpoints.armed(point, lambda request=request: replayed(scene, request)) as fault:
             try:
                 assert replayed(scene, request).generation == generation
             except AttemptLostError as error:
@@ -346,7 +347,7 @@ def test_a_replay_beside_live_runs(scene: Scene, part: str) -> None:
             collecting(scene.ledger, scene.spec)
 
         scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))
-        with faults.armed(point, meanwhile) as fault:
+        with failpoints.armed(point, meanwhile) as fault:
             numbers.append(replayed(scene, f"x{at}").batch_id)
         assert fault.hit, point
     all_won(scene)
@@ -368,7 +369,7 @@ def test_a_live_run_beside_a_replay(scene: Scene, part: str) -> None:
     """A batch is replayed while a live run stands still: that one goes on as if nothing was."""
     for at, point in enumerate(BESIDE_LIVE[part]):
         scene.add(f"d{at}.jsonl", events(100 + 10 * at, 115 + 10 * at))
-        with faults.armed(point, lambda at=at: replayed(scene, f"x{at}")) as fault:
+        with failpoints.armed(point, lambda at=at: replayed(scene, f"x{at}")) as fault:
             scene.run(f"l{at}")
         assert fault.hit and shown(scene)["generation"] == at + 2, point
     all_won(scene)
@@ -415,7 +416,7 @@ def test_a_late_finalizer_of_a_table_changes_nothing(
             finalized(scene, number)
             replayed(scene, f"y{at}", root)
 
-        with faults.armed(point, meanwhile) as fault:
+        with failpoints.armed(point, meanwhile) as fault:
             assert finalized(scene, number).found
         assert fault.hit and shown(scene, root)["generation"] == before + 2, point
     scene.finish("r1", "r2")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 import duckdb
 import pytest
-from replays import ROOT, outputs, replayed
 
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_replay import hours_pass
 from fix_scene import Scene
-from semel import faults
+from replays import ROOT, outputs, replayed
+from semel import failpoints
+from semel.archive import layout
 from semel.ledger import Ledger
 from semel.reader import dataset
-from semel.sinks import archive
 
 FIRE_TURNS = 5
 
@@ -26,7 +26,7 @@ class Readers:
     """Two readers of whole batches, by the markers: semel's own, and the README's query."""
 
     def __init__(self, scene: Scene) -> None:
-        self.sink, self.kept = scene.spec.sink_path(), archive.of(scene.spec)
+        self.sink, self.kept = scene.spec.sink_path(), layout.of(scene.spec)
         self.roots = {frozenset(ids): root for root, ids in _batches(self.own()).items()}
         """The batches by the ids that each holds, when the reading begins."""
 
@@ -82,7 +82,7 @@ def test_a_reader_at_each_point(scene: Scene, monkeypatch: pytest.MonkeyPatch) -
             seen[how.__name__].add(readers.whole(how())[ROOT])
 
     with monkeypatch.context() as patch:
-        patch.setattr(faults, "point", look)
+        patch.setattr(failpoints, "point", look)
         numbers = {ROOT, replayed(scene, "x").batch_id, replayed(scene, "y").batch_id}
         hours_pass(scene.ledger)
         collecting(scene.ledger, scene.spec)

@@ -3,18 +3,19 @@
 from collections.abc import Callable
 
 import pytest
-from replays import replayed, shown, waiting
 
 import fix_replay
 from fix_faults import dies_at
 from fix_pipelines import events
 from fix_replay import falls_silent
 from fix_scene import Scene
+from replays import replayed, shown, waiting
 from schedule import Played, every_order
-from semel import faults, requarantine
-from semel.accept import accept_columns
-from semel.batch import Batch
+from semel import failpoints
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
+from semel.model.batch import Batch
+from semel.repair.accept import accept_columns
+from semel.runs import requarantine
 from steps import finalized
 
 ROOT = 2
@@ -119,7 +120,7 @@ def test_a_silent_admission_is_given_up_while_its_driver_goes_on(
         assert admitted(letters, "y").admission == 1
 
     with (
-        faults.armed(point, meanwhile) as fault,
+        failpoints.armed(point, meanwhile) as fault,
         pytest.raises((AttemptLostError, StateError)),
     ):
         admitted(letters, "x")
@@ -137,7 +138,7 @@ def test_an_admission_beside_a_replay_and_a_live_run(letters: Scene, point: str)
         assert replayed(letters, "x", ROOT).generation == 2
         letters.run("r2")
 
-    with faults.armed(point, meanwhile) as fault:
+    with failpoints.armed(point, meanwhile) as fault:
         assert admitted(letters, "q").admission == 1
     assert fault.hit and shown(letters, ROOT)["generation"] == 2
     exact(letters)
@@ -148,7 +149,7 @@ def test_an_admission_beside_a_replay_and_a_live_run(letters: Scene, point: str)
 def test_a_replay_beside_an_admission(letters: Scene, point: str) -> None:
     """Dead letters are judged again while their batch is being replayed: exact."""
     made = []
-    with faults.armed(point, lambda: made.append(admitted(letters, "q"))) as fault:
+    with failpoints.armed(point, lambda: made.append(admitted(letters, "q"))) as fault:
         assert replayed(letters, "x", ROOT).generation == 2
     assert fault.hit
     assert replayed(letters, "x", made[0].batch_id).generation == 2

@@ -14,16 +14,15 @@ from fix_faults import collecting
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, live_runs, payload_tables, sql, time_passes
 from look import manifest, statements, status
-from semel import faults, limits
-from semel.abandon import abandon
-from semel.accept import accept_columns
-from semel.catalog import merge
-from semel.collect import collect
+from semel import failpoints, limits
+from semel.collect import collect, merge
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
+from semel.plan.abandon import abandon
+from semel.repair.accept import accept_columns
+from semel.runs.run import run_batch
 from semel.stage import stage
 from steps import staged
 
@@ -187,7 +186,7 @@ def test_ids_become_visible_with_their_commit(
     def unseen() -> None:
         assert {(r["seq_min"], r["expires_at"]) for r in sql(ledger, text)} == {(None, None)}
 
-    with faults.armed("commit.before_win", unseen) as fault:
+    with failpoints.armed("commit.before_win", unseen) as fault:
         commit(ledger, spec, batch_id, lambda: None, quiet)
     assert fault.hit
     runs = sql(ledger, text)

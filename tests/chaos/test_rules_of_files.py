@@ -17,22 +17,21 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, sql, staged_folders
 from look import manifest, statements, status
-from semel import faults
+from semel import failpoints
 from semel import ledger as ledger_module
-from semel.abandon import abandon
-from semel.losses import accept_loss
-from semel.catalog import merge
+from semel.archive import layout
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
 from semel.cli import main
-from semel.collect import collect
+from semel.collect import collect, merge
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
-from semel.faults import FaultError
+from semel.failpoints import FaultError
 from semel.ledger import Ledger, pipelines
 from semel.plan import plan
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.plan.abandon import abandon
+from semel.repair.losses import accept_loss
+from semel.runs.run import run_batch
 from semel.stage import stage
 from steps import committed, finalized, staged
 
@@ -43,7 +42,7 @@ def test_a_folder_that_goes_while_collect_looks(
 ) -> None:
     """A finalize removes a batch's folder between two looks of collect: both end well."""
     scene = Scene(bench, ledger)
-    staging = archive.staging(archive.of(scene.spec))
+    staging = layout.staging(layout.of(scene.spec))
     going = staging / "b00000099"
     going.mkdir(parents=True)
     scandir = os.scandir
@@ -96,7 +95,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         stage(ledger, spec, batch_id, LocalEngine(), quiet)
     commit(ledger, spec, batch_id, lambda: None, quiet)
     names = manifest(ledger, batch_id)
-    marker = archive.of(spec) / "markers" / f"b{batch_id:08d}.json"
+    marker = layout.of(spec) / "markers" / f"b{batch_id:08d}.json"
 
     def marking() -> None:
         seen.append("marked")
@@ -112,9 +111,9 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         assert all(path.exists() for path, _ in names)
 
     with (
-        faults.armed("storage.before_publish", marking),
-        faults.armed("finalize.before_finalized", finishing),
-        faults.armed("storage.before_rmtree", removing),
+        failpoints.armed("storage.before_publish", marking),
+        failpoints.armed("finalize.before_finalized", finishing),
+        failpoints.armed("storage.before_rmtree", removing),
     ):
         run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert [*dict.fromkeys(seen)] == ["reported", "sealed", "marked", "finished", "removed"]
@@ -130,7 +129,7 @@ def test_a_crash_may_forget_the_final_names(scene: Scene, point: str) -> None:
     """Until the batch is finalized a new finalize makes names that a crash lost."""
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
-    with faults.armed(point, lambda: _fault(point)), pytest.raises(FaultError):
+    with failpoints.armed(point, lambda: _fault(point)), pytest.raises(FaultError):
         finalized(scene, batch_id)
     for _, final in manifest(scene.ledger, batch_id):
         final.unlink(missing_ok=True)
@@ -237,7 +236,7 @@ def test_a_damaged_batch_does_not_keep_collect_from_the_others(
     theirs = plan(scene.ledger, other, "v1").batch.batch_id
     stage(scene.ledger, other, theirs, LocalEngine(), quiet)
     commit(scene.ledger, other, theirs, quiet, quiet)
-    (folder,) = archive.staging(archive.of(scene.spec)).glob(f"b{damaged:08d}/f*/data")
+    (folder,) = layout.staging(layout.of(scene.spec)).glob(f"b{damaged:08d}/f*/data")
     for path in folder.iterdir():
         path.write_bytes(b"damaged")
     sql(scene.ledger, "UPDATE semel.batch SET committed_at = now() - interval '61 minutes'")
@@ -282,7 +281,7 @@ def test_only_output_lies_beside_semels_own_folder(
             output = {Path(r["final_path"]) for r in sql(ledger, text)}
             assert there <= output | {path.parent for path in output}, point
 
-    monkeypatch.setattr(faults, "point", look)
+    monkeypatch.setattr(failpoints, "point", look)
     bench.write("in/a.jsonl", [*events(0, 4), *events(0, 2), b"{bad"])
     run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     bench.write("in/b.jsonl", events(2, 6))
@@ -318,7 +317,7 @@ def test_a_sink_without_hard_links_is_told(
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
     names = manifest(scene.ledger, batch_id)
-    own = archive.staging(archive.of(scene.spec))
+    own = layout.staging(layout.of(scene.spec))
     assert names and all(path.is_relative_to(own) for path, _ in names)
 
     def no_links(*_: object, **__: object) -> None:

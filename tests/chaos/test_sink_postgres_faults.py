@@ -21,7 +21,7 @@ from fix_faults import WAIT_SECONDS
 from fix_postgres import restart, server
 from fix_sink_postgres import LANDINGS, UPSERT, Landing, Warehouse, flights
 from fix_wire import Wire
-from semel import faults, limits
+from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
 from semel.sinks import Presence, Won
 from semel.sinks.postgres import PostgresSink, encode, link
@@ -53,7 +53,7 @@ def test_a_twin_does_not_wait_for_ever(landing: Landing, monkeypatch: pytest.Mon
         with pytest.raises(RetryableError, match="did not give a lock in time"):
             landing.publish()
 
-    with faults.armed("sink.before_commit", twin) as passed:
+    with failpoints.armed("sink.before_commit", twin) as passed:
         landing.publish()
     assert passed.hit
     landing.ends()
@@ -94,7 +94,7 @@ def wire(warehouse: Warehouse) -> Iterator[Wire]:
 def test_a_commit_is_cut(landing: Landing, wire: Wire, what: str) -> None:
     """It is said to be unknown; look knows; the next finalize makes it exact."""
     behind = landing.warehouse.sink(dsn=wire.dsn, **landing.declared)
-    with faults.armed("sink.before_commit", lambda: wire.cut(what)):
+    with failpoints.armed("sink.before_commit", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError, match="reply to a commit was lost.*run this again"):
             landing.publish(behind)
     assert wire.cuts == 1
@@ -114,7 +114,7 @@ def test_the_commit_of_accepted_rows_is_cut(
     warehouse.run("ALTER TABLE flights ADD CHECK (id <> 2) NOT VALID")
     behind = warehouse.sink(dsn=wire.dsn)
     won, kept = warehouse.won(flights(range(5))), []
-    with faults.armed("sink.before_accepted", lambda: wire.cut(what)):
+    with failpoints.armed("sink.before_accepted", lambda: wire.cut(what)):
         with pytest.raises(OutcomeUnknownError):
             behind.publish_accepting(won, kept.append)
     assert warehouse.sink().publish_accepting(won, kept.append) == 1

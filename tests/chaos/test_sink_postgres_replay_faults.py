@@ -13,7 +13,7 @@ import pytest
 
 from fix_faults import WAIT_SECONDS
 from fix_sink_postgres import Landing, Warehouse
-from semel import faults
+from semel import failpoints
 from semel.sinks import Won
 from semel.sinks.postgres import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
@@ -46,6 +46,6 @@ def _stand_at(target: PostgresTarget, won: Won, point: str) -> None:
         (Path(won.files[0].staged_path).parent / "here").touch()
         time.sleep(WAIT_SECONDS)
 
-    with faults.armed(point, stand):
-        faults.point("sink.before_publish")
+    with failpoints.armed(point, stand):
+        failpoints.point("sink.before_publish")
         PostgresSink(target).publish(won, won.files)

@@ -10,14 +10,14 @@ from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_scene import Scene, attempts, sql
-from semel import faults
-from semel.abandon import abandon
+from semel import failpoints
 from semel.errors import AttemptLostError, StateError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
+from semel.plan.abandon import abandon
 from semel.sources import files
 from semel.sources.files.listing import Listing
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 from semel.storage import remove_folder
 from steps import committed, finalized, staged
@@ -58,7 +58,7 @@ STAGE = ("stage.after_begin", "stage.after_folders", "stage.after_job", "stage.a
 def test_plan_twice_at_once(scene: Scene, point: str, other: str) -> None:
     """One request gets one batch; two requests get two, and no byte of the source is in both."""
     answers = []
-    with faults.armed(point, lambda: answers.append(plan(scene.ledger, scene.spec, other))):
+    with failpoints.armed(point, lambda: answers.append(plan(scene.ledger, scene.spec, other))):
         answers.append(plan(scene.ledger, scene.spec, "r1"))
     batches = {answer.batch.batch_id for answer in answers}
     assert len(batches) == (1 if other == "r1" else 2)
@@ -93,7 +93,7 @@ def test_finalize_twice_at_once(scene: Scene, point: str, nth: int) -> None:
     """A second finalize runs whole while the first stands at a point: both succeed, exact."""
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
-    with faults.armed(point, lambda: finalized(scene, batch_id), nth) as fault:
+    with failpoints.armed(point, lambda: finalized(scene, batch_id), nth) as fault:
         finalized(scene, batch_id)
     assert fault.hit
     scene.finish("r1", "r2")
@@ -168,7 +168,7 @@ def test_commit_twice_at_once(bench: Workbench, ledger: Ledger, point: str, by: 
     scene = Scene(bench, ledger, **changes)
     batch_id = staged(scene, "r1")
     answers = []
-    with faults.armed(point, lambda: answers.append(committed(scene, batch_id))):
+    with failpoints.armed(point, lambda: answers.append(committed(scene, batch_id))):
         answers.append(committed(scene, batch_id))
     assert [(a.batch.commit_seq, a.fence, a.losses) for a in answers] == [(2, 1, 0)] * 2
     assert [a.found for a in answers] == [False, True]
@@ -213,7 +213,7 @@ def test_zombie_attempt_is_told(scene: Scene, point: str, act: str, then: str) -
         if then == "collect":
             collecting(scene.ledger, scene.spec)
 
-    with faults.armed(point, meanwhile), pytest.raises(AttemptLostError):
+    with failpoints.armed(point, meanwhile), pytest.raises(AttemptLostError):
         stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
     assert attempts(scene.ledger, batch_id)[0] == "lost"
     scene.finish("r1", "r2")
@@ -249,7 +249,7 @@ def test_collect_beside_an_open_attempt(scene: Scene, point: str) -> None:
         committed(scene, other)
         collecting(scene.ledger, scene.spec)
 
-    with faults.armed(point, meanwhile) as fault:
+    with failpoints.armed(point, meanwhile) as fault:
         batch_id = staged(scene, "r1")
         committed(scene, batch_id)
     assert fault.hit
@@ -282,7 +282,7 @@ def test_orphan_comes_back_to_life(scene: Scene, point: str) -> None:
         assert plan(scene.ledger, scene.spec, "r2").taken_over
         scene.run("r2")
 
-    with faults.armed(point, meanwhile), pytest.raises((AttemptLostError, StateError)):
+    with failpoints.armed(point, meanwhile), pytest.raises((AttemptLostError, StateError)):
         committed(scene, staged(scene, "r1"))
     scene.finish("r1", "r2")
 
@@ -296,7 +296,7 @@ def test_a_stage_that_begins_late_is_no_orphan(scene: Scene) -> None:
     def meanwhile() -> None:
         taken.append(plan(scene.ledger, scene.spec, "r2").taken_over)
 
-    with faults.armed("stage.after_begin", meanwhile):
+    with failpoints.armed("stage.after_begin", meanwhile):
         stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
     assert taken == [()]
     scene.finish("r1", "r2")
@@ -312,7 +312,7 @@ def test_commit_meets_collect_after_a_twin_lost_its_attempt(scene: Scene) -> Non
         committed(scene, r1)
         collecting(scene.ledger, scene.spec)
 
-    with faults.armed("commit.before_compare", meanwhile):
+    with failpoints.armed("commit.before_compare", meanwhile):
         assert committed(scene, r1).fence == 2
     finalized(scene, r1)
     scene.finish("r1", "r2")

@@ -101,7 +101,7 @@ def _place(target: str) -> tuple[Any, str]:
 def live_runs_for_a_task(original: Callable) -> Callable:
     """A task asks the runs that are live when it runs."""
     snapshot = importlib.import_module("semel.catalog.runs").snapshot
-    shard = importlib.import_module("semel.steps.shard")
+    shard = importlib.import_module("semel.stage.shard")
 
     def call(job, *rest):  # noqa: ANN001, ANN002, ANN202
         with shard.ledger_of(job).transaction() as connection:
@@ -124,7 +124,7 @@ def first_word_cleared(original: Callable) -> Callable:
 
 def _nothing() -> object:
     """What is said of a target that holds what it should."""
-    return importlib.import_module("semel.sinks.held").Differences()
+    return importlib.import_module("semel.archive.held").Differences()
 
 
 class NoSync:
@@ -153,7 +153,7 @@ def rash_commit(original: Callable) -> Callable:
     """Who did not hear that a commit landed removes what it staged."""
     errors = importlib.import_module("semel.errors")
     storage = importlib.import_module("semel.storage")
-    archive = importlib.import_module("semel.sinks.archive")
+    archive = importlib.import_module("semel.archive.layout")
 
     def call(ledger, spec, pipeline, batch, attempt, log):  # noqa: ANN001, ANN202
         try:
@@ -227,7 +227,7 @@ def begin_under_any_name(judge: Callable) -> Callable:
 LANDING = "sinks.kafka.landing"
 READING = "sources.kafka.messages:READING"
 MESSAGES = "sources.kafka.messages:messages"
-POINT = "\n        faults.point('finalize.before_rename')\n        "
+POINT = "\n        failpoints.point('finalize.before_rename')\n        "
 KEY = "(table_name, pipeline, batch_id)"
 TOLD = "CAST(:forgotten AS int8multirange)"
 ASIDE = 'path.with_name(f"b99999999.json")'
@@ -244,7 +244,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "exclusion constraint on claims":
         schema("ALTER TABLE semel.claim DROP CONSTRAINT claim_disjoint;"),
-    "pinned list": other("steps.shard:classify_shard", live_runs_for_a_task),
+    "pinned list": other("stage.shard:classify_shard", live_runs_for_a_task),
     "comparison at commit": gives("commit:overlap", 0),
     # Commit takes its place, whoever committed since it compared.
     "commit sequence looked at under the lock": all_of(
@@ -298,9 +298,9 @@ OF_SECONDS: dict[str, Removal] = {
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
-        code("steps.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
+        code("stage.shard:ledger_of", '[row["started_at"] for row in found] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),
-    "a sink with traces is refused": gives("sinks.owned:refuse_traces"),
+    "a sink with traces is refused": gives("archive.owned:refuse_traces"),
     "sequences pass what files hold":
         sql("adopt.pass_numbers", "GREATEST(:batch_max", "LEAST(:batch_max"),
     "a batch has one row in semel_batch": all_of(
@@ -355,15 +355,15 @@ OF_SECONDS: dict[str, Removal] = {
         "finalize:_finalize", "open_stored(Spec.from_json(batch.spec), ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
-        other("sinks.held:compare", lambda _: lambda *_: _nothing()),
+        other("archive.held:compare", lambda _: lambda *_: _nothing()),
         gives("sinks.postgres.noted:refuse_others"),
     ),
-    "adopt holds a target against the markers": gives("adopt:check_landed"),
+    "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
-        code("register:registering", "spec.sink_path() is None and", new="False and"),
+        code("plan.register:registering", "spec.sink_path() is None and", new="False and"),
     "a moved target is proven by its notes":
-        code("accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
+        code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
 }
 """Those whose tests take seconds."""
 
@@ -374,25 +374,25 @@ OF_MINUTES: dict[str, Removal] = {
         other("commit:_try", retiring_commit),
     ),
     "the marker that is replaced is the one before":
-        code("mark:_there", "marker.generation < batch.generation - 1"),
-    "a marker is kept before it is replaced": gives("mark:_keep_aside"),
+        code("archive.write_marker:_there", "marker.generation < batch.generation - 1"),
+    "a marker is kept before it is replaced": gives("archive.write_marker:_keep_aside"),
     # It is taken as it is.
     "what another finalizer kept is made durable":
-        code("mark:_keep_aside", "sync_folder(path.parent)", new="pass"),
+        code("archive.write_marker:_keep_aside", "sync_folder(path.parent)", new="pass"),
     # The old marker goes, then the new one comes.
     "a marker is replaced in one step":
-        code("mark:_rename", "os.rename(", new=f"os.unlink(path){POINT}<old>"),
+        code("archive.write_marker:_rename", "os.rename(", new=f"os.unlink(path){POINT}<old>"),
     # The new marker comes under another name, then it takes the old one's.
     "outputs of one batch have one marker": code(
-        "mark:_rename",
+        "archive.write_marker:_rename",
         "os.rename(made, path)", new=f"os.link(made, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
     ),
     "a marker that replaced another is durable before `finalized`":
-        code("mark:replace", "sync_folder(path.parent)", new="pass"),
-    "the folder goes from which the marker came": gives("mark:_remove_fence"),
+        code("archive.write_marker:replace", "sync_folder(path.parent)", new="pass"),
+    "the folder goes from which the marker came": gives("archive.write_marker:_remove_fence"),
     # A folder into which somebody wrote meanwhile is left.
     "that folder is gone, and not only removed":
-        code("mark:_remove_fence", "if not os.path.lexists(folder)", new="if True"),
+        code("archive.write_marker:_remove_fence", "if not os.path.lexists(folder)", new="if True"),
     "who finds files gone asks whether it is late":
         code("finalize:finalize", 'now["status"] == BatchStatus.FINALIZED'),
     "replaced files stay for who reads them": sql(
@@ -407,10 +407,10 @@ OF_MINUTES: dict[str, Removal] = {
         code("collect:_remove_output", "sync_folder(folder)", new="pass"),
     # What was looked at before the lock counts; so of an admission.
     "a replay looks again under the lock":
-        code("replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
+        code("runs.replay:plan", 'now[0]["newest"] != found["newest"] or _at_work(connection, root)'),
     "an admission is there once": schema("DROP INDEX semel.batch_admission;"),
     "an admission looks again under the lock":
-        code("requarantine:_write", '(now and now["batch_id"]) != (last and last["batch_id"])'),
+        code("runs.requarantine:_write", '(now and now["batch_id"]) != (last and last["batch_id"])'),
     # Messages are committed first, and their note behind them.
     "messages and their note land together": code(
         f"{LANDING}:_Landing._write_note",
@@ -477,13 +477,13 @@ OF_MINUTES: dict[str, Removal] = {
     "a topic that was made anew waits for a person":
         other("sources.kafka.matching:judge", begin_under_any_name),
     "unclaimed offsets that are gone are refused":
-        code("survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
+        code("plan.survey:look", "missing = [o for o in offers if", new="missing = [o for o in () if"),
     "what is left may begin without a record": code(
         "sources.kafka.edges:find_edges",
         "since[place] == first[place]", user="sources.kafka.matching",
     ),
     "what is missing is looked at under the lock":
-        code("losses:accept_loss", "if passed and", new="if False and"),
+        code("repair.losses:accept_loss", "if passed and", new="if False and"),
     "a partition is known at first sight":
         code("sources.kafka.matching:match", "if one.known is None:", new="if False:"),
     "no offset for a time is no end where records are left":
@@ -494,7 +494,7 @@ OF_MINUTES: dict[str, Removal] = {
     "a search begins behind earlier intervals alone":
         sql("kafka.reached", "AND interval_end <= :until"),
     "only a registry's own word is a verdict": code(
-        "kafka.registry:Registry._asked",
+        "clients.kafka.registry:Registry._asked",
         "error.http_status_code == 404 and error.error_code in _UNKNOWN", new="True",
     ),
     "a value ends where its record does":

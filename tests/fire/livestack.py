@@ -16,13 +16,15 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "acceptance"), str(HERE.parent / "chaos")]
 
-from airflow_rest import Airflow, wait_for  # noqa: E402 - of a folder that is added above
 import topics  # noqa: E402
+from airflow_rest import Airflow, wait_for  # noqa: E402 - of a folder that is added above
 from producer import WINDOW_NAME, WINDOW_SECONDS  # noqa: E402
-from semel import stack  # noqa: E402
+from semel import (
+    pipeline,
+    stack,  # noqa: E402
+)
 from semel.errors import SemelError  # noqa: E402
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec  # noqa: E402
+from semel.pipeline import Spec  # noqa: E402
 from semel.stack import Health  # noqa: E402
 from semel.stack.leader import Record  # noqa: E402
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from checker import assert_exact
 from semel.audit import audit
-from semel.manifest import Kind
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import markers_of
-from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

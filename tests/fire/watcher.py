@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from beside import BrokenPromise, Going
-from semel.manifest import Kind
+from semel.archive import layout
+from semel.model.manifest import Kind
 from semel.reader import Marker, marker_paths, read_marker
-from semel.sinks import archive
 
 PASS_SECONDS = 1.0
 
@@ -56,7 +56,7 @@ class Watch:
         if self.markers:
             self._read(dice.choice(self.markers))
             self.seen.read_again += 1
-        for path in marker_paths(archive.place(self.sink)):
+        for path in marker_paths(layout.place(self.sink)):
             if path not in self.sights:
                 self._take(path)
 

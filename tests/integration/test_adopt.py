@@ -13,17 +13,17 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_shell import Shell
-from semel import faults
-from semel.accept import accept_file
-from semel.adopt import adopt
+from semel import failpoints
+from semel.archive import layout
 from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.repair.accept import accept_file
+from semel.repair.adopt import adopt
 from semel.stage import stage
 
 
@@ -71,7 +71,7 @@ def test_ten_batches_survive_their_ledger(bench: Workbench, ledger: Ledger, name
         bench.write(f"in/{number % 3}.jsonl", [*events(start, start + 20), *again, b"{bad"], "ab")
         if number % 2:
             point = points[number // 2 % len(points)]
-            with faults.armed(point, _fails), suppress(faults.FaultError, RetryableError):
+            with failpoints.armed(point, _fails), suppress(failpoints.FaultError, RetryableError):
                 run(ledger, spec, f"r{number}")
         run(ledger, spec, f"r{number}")
     bench.write("in/lost.jsonl", events(200, 220))
@@ -105,7 +105,7 @@ def test_ten_batches_survive_their_ledger(bench: Workbench, ledger: Ledger, name
 
 
 def _fails() -> None:
-    raise faults.FaultError("died here")
+    raise failpoints.FaultError("died here")
 
 
 # Attacks D5.
@@ -116,12 +116,12 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
     bench.write("in/a.jsonl", [*events(0, 20), *events(0, 2)])
     run(ledger, spec, "r1")
     bench.write("in/a.jsonl", [*events(20, 40), *events(0, 2)], "ab")
-    with faults.armed("finalize.after_publish", _fails), suppress(faults.FaultError):
+    with failpoints.armed("finalize.after_publish", _fails), suppress(failpoints.FaultError):
         run(ledger, spec, "r2")
-    archive.attempt(archive.of(spec), 41, 3).mkdir(parents=True)
+    layout.attempt(layout.of(spec), 41, 3).mkdir(parents=True)
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
-    kept = archive.kept(archive.of(spec), "decisions", 2, 1)
+    kept = layout.kept(layout.of(spec), "decisions", 2, 1)
     assert adopted.strays == (str(kept), str(sink / "events-b00000002-00000.parquet"))
     assert adopted.staging == ("b00000002/f0001", "b00000041/f0003")
     bench.write("in/b.jsonl", events(40, 50))
@@ -141,7 +141,7 @@ def test_no_batch_came_to_a_marker(bench: Workbench, ledger: Ledger, point: str)
     """The pipeline is registered, and its first batch gets a number that no file has."""
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 20))
-    with faults.armed(point, _fails), suppress(faults.FaultError):
+    with failpoints.armed(point, _fails), suppress(failpoints.FaultError):
         run(ledger, spec, "r1")
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
@@ -213,7 +213,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
         connection.exec_driver_sql(
             "INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, "
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
-            (str(spec.sink_path()), str(archive.of(spec))),
+            (str(spec.sink_path()), str(layout.of(spec))),
         )
     with pytest.raises(TerminalError, match="not batches 1 whose markers.*migrate it, and adopt"):
         adopt(ledger, spec, log=quiet)
@@ -225,7 +225,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
 
 def change(spec: Spec, number: int, **values: object) -> None:
     """Let a marker say something else."""
-    path = archive.marker(archive.of(spec), number)
+    path = layout.marker(layout.of(spec), number)
     content = json.loads(path.read_text())
     for key, value in values.items():
         if key == "claims":
@@ -253,7 +253,7 @@ def test_markers_that_do_not_go_together(bench: Workbench, ledger: Ledger) -> No
         bench.write("in/a.jsonl", events(10 * number, 10 * number + 10), "ab")
         run(ledger, spec, f"r{number}")
     lose(ledger)
-    path = archive.marker(archive.of(spec), 2)
+    path = layout.marker(layout.of(spec), 2)
     kept = path.read_text()
     for values, message in APART:
         change(spec, 2, **values)
@@ -286,7 +286,7 @@ def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     spec = first_batch(bench, ledger, events(0, 10))
     lose(ledger)
     with (
-        faults.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
+        failpoints.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
         pytest.raises(RetryableError, match="made by another process meanwhile; run this again"),
     ):
         adopt(ledger, spec, log=quiet)
@@ -310,7 +310,7 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert adopt(ledger, spec, log=quiet).commits_lost == ((2, 2),)
     run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 40)
-    archive.marker(archive.of(spec), 3).unlink()
+    layout.marker(layout.of(spec), 3).unlink()
     found = {check.name: check for check in audit(spec).checks if not check.ok}
     assert "commits 3 to 3 have no marker" in found["markers"].offenders[0].what
 
@@ -322,7 +322,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     (bench.pipelines / "broken.yaml").write_text("name: broken\n")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    archive.attempt(archive.of(spec), 7, 1).mkdir(parents=True)
+    layout.attempt(layout.of(spec), 7, 1).mkdir(parents=True)
     lose(ledger)
     with pytest.raises(TerminalError) as refused:
         run(ledger, spec, "r2")

@@ -14,17 +14,17 @@ from fix_account import first_batch, ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel import limits
-from semel.adopt import adopt
-from semel.adoption.history import History, histories
-from semel.adoption.ids import GoneError, ids_of
-from semel.adoption.partitions import partitions_of
 from semel.errors import TerminalError
 from semel.ledger import Ledger
-from semel.manifest import Kind
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import Marker, markers
+from semel.repair.adopt import adopt
+from semel.repair.adopt.history import History, histories
+from semel.repair.adopt.ids import GoneError, ids_of
+from semel.repair.adopt.partitions import partitions_of
 from semel.sources.declared import open_source
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 SCHEMA = {"t": "string", "i": "int", "d": "date", "at": "timestamp", "m": "decimal(9,2)"}
 RECORD_ID = ["t", "i", "d", "at", "m", "b"]
@@ -252,7 +252,7 @@ def test_what_has_expired_is_not_made_again(
         asked.append(batch.first.batch_id)
         return ids_of(batch, claims)
 
-    monkeypatch.setattr("semel.adopt.ids_of", noted)
+    monkeypatch.setattr("semel.repair.adopt.ids_of", noted)
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
     assert (asked, adopted.batches_expired, adopted.ids) == ([2, 3], 1, 20)

@@ -16,9 +16,9 @@ from semel.airflow import told
 from semel.commit import commit
 from semel.errors import SemelError, UnavailableError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.spark import check, session
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
@@ -195,7 +195,7 @@ def said(error_of: Callable[[], object], spec: Spec, task: str, batch: int) -> l
 
 def test_a_task_of_an_abandoned_batch(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """Its run is cleared whole: the same request plans its batch anew, and is finalized."""
-    from semel.abandon import abandon
+    from semel.plan.abandon import abandon
 
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 8))

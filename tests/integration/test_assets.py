@@ -13,11 +13,12 @@ import pytest
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from semel import faults, replay
+from semel import failpoints
 from semel.commit import commit
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.runs import replay
 from semel.stage import stage
 
 BY_DAY = {"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}
@@ -25,7 +26,7 @@ DAY = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
 
 
 def killed() -> None:
-    raise faults.FaultError
+    raise failpoints.FaultError
 
 
 class Told:
@@ -134,7 +135,7 @@ def test_a_finalize_that_was_killed_is_told_of(
     spec = bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     batch = committed(ledger, spec)
-    with faults.armed("finalize.after_finalized", killed), pytest.raises(faults.FaultError):
+    with failpoints.armed("finalize.after_finalized", killed), pytest.raises(failpoints.FaultError):
         told.run(finalizing(spec), ledger, spec)
     assert told.run(finalizing(spec), ledger, spec, ends=False) == [batch]
     later(ledger, "committed_at", 1)

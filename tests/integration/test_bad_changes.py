@@ -11,12 +11,12 @@ from fix_account import advised, first_batch, ids, lines, quiet, refusals, run, 
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, position
-from semel.abandon import abandon
-from semel.accept import accept_file
 from semel.errors import SourceError, StateError, TerminalError
-from semel.gaps import gaps
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.repair.accept import accept_file
+from semel.reports.gaps import gaps
 from semel.stage import stage
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,11 +14,11 @@ import pytest
 from fix_account import committed, ids, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
+from semel.archive import layout
 from semel.errors import RetryableError, SourceError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.sinks import archive
 from semel.stage import stage
 
 
@@ -118,7 +118,7 @@ def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> 
     spec = first_run(shared, ledger)
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
-        staging = archive.of(spec) / "staging"
+        staging = layout.of(spec) / "staging"
         staging.chmod(0o555)
         with pytest.raises(RetryableError, match=f"attempt 1: .*system below {staging.parent}"):
             run(ledger, spec, "r2")
@@ -134,7 +134,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
         batch = committed(ledger, spec, "r2")
-        for folder in (sink, archive.of(spec) / "markers"):
+        for folder in (sink, layout.of(spec) / "markers"):
             folder.chmod(0o555)
             with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
                 finalize(ledger, spec, batch)
@@ -184,7 +184,7 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     batch = committed(ledger, spec, "r1")
     with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
         finalize(ledger, spec, batch)
-    markers = archive.of(spec) / "markers"
+    markers = layout.of(spec) / "markers"
     assert list(markers.iterdir()) == []
     finalize(ledger, spec, batch)
     assert settled(spec).ids == ids(0, 10)

@@ -11,15 +11,15 @@ import pytest
 from fix_account import Letter, ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from semel import limits
-from semel.adoption.history import histories
-from semel.adoption.ids import ids_of
 from semel.audit import audit
-from semel.find import find
 from semel.formats.table import SINKS
-from semel.gaps import gaps
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.reader import dataset, markers
-from semel.spec.pipeline import Spec
+from semel.repair.adopt.history import histories
+from semel.repair.adopt.ids import ids_of
+from semel.reports.find import find
+from semel.reports.gaps import gaps
 
 GOOD, ALSO = b'{"id": "good", "n": 1}', b'{"id": "also", "n": 2}'
 

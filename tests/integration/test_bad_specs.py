@@ -10,13 +10,12 @@ from fix_account import first_batch, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_specs import as_first_stored, first_digest
-from semel import limits, summary
-from semel.accept import accept_columns
+from semel import limits, pipeline, summary
 from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers
-from semel.spec import pipeline
+from semel.repair.accept import accept_columns
 from semel.stage import stage
 
 EVENT = len(lines(0, 1))

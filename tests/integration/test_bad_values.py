@@ -8,12 +8,12 @@ from fix_account import run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import summary
+from semel.archive import layout
 from semel.audit import audit
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
 
@@ -121,7 +121,7 @@ def test_no_header_and_no_finding_is_told(bench: Workbench, ledger: Ledger) -> N
     assert SECRET not in refused.detail
     (bench.data / "in" / "a.csv").write_text(f"id,n,at\n{SECRET},1,\n{SECRET},1,\n")
     run(ledger, spec, "r1")
-    (path,) = (archive.of(spec) / "decisions").glob("*.parquet")
+    (path,) = (layout.of(spec) / "decisions").glob("*.parquet")
     path.unlink()
     verdict = audit(spec)
     assert not verdict.ok and SECRET not in json.dumps(verdict.to_json(), default=str)

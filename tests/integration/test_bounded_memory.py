@@ -17,18 +17,19 @@ from fix_pipelines import Workbench
 from fix_postgres import lose
 from fix_sink_postgres import TABLE, Warehouse
 from semel import limits
-from semel.adopt import adopt
+from semel.archive import layout
 from semel.compare import Range, compare
 from semel.finalize import finalize
-from semel.find import find
 from semel.formats.pieces import gathered, pieces
 from semel.ledger import Ledger
-from semel.letters import letters
-from semel.manifest import Kind
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import markers_of, rows_of
-from semel.sinks import archive, keys
-from semel.sinks.files import PartWriter, write_table
-from semel.spec.pipeline import Spec
+from semel.repair.adopt import adopt
+from semel.reports.dead_letters import letters
+from semel.reports.find import find
+from semel.sinks import keys
+from semel.stage.part_files import PartWriter, write_table
 
 TEXT = 20_000
 GOOD, BAD = 16_384, 512
@@ -129,7 +130,7 @@ def test_a_table_is_filled_and_read_in_pieces(
     """Finalize of a staged file that is small, and large when it is read; and who reads the table."""
     spec = fat(bench, **TABLE)
     assert committed(ledger, spec, "r1") == 1
-    staged = [path for path in archive.staging(archive.of(spec)).rglob("data/*") if path.is_file()]
+    staged = [path for path in layout.staging(layout.of(spec)).rglob("data/*") if path.is_file()]
     assert staged and sum(path.stat().st_size for path in staged) < DECODED_MB << 20 >> 6
     found = grown(["finalize", "find"], ledger_dsn, spec)
     assert table.run("SELECT count(*) FROM events") == [(GOOD,)]

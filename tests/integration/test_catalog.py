@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel import limits
-from semel.catalog import merge, payload
+from semel.catalog import payload
 from semel.catalog import runs as catalog
 from semel.catalog.buckets import Buckets
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import Run
+from semel.collect import merge
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger
 from tiers import examples
-
 
 HORIZON = 40 * 86_400
 Ids = set[tuple[int, int]]

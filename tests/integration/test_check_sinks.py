@@ -25,8 +25,8 @@ from fix_pipelines import Workbench
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
 from semel import settings
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import UnavailableError
-from semel.kafka.cluster import Cluster
 from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module

@@ -19,16 +19,16 @@ from fix_pipelines import Workbench, events
 from fix_replay import allow, as_float, replayed, two_batches
 from fix_shell import Shell
 from fix_sink_postgres import Warehouse
-from semel import replay, requarantine
-from semel.accept import accept_columns
+from semel.archive import layout
 from semel.compare import Cause, Range
 from semel.compare.answer import ABOUT
 from semel.errors import CorruptionError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.sinks import archive
+from semel.repair.accept import accept_columns
+from semel.runs import replay, requarantine
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 POSITIONS = {"position_columns": True}
 BUCKET = {"scope": "bucket", "horizon": "30 days"}
@@ -326,7 +326,7 @@ def test_damaged_files(bench: Workbench, ledger: Ledger) -> None:
     """Output, decisions or a marker that is damaged or gone is told as that: no difference."""
     spec = bench.spec()
     land(bench, ledger, spec, 2)
-    roots = [spec.sink_path(), *(archive.of(spec) / kind for kind in ("decisions", "markers"))]
+    roots = [spec.sink_path(), *(layout.of(spec) / kind for kind in ("decisions", "markers"))]
     for root, gone in itertools.product(roots, (False, True)):
         [path] = root.glob("*b00000002*")
         data = path.read_bytes()

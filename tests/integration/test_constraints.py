@@ -5,10 +5,10 @@ import sqlalchemy as sa
 
 from fix_account import run
 from fix_pipelines import Workbench, events
-from semel.abandon import abandon
 from semel.errors import StateError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.plan.abandon import abandon
 
 CLAIM = (
     "INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span)"

@@ -20,16 +20,18 @@ from fix_pipelines import Workbench, events
 from fix_sink_kafka import Topic
 from fix_sink_postgres import Table
 from fix_sinks import Files, Place
-from semel import faults, replay
+from semel import failpoints
+from semel.archive import layout
+from semel.archive.owned import refuse_traces
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reader import markers_of
-from semel.run import run_batch
-from semel.sinks import Presence, Won, archive
+from semel.runs import replay
+from semel.runs.run import run_batch
+from semel.sinks import Presence, Won
 from semel.sinks.declared import open_sink
-from semel.sinks.owned import refuse_traces
 from semel.stage import stage
 from workers import NEEDS_BROKER
 
@@ -91,7 +93,7 @@ def test_what_looks_absent_does_not_land_beside_its_twin(place: Place) -> None:
         inside.set()
         assert go.wait(WAIT_SECONDS)
 
-    with ThreadPoolExecutor(2) as pool, faults.armed(place.half, stand):
+    with ThreadPoolExecutor(2) as pool, failpoints.armed(place.half, stand):
         first = pool.submit(place.finalize, won)
         assert inside.wait(WAIT_SECONDS)
         assert Presence.ABSENT in place.sink().look(won)
@@ -158,10 +160,10 @@ def test_damaged_staged_files_are_loud(
 def test_what_landed_is_known_without_its_ledger(place: Place) -> None:
     """A pipeline that is new to a ledger is refused where rows of one of its name lie."""
     spec, sink = place.spec(), place.sink()
-    refuse_traces(spec, sink, archive.of(spec))
+    refuse_traces(spec, sink, layout.of(spec))
     place.finalize(place.won((0, 10), batch_id=7))
     with pytest.raises(TerminalError, match="knows no pipeline 'events'"):
-        refuse_traces(spec, sink, archive.of(spec))
+        refuse_traces(spec, sink, layout.of(spec))
 
 
 def test_one_place_has_one_address(place: Place) -> None:

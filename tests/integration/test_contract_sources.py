@@ -14,19 +14,19 @@ from fix_pipelines import Workbench
 from fix_postgres import lose
 from fix_sources import Files, Place
 from fix_topics import Topic
-from semel.abandon import abandon
-from semel.adopt import adopt
-from semel.batch import Claim
 from semel.errors import LimitError, SourceError
 from semel.formats.selection import Selection
-from semel.gaps import State, gaps
 from semel.ledger import Ledger
-from semel.losses import accept_loss
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.repair.adopt import adopt
+from semel.repair.losses import accept_loss
+from semel.reports.gaps import State, gaps
 from semel.sources import Source, nothing_known
 from semel.sources.declared import open_source
-from semel.spec.pipeline import Spec
-from semel.steps.job import splits_of
+from semel.stage.job import splits_of
 from workers import NEEDS_BROKER
 
 FILES = ("jsonl", "csv", "jsonl.gz")

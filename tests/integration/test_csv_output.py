@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
+from semel.archive import layout
 from semel.audit import audit
 from semel.errors import TerminalError
-from semel.find import find
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.reader import dataset
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.reports.find import find
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 from semel.storage import checksum
 
 SCHEMA = {
@@ -97,7 +97,7 @@ def test_the_audit_tells_null_from_the_empty_text(
     bench.write("in/a.jsonl", [FULL, EMPTY, BARE])
     run_batch(ledger, spec, "r1", engine, log=quiet)
     assert audit(spec).ok
-    (path,) = archive.markers(archive.of(spec)).iterdir()
+    (path,) = layout.markers(layout.of(spec)).iterdir()
     content = json.loads(path.read_text())
     (entry,) = [file for file in content["files"] if file["kind"] == "data"]
     data = spec.sink_path() / entry["path"]

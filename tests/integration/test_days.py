@@ -11,11 +11,11 @@ from fix_history import add_history
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
 from semel import limits
-from semel.days import Days, Sight, State, days
-from semel.gaps import gaps_beside
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.reports.days import Days, Sight, State, days
+from semel.reports.gaps import gaps_beside
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}
 NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)

@@ -6,8 +6,8 @@ from fix_account import run
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
-from semel.days import State
 from semel.ledger import Ledger
+from semel.reports.days import State
 from test_days import BY_DAY, asked, interval, land, states
 
 

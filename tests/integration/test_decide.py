@@ -17,13 +17,13 @@ from fix_pages import OWN_SITE, SECRET, Answer, Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
 from semel import limits
-from semel.accept import accept_file, foresee
-from semel.batch import Batch
 from semel.errors import StateError
 from semel.ledger import Ledger
-from semel.losses import accept_loss, digest_of, foresee_loss
+from semel.model.batch import Batch
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.repair.accept import accept_file, foresee
+from semel.repair.losses import accept_loss, digest_of, foresee_loss
 
 ACCEPT = "/semel/dags/events/accept"
 HOSTILE = "in/<b>\"'&%2F x.jsonl"

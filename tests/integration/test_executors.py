@@ -17,13 +17,13 @@ from fix_postgres import database, point_executors
 from semel import settings
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.spark.engine import Outcome, SparkEngine
-from semel.spec.pipeline import Spec
 from semel.stage import stage
-from semel.steps.job import StageJob
-from workers import NEEDS_SPARK
+from semel.stage.job import StageJob
 from test_bad_disks import first_run, ordinary_user, shared  # noqa: F401
+from workers import NEEDS_SPARK
 
 REMEDY = f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each"
 

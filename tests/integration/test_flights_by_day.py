@@ -12,8 +12,8 @@ from fix_sink_postgres import Warehouse
 from semel.audit import audit
 from semel.demo import by_day, flights
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 ROOT = Path(__file__).parents[2]
 LATE = date(2013, 1, 3)

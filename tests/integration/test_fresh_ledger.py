@@ -8,11 +8,11 @@ import pytest
 from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
+from semel.archive import layout
+from semel.archive.traces import Traces, look
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.sinks import archive
-from semel.sinks.traces import Traces, look
 
 
 # Attacks D1.
@@ -22,10 +22,10 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
 ) -> None:
     """Whatever the other ledger left: markers, output without them, or staged files alone."""
     spec = first_batch(bench, ledger, [*events(0, 100), *events(0, 5)])
-    sink, own = spec.sink_path(), archive.of(spec)
+    sink, own = spec.sink_path(), layout.of(spec)
     output = sorted(sink.glob("*.parquet"))
     if left == "staging":
-        archive.attempt(own, 7, 1).mkdir(parents=True)
+        layout.attempt(own, 7, 1).mkdir(parents=True)
     for kind in {"markers", "decisions"} - {left}:
         shutil.rmtree(own / kind)
     if left != "output":
@@ -46,17 +46,17 @@ def test_foreign_files_are_no_traces(bench: Workbench, ledger: Ledger) -> None:
     sink = spec.sink_path()
     sink.mkdir(parents=True)
     for folder in ("staging", "markers", "decisions"):
-        (archive.of(spec) / folder).mkdir(parents=True)
+        (layout.of(spec) / folder).mkdir(parents=True)
     for name in ("README", ".gitkeep", "_SUCCESS", "part-00000.parquet", "events-b1-1.parquet"):
         (sink / name).write_text("mine")
     (sink / "visits-b00000001-00000.parquet").write_text("another pipeline's, by its name")
-    (archive.of(spec) / ".link-0a1b2c3d").write_text("")
+    (layout.of(spec) / ".link-0a1b2c3d").write_text("")
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, spec, "r1")
     for path in sink.iterdir():
         if path.is_file() and path.name != "events-b00000001-00000.parquet":
             path.unlink()
-    (archive.of(spec) / ".link-0a1b2c3d").unlink()
+    (layout.of(spec) / ".link-0a1b2c3d").unlink()
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -89,7 +89,7 @@ def made(sink: Path, *names: str) -> None:
 def test_traces_hold_every_number(bench: Workbench) -> None:
     """Names of markers, of crashed ones too, of kept files, of output and of staging."""
     spec = bench.spec(sink={"file_name": "{batch:08d}x{part}-{pipeline}-{fence}"})
-    sink, kept = spec.sink_path(), archive.of(spec)
+    sink, kept = spec.sink_path(), layout.of(spec)
     assert look(sink, kept, [spec]) == Traces()
     made(
         kept,

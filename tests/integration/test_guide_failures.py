@@ -18,9 +18,9 @@ from semel.airflow.told import doing, lines_of
 from semel.audit import audit
 from semel.errors import SemelError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.spark.session import open_engine
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 STAGE = {

@@ -17,7 +17,7 @@ from semel import settings as where
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.register import register
+from semel.plan.register import register
 from semel.spark.transforms import load_transforms
 
 FEW = settings(

@@ -7,11 +7,11 @@ import pytest
 
 from fix_account import run, settled
 from fix_pipelines import Workbench
-from semel.accept import accept_columns
 from semel.errors import TerminalError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.repair.accept import accept_columns
 
 OLD = ("record_id", "scope", "shards")
 """The fields that identities had at first."""

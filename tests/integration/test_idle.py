@@ -15,7 +15,7 @@ from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.stage import stage
 
 DAYS = {"path": "in/*.jsonl", "select": "interval", "interval_from": "%Y-%m-%d.jsonl"}

@@ -10,14 +10,14 @@ from fix_kafka import Record
 from fix_postgres import lose
 from fix_replay import allow, replayed, rows
 from fix_topics import Topic, run
-from semel import requarantine
-from semel.adopt import adopt
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.repair.adopt import adopt
+from semel.runs import requarantine
 from semel.sources.kafka import KafkaSource
-from semel.spec.pipeline import Spec
-from semel.steps.job import Split
+from semel.stage.job import Split
 
 WIDER = {"schema": {"id": "string", "n": "double", "at": "timestamp"}}
 BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'

@@ -15,12 +15,12 @@ from fix_account import ids, settled
 from fix_kafka import COMPACTED, Record
 from fix_pipelines import events
 from fix_topics import Topic, messages_of, run
+from semel.archive import layout
 from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 BESIDE = {
     "schema": {
@@ -46,11 +46,11 @@ def lied(
 ) -> dict[str, str]:
     """What an audit tells when a file of a batch was changed, and the marker lies about it: size,
     checksum and rows. After it all is as it was."""
-    path = archive.marker(archive.of(spec), batch)
+    path = layout.marker(layout.of(spec), batch)
     before = path.read_bytes()
     marker = json.loads(before)
     entry = next(file for file in marker["files"] if file["kind"] == kind)
-    file = (spec.sink_path() if kind == "data" else archive.of(spec)) / entry["path"]
+    file = (spec.sink_path() if kind == "data" else layout.of(spec)) / entry["path"]
     whole, table = file.read_bytes(), change(pq.read_table(file, partitioning=None))
     file.unlink()
     pq.write_table(table, file)

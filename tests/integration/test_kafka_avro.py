@@ -19,13 +19,13 @@ from fix_kafka import Record
 from fix_pipelines import events
 from fix_replay import replayed, rows
 from fix_topics import everything, run
-from semel import requarantine
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import ANEW, LimitError, TerminalError, UnavailableError
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.runs import requarantine
+from semel.runs.run import run_batch
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from fix_pipelines import Workbench
 from fix_shell import Shell
 from fix_topics import Topic, run
 from semel.ledger import Ledger
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 
 @pytest.fixture

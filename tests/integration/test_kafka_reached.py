@@ -26,10 +26,10 @@ from fix_tasks import Tasks
 from fix_topics import Topic, everything, in_output, run
 from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.sources.declared import open_source
-from semel.spec.pipeline import Spec
 from semel.stack.kafka import Listener
 
 TOLD_SECONDS_MAX = 10
@@ -281,10 +281,10 @@ from urllib.request import urlopen
 from pyspark.sql import SparkSession
 from semel import settings
 from semel.ledger import Ledger
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import settings_for
-from semel.spec.pipeline import find
+from semel.pipeline import find
 
 folder = sys.argv[1]
 conf = settings_for("local") | {

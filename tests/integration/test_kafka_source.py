@@ -20,22 +20,22 @@ from fix_account import advised, committed, ids, refusals, settled
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench
 from fix_topics import Topic, claimed, in_output, messages_of, run, stamp
-from semel import faults, summary
-from semel.abandon import abandon
+from semel import failpoints, summary
 from semel.cli import main
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import SourceError, UnavailableError
 from semel.finalize import finalize
-from semel.gaps import gaps
-from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.reports.gaps import gaps
 from semel.sources.declared import open_source
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
 from semel.sources.kafka.topics import Extent, FoundPartition
-from semel.spec.pipeline import Spec
 from semel.stack.process import wait_until
-from semel.steps.job import splits_of
+from semel.stage.job import splits_of
 
 DAY = timedelta(days=1)
 DAYS = [datetime(2026, 1, 1, tzinfo=UTC) + n * DAY for n in range(6)]
@@ -224,7 +224,7 @@ def test_partitions_and_topics_are_found(topic: Topic, ledger: Ledger) -> None:
         topic.kafka.add_partitions(topic.name, 3)
         topic.append(10, 20, partition=2)
 
-    with faults.armed("stage.after_begin", more) as fault:
+    with failpoints.armed("stage.after_begin", more) as fault:
         run(ledger, spec, "r1")
     assert fault.hit and in_output(spec) == ids(0, 10)
     other = topic.kafka.topic(f"{topic.name}-b")

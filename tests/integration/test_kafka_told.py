@@ -12,14 +12,13 @@ from fix_kafka import Kafka, Record
 from fix_pages import Pages
 from fix_pipelines import Workbench
 from fix_topics import Topic, run
-from semel import summary
-from semel.abandon import abandon
+from semel import pipeline, summary
 from semel.cli import main
 from semel.errors import SourceError
-from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.spec import pipeline
+from semel.plan.abandon import abandon
+from semel.reports.gaps import State, gaps
 
 Said = Callable[..., tuple[int, str]]
 

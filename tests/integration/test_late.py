@@ -11,17 +11,16 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from semel import requarantine
-from semel.adopt import adopt
 from semel.audit import audit
-from semel.batch import Counts
-from semel.catalog import merge
-from semel.collect import Collected, collect
+from semel.collect import Collected, collect, merge
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
+from semel.model.batch import Counts
+from semel.pipeline import Spec
 from semel.reader import markers
-from semel.run import run_batch
-from semel.spec.pipeline import Spec
+from semel.repair.adopt import adopt
+from semel.runs import requarantine
+from semel.runs.run import run_batch
 
 BUCKET = {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "7 days", "shards": 2}}
 

@@ -6,12 +6,12 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from fix_postgres import lose
-from semel.adopt import adopt
 from semel.collect import collect
 from semel.commit import commit
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
 from semel.plan import plan
+from semel.repair.adopt import adopt
 from semel.stage import stage
 from test_late import Days, of_days
 

@@ -11,9 +11,9 @@ from fix_account import first_batch, run
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
 from semel.audit import audit
-from semel.gaps import State, gaps
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.reports.gaps import State, gaps
 
 ODD = [
     b"{not json", b'{"id": "e1", "n": "text"}', b'{"n": 1}', b"", b'{"id": null}', b"\xff\xfe",

@@ -8,14 +8,14 @@ from fix_account import ids, quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel import summary
-from semel.abandon import abandon
 from semel.airflow.told import WIDTH, lines_of
 from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.plan.abandon import abandon
 from semel.stage import stage
 
 KEY = "airflow:events:manual__1"

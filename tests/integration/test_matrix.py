@@ -15,18 +15,18 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_matrix import HOW, PLANNED, STATE, Plan, plan_of
 from fix_pipelines import Workbench, events
-from semel import faults, reader, summary
-from semel.accept import accept_file
-from semel.batch import Batch
+from semel import failpoints, reader, summary
+from semel.archive import layout
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.model.batch import Batch
+from semel.pipeline import Spec
 from semel.plan import Plan as Planned
 from semel.plan import find_batch, plan
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.repair.accept import accept_file
 from semel.stage import stage
 
 pytestmark = pytest.mark.usefixtures("airflow")
@@ -36,7 +36,7 @@ ONE = timedelta(days=1)
 
 
 def killed() -> None:
-    raise faults.FaultError
+    raise failpoints.FaultError
 
 
 class Run:
@@ -97,17 +97,17 @@ def play(run: Run, event: str) -> None:
         assert run.go() is Plan.AGAIN
     if event == "marked failed":
         run.plan()
-        with faults.armed("stage.after_begin", killed), pytest.raises(faults.FaultError):
+        with failpoints.armed("stage.after_begin", killed), pytest.raises(failpoints.FaultError):
             run.stage()
         assert run.batch().status == "planned" and output(spec) == before
         assert run.go() is Plan.TAKES
     if event == "killed":
         run.plan()
         run.stage()
-        with faults.armed("commit.after_win", killed), pytest.raises(faults.FaultError):
+        with failpoints.armed("commit.after_win", killed), pytest.raises(failpoints.FaultError):
             run.commit()
         run.commit()
-        with faults.armed("finalize.after_mark", killed), pytest.raises(faults.FaultError):
+        with failpoints.armed("finalize.after_mark", killed), pytest.raises(failpoints.FaultError):
             run.finalize()
         run.finalize()
     if event == "paused":
@@ -135,7 +135,7 @@ def change(spec: Spec, ledger: Ledger, statement: str) -> None:
 
 def output(spec: Spec) -> list[int]:
     """What readers see."""
-    if not any(archive.markers(archive.of(spec)).glob("b*.json")):
+    if not any(layout.markers(layout.of(spec)).glob("b*.json")):
         return []
     return sorted(reader.dataset(spec.sink_path()).to_table(["n"])["n"].to_pylist())
 

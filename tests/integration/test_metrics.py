@@ -11,11 +11,12 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_receivers import StatsdServer
 from fix_tasks import Tasks
-from semel import faults, replay
+from semel import failpoints
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.spec.pipeline import Spec
+from semel.runs import replay
 
 KEY = "airflow:events:r1"
 COUNTED = {
@@ -94,10 +95,10 @@ def test_a_batch_is_counted_again_only_when_its_task_died(
     """
 
     def killed() -> None:
-        raise faults.FaultError
+        raise failpoints.FaultError
 
     declared(bench, ledger)
-    with faults.armed("finalize.after_finalized", killed), pytest.raises(faults.FaultError):
+    with failpoints.armed("finalize.after_finalized", killed), pytest.raises(failpoints.FaultError):
         tasks.run("Finalize")
     assert of(statsd.arrived(), "c") == {}
     tasks.run("Finalize", ends=False)

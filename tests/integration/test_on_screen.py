@@ -12,9 +12,9 @@ from semel.cli import main, output
 from semel.commit import commit
 from semel.finalize import finalize
 from semel.ledger import Ledger
-from semel.made_by import made_by
 from semel.plan import plan
-from semel.run import run_batch
+from semel.reports.code_versions import made_by
+from semel.runs.run import run_batch
 from semel.stage import stage
 
 

@@ -9,9 +9,9 @@ import pytest
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_replay import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, run, three_days
-from semel import replay
 from semel.cli import main
 from semel.ledger import Ledger
+from semel.runs import replay
 
 DAYS = "/semel/dags/events"
 WHERE = f"{DAYS}/replay"

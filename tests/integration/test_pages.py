@@ -15,9 +15,9 @@ from fix_pages import Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
 from semel.airflow import links
-from semel.catalog.merge import merge
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
+from semel.collect.merge import merge
 from semel.ledger import Ledger
 from semel.plan import plan
 

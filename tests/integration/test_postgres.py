@@ -11,19 +11,19 @@ from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_replay import proven, run
 from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
-from semel.adopt import adopt
+from semel.archive import layout
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
-from semel.find import find
 from semel.ledger import Ledger
-from semel.letters import letters
-from semel.manifest import Kind
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import markers_of
-from semel.sinks import archive
+from semel.repair.adopt import adopt
+from semel.reports.dead_letters import letters
+from semel.reports.find import find
 from semel.spark.check import check
-from semel.spec.pipeline import Spec
 
 
 def declared(bench: Workbench, **sink: object) -> Spec:
@@ -46,7 +46,7 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     counts = table.run("SELECT _semel_batch, _semel_seq, count(*) FROM events GROUP BY 1, 2")
     assert sorted(counts) == [(1, 1, 50), (2, 2, 30)]
     proven(spec)
-    kept = archive.of(spec)
+    kept = layout.of(spec)
     assert kept == bench.data / "_semel" / "events"
     assert done.finalized.marker.is_relative_to(kept)
     assert not list((kept / "staging").glob("b*/f*"))
@@ -216,8 +216,8 @@ def test_check_looks_at_its_archive(
     """Where rows go to a table, executors write to the archive: `semel check` tries that folder."""
     bench.write("in/a.jsonl", events(0, 5))
     spec = declared(bench)
-    archive.of(spec).mkdir(parents=True)
+    layout.of(spec).mkdir(parents=True)
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if one.name == "sink"]
     assert all(one.ok for one in found)
-    assert sum(str(archive.of(spec)) in one.detail for one in found) == 1
-    assert not list(archive.of(spec).iterdir())
+    assert sum(str(layout.of(spec)) in one.detail for one in found) == 1
+    assert not list(layout.of(spec).iterdir())

@@ -13,16 +13,16 @@ from fix_account import quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
-from semel import __version__, code
+from semel import __version__
+from semel.archive import layout, provenance
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers
-from semel.sinks import archive
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 PLUS = "def plus(frame):\n    return frame.selectExpr('id', 'n + {} AS n')\n"
@@ -53,7 +53,7 @@ def both(bench: Workbench) -> Spec:
 
 
 def code_folder(spec: Spec) -> Path:
-    return archive.of(spec) / "code"
+    return layout.of(spec) / "code"
 
 
 def sha256(data: bytes) -> str:
@@ -116,7 +116,7 @@ def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shel
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
         run(ledger, spec, f"r{day}", interval, engine=LocalEngine(transforms=True))
-    old = archive.marker(archive.of(spec), 5)
+    old = layout.marker(layout.of(spec), 5)
     marker = json.loads(old.read_text())
     del marker["code"]
     old.write_text(json.dumps(marker))
@@ -234,7 +234,7 @@ def test_a_committed_batch_is_finalized_without_it(
         stage(ledger, spec, number, LocalEngine(), quiet)
         commit(ledger, spec, number, pytest.fail, quiet)
         if number == 2:
-            (record,) = (archive.of(spec) / "staging").glob("*2/*/code.json")
+            (record,) = (layout.of(spec) / "staging").glob("*2/*/code.json")
             damage(record)
         finalize(ledger, spec, number)
     first, second = (marked(spec, number) for number in (1, 2))
@@ -258,10 +258,10 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
     for name, text in files.items():
         (bench.transforms / f"{name}.py").write_text(text)
     spec = bench.spec(transforms=["main:f"])
-    assert sorted(code.look(spec).texts) == ["main.py", "one.py", "two.py"]
+    assert sorted(provenance.look(spec).texts) == ["main.py", "one.py", "two.py"]
     (bench.transforms / "main.py").unlink()
     with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
-        code.look(spec)
+        provenance.look(spec)
 
 
 def test_show_says_which_code_made_a_batch(
@@ -304,7 +304,7 @@ def test_show_says_which_code_made_a_batch(
         assert found == {"of": of, **about}
         assert Path(found["files"][0]["text"]).read_bytes() == new["plus.py"]
 
-    marker = archive.marker(archive.of(spec), 1)
+    marker = layout.marker(layout.of(spec), 1)
     marker.write_text("{")
     assert shown()[1]["of"] == "plan"
     marker.parent.rename(marker.parent.with_name("moved"))

@@ -32,17 +32,17 @@ from fix_replay import (
     waiting,
     wider,
 )
-from semel import replay
-from semel.abandon import abandon
+from semel.archive import layout
 from semel.cli import main
 from semel.collect import collect
 from semel.errors import CorruptionError, RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.plan.abandon import abandon
 from semel.reader import markers
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.runs import replay
+from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
 
@@ -118,7 +118,7 @@ def test_files_that_count_are_never_removed(bench: Workbench, ledger: Ledger) ->
     """RP7: where the marker was put back by hand, what it lists stays, and collect says so."""
     spec = two_batches(bench, ledger)
     replayed(ledger, spec, 1, "again")
-    archive.marker(archive.of(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
+    layout.marker(layout.of(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
     hours_pass(ledger)
     done = collect(ledger, spec, quiet)
     assert done.replaced_removed == 0
@@ -214,7 +214,7 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
     """RP1: without the decisions or dead letters of then nobody knows who survived."""
     spec = two_batches(bench, ledger)
     for kind in ("decisions", "dead_letters"):
-        (path,) = archive.of(spec).glob(f"{kind}/b00000001-*.parquet")
+        (path,) = layout.of(spec).glob(f"{kind}/b00000001-*.parquet")
         whole = path.read_bytes()
         path.unlink()
         assert "cannot be read" in str(refusal(ledger, spec, 1))
@@ -248,7 +248,7 @@ def test_a_survivor_that_is_not_valid_now(bench: Workbench, ledger: Ledger) -> N
 def test_a_marker_that_is_not_there(bench: Workbench, ledger: Ledger) -> None:
     """RP5: what is to be replaced must be what the ledger has as the newest output."""
     spec = two_batches(bench, ledger)
-    path = archive.marker(archive.of(spec), 1)
+    path = layout.marker(layout.of(spec), 1)
     whole = path.read_bytes()
     path.unlink()
     assert isinstance(refusal(ledger, spec, 1), CorruptionError)

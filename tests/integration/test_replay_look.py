@@ -11,17 +11,17 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import BAD, BY_DAY, admitted, replayed, run, two_batches, wider
-from semel import replay
+from semel.archive import layout
 from semel.cli import main
-from semel.find import find
-from semel.gaps import gaps
 from semel.ledger import Ledger
-from semel.letters import letters
-from semel.made_by import made_by
-from semel.run import run_batch
-from semel.sinks import archive
+from semel.reports.code_versions import made_by
+from semel.reports.dead_letters import letters
+from semel.reports.find import find
+from semel.reports.gaps import gaps
+from semel.runs import replay
+from semel.runs.run import run_batch
 from semel.spark.engine import Outcome
-from semel.steps.job import StageJob
+from semel.stage.job import StageJob
 
 POSITIONS = {"position_columns": True}
 
@@ -146,4 +146,4 @@ def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> No
     assert "admits: 1\nadmission: 1\n" in command("show", "2")
     assert "claim of batch 1: '" in command("show", "2")
     assert "q (judges dead letters of 1)" in " ".join(command("batches", spec.name).split())
-    assert archive.marker(archive.of(spec), 2).exists()
+    assert layout.marker(layout.of(spec), 2).exists()

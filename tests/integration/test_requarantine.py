@@ -21,11 +21,11 @@ from fix_replay import (
     wider,
     with_letters,
 )
-from semel import requarantine
 from semel.cli import main
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.reader import markers
+from semel.runs import requarantine
 
 
 def test_what_is_good_now_is_new_once(bench: Workbench, ledger: Ledger) -> None:

@@ -10,9 +10,9 @@ from fix_pipelines import Workbench, events
 from fix_wire import Wire
 from semel import settings
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import steps_of
-from semel.spec.pipeline import Spec
+from semel.runs.run import steps_of
 
 IDLE_MAX = 13
 VERBS_MAX = {

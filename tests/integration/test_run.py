@@ -6,8 +6,8 @@ import pytest
 
 from fix_account import ids, run, settled
 from fix_pipelines import Workbench, events
+from semel.archive import layout
 from semel.ledger import Ledger
-from semel.sinks import archive
 
 
 # Attacks P7.
@@ -42,7 +42,7 @@ def test_many_small_files_become_few(
     repeats = 29 if record_id else 0
     assert (counts.survivors, counts.quarantined) == (330 - repeats, 30)
     assert (counts.duplicates_batch, counts.rows_written) == (repeats, 330 - repeats)
-    [marker] = (archive.of(spec) / "markers").glob("*.json")
+    [marker] = (layout.of(spec) / "markers").glob("*.json")
     kinds = sorted(f["kind"] for f in json.loads(marker.read_text())["files"])
     assert kinds == ["claims", "data", "dead_letters", *(["decisions"] if repeats else [])]
     found = settled(spec).ids

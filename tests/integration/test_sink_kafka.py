@@ -18,13 +18,14 @@ from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_sink_kafka import CONTROL, Outlet, dies, marker
 from fix_sinks import table
-from semel import faults, limits
+from semel import failpoints, limits
+from semel.archive import layout
 from semel.audit import audit
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import CorruptionError, OutcomeUnknownError, RetryableError, TerminalError
-from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.sinks import Presence, archive
+from semel.runs.run import run_batch
+from semel.sinks import Presence
 from semel.sinks.kafka import control, landing
 from semel.sinks.kafka.control import Note
 from semel.stack.kafka import Listener
@@ -46,7 +47,7 @@ def test_a_publish_that_dies_is_finished(outlet: Outlet, point: str) -> None:
     small = outlet.sink(transaction_bytes=500)
     for won, sink, nth in ((first, outlet.sink(), 1), (second, small, 2)):
         nth = 1 if point == "sink.after_fence" else nth
-        with faults.armed(point, dies, nth) as passed, pytest.raises(faults.FaultError):
+        with failpoints.armed(point, dies, nth) as passed, pytest.raises(failpoints.FaultError):
             sink.publish(won, won.files)
         assert passed.hit
         outlet.finalize(won, sink)
@@ -65,7 +66,7 @@ def test_a_zombie_that_slept_before_its_commit(outlet: Outlet, cut: int) -> None
         slept.set()
         assert go.wait(WAIT_SECONDS)
 
-    with ThreadPoolExecutor(1) as pool, faults.armed("sink.before_cut", sleep, cut):
+    with ThreadPoolExecutor(1) as pool, failpoints.armed("sink.before_cut", sleep, cut):
         zombie = pool.submit(sink.publish, won, won.files)
         assert slept.wait(WAIT_SECONDS)
         outlet.finalize(won)
@@ -90,10 +91,10 @@ def test_who_was_fenced_waits_for_the_other(outlet: Outlet) -> None:
         outlet.sink().publish(won, won.files)
 
     with ThreadPoolExecutor(2) as pool:
-        with faults.armed("sink.before_cut", lambda: stand(0)):
+        with failpoints.armed("sink.before_cut", lambda: stand(0)):
             first = pool.submit(publish)
             assert both[0][0].wait(WAIT_SECONDS)
-        with faults.armed("sink.before_cut", lambda: stand(1)):
+        with failpoints.armed("sink.before_cut", lambda: stand(1)):
             second = pool.submit(publish)
             assert both[1][0].wait(WAIT_SECONDS)
         both[0][1].set()
@@ -114,10 +115,10 @@ def test_who_was_fenced_by_one_that_died_goes_on(
     won, sink = outlet.won(table(0, 10)), outlet.sink()
 
     def fence() -> None:
-        with faults.armed("sink.before_cut", dies), pytest.raises(faults.FaultError):
+        with failpoints.armed("sink.before_cut", dies), pytest.raises(failpoints.FaultError):
             outlet.sink().publish(won, won.files)
 
-    with faults.armed("sink.before_cut", fence):
+    with failpoints.armed("sink.before_cut", fence):
         sink.publish(won, won.files)
     assert outlet.ids == [] and sink.look(won) == [Presence.ABSENT]
     outlet.finalize(won, sink)
@@ -130,7 +131,7 @@ def test_another_size_of_transactions_moves_nothing(outlet: Outlet, then: int) -
     """A batch that landed in part goes on at the row where it ended, whatever the size is now."""
     outlet.make(partitions=1)
     won = outlet.won(table(0, 12), table(12, 20))
-    with faults.armed("sink.after_cut", dies, 3), pytest.raises(faults.FaultError):
+    with failpoints.armed("sink.after_cut", dies, 3), pytest.raises(failpoints.FaultError):
         outlet.sink(transaction_bytes=300).publish(won, won.files)
     done = note_of(outlet)
     there = [row["id"] for row in outlet.read()]
@@ -146,7 +147,7 @@ def test_a_batch_of_one_transaction_is_never_seen_in_part(outlet: Outlet) -> Non
     """Up to transaction_bytes it is one transaction: nothing of it is there before its commit."""
     outlet.make()
     won, seen = outlet.won(table(0, 50), table(50, 100)), []
-    with faults.armed("sink.before_cut", lambda: seen.append(outlet.ids)):
+    with failpoints.armed("sink.before_cut", lambda: seen.append(outlet.ids)):
         outlet.sink().publish(won, won.files)
     assert seen == [[]] and outlet.ids == ids(0, 100)
 
@@ -156,7 +157,7 @@ def test_part_of_another_batch_is_loud(outlet: Outlet) -> None:
     """Also where that landed in part alone."""
     outlet.make()
     won = outlet.won(table(0, 20))
-    with faults.armed("sink.after_cut", dies), pytest.raises(faults.FaultError):
+    with failpoints.armed("sink.after_cut", dies), pytest.raises(failpoints.FaultError):
         outlet.sink(transaction_bytes=300).publish(won, won.files)
     before, other = outlet.ids, replace(won, digest=won.digest[::-1])
     assert outlet.sink().look(other) == [Presence.WRONG]
@@ -221,7 +222,7 @@ def test_the_broker_dies_before_the_commit(outlet: Outlet, kafka: Kafka) -> None
         kafka.broker.kill()
         threading.Timer(1, kafka.broker.start).start()
 
-    with faults.armed("sink.before_cut", crash) as passed:
+    with failpoints.armed("sink.before_cut", crash) as passed:
         outlet.finalize(won)
     assert passed.hit and outlet.ids == ids(0, 300)
 
@@ -261,7 +262,7 @@ def test_a_commit_without_an_answer_is_told(
     monkeypatch.setattr(landing, "ANSWER_SECONDS", 2)
     outlet.make()
     won = outlet.won(table(0, 10))
-    with faults.armed("sink.before_cut", kafka.broker.kill), pytest.raises(RetryableError):
+    with failpoints.armed("sink.before_cut", kafka.broker.kill), pytest.raises(RetryableError):
         outlet.sink().publish(won, won.files)
     kafka.broker.start()
     outlet.finalize(won)
@@ -438,7 +439,7 @@ def test_what_the_topic_will_refuse_is_a_dead_letter(
     done = run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
     assert outlet.ids == sorted({*ids(0, 10)} - {"e000003"})
     assert (done.finalized.counts.quarantined, audit(spec).ok) == (1, True)
-    [letters] = archive.of(spec).glob("dead_letters/*.parquet")
+    [letters] = layout.of(spec).glob("dead_letters/*.parquet")
     [letter] = pq.read_table(letters).to_pylist()
     assert letter["reason"] == "sink_refuses" and letter["detail"].startswith("large: ")
     [row] = bench.data.joinpath("in/a.jsonl").read_bytes().splitlines()[3:4]
@@ -495,7 +496,7 @@ def test_refused_rows_can_be_kept_while_the_others_land(
     texts = ["x" * (5000 if n == 7 else 10) for n in range(12)]
     won = outlet.won(pa.table({"id": ids(0, 12), "text": texts}))
     sink = outlet.sink()
-    with faults.armed("sink.after_cut", dies, 2), pytest.raises(faults.FaultError):
+    with failpoints.armed("sink.after_cut", dies, 2), pytest.raises(failpoints.FaultError):
         outlet.sink(transaction_bytes=200).publish(won, won.files)
     kafka.configure(outlet.topic, "max.message.bytes", "2000")
     with pytest.raises(TerminalError, match=f"semel accept events --refused {won.batch_id}"):
@@ -552,7 +553,7 @@ def test_rows_come_back_as_they_were(outlet: Outlet) -> None:
     won = outlet.won(rows)
     outlet.kafka.produce(outlet.topic, [Record(value=b"no json", key=b"x"), Record(value=None)])
     others = [Record(value=b'{"id":"z"}'), Record(value=None)]
-    with faults.armed("sink.before_cut", lambda: outlet.kafka.produce(outlet.topic, others)):
+    with failpoints.armed("sink.before_cut", lambda: outlet.kafka.produce(outlet.topic, others)):
         outlet.finalize(won)
     found = pa.concat_tables(outlet.sink().rows(marker(won)))
     assert found.schema == rows.schema

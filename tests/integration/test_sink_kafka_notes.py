@@ -12,11 +12,11 @@ from fix_postgres import lose
 from fix_shell import Shell
 from fix_sink_kafka import Outlet
 from fix_topics import run
-from semel.adopt import adopt
 from semel.audit import audit
 from semel.compare import Range, compare
 from semel.errors import CorruptionError
 from semel.ledger import Ledger
+from semel.repair.adopt import adopt
 
 KEY = b'["events",2]'
 

@@ -21,19 +21,19 @@ from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_sink_kafka import Outlet, dies
 from fix_topics import run
-from semel import faults
-from semel.adopt import adopt
+from semel import failpoints
 from semel.audit import audit
 from semel.cli import main
+from semel.clients.kafka.cluster import Cluster
 from semel.compare import Range, compare
 from semel.errors import TerminalError
-from semel.find import find
-from semel.kafka.cluster import Cluster
 from semel.ledger import Ledger
+from semel.pipeline import Spec
+from semel.repair.adopt import adopt
+from semel.reports.find import find
 from semel.sinks import OutputGoneError
 from semel.sinks.declared import open_sink
 from semel.sinks.kafka import control, reading
-from semel.spec.pipeline import Spec
 
 
 def declared(bench: Workbench, outlet: Outlet, **changes: Any) -> Spec:
@@ -90,7 +90,7 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
     bench.write("in/a.jsonl", events(0, 20))
     run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(20, 30))
-    with faults.armed("finalize.after_publish", dies), pytest.raises(faults.FaultError):
+    with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         run(ledger, spec, "r2")
     lose(ledger)
     with pytest.raises(TerminalError, match="knows no pipeline 'events'"):
@@ -240,10 +240,10 @@ def test_kafka_to_kafka(
             key = f"r{start}"
             if start:
                 # A twin does it all meanwhile: who was fenced finds that.
-                with faults.armed("sink.before_cut", lambda key=key: run(ledger, spec, key)):
+                with failpoints.armed("sink.before_cut", lambda key=key: run(ledger, spec, key)):
                     run(ledger, spec, key)
                 continue
-            with faults.armed("sink.before_cut", dies), pytest.raises(faults.FaultError):
+            with failpoints.armed("sink.before_cut", dies), pytest.raises(failpoints.FaultError):
                 run(ledger, spec, key)
             run(ledger, spec, key)
         looks_on.terminate()

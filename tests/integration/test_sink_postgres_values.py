@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from fix_sink_postgres import OWN, UPSERT, Warehouse, never
 from semel import limits
 from semel.errors import LimitError, TerminalError
-from semel.manifest import Kind
+from semel.model.manifest import Kind
 from semel.sinks import Presence, Won, keys
-from semel.sinks.files import write_table
 from semel.sinks.keys import twice
 from semel.sinks.postgres import REFUSAL_COLUMN, PostgresSink
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.refused import refused
+from semel.stage.part_files import write_table
 
 D = Decimal
 

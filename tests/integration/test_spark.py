@@ -9,7 +9,7 @@ from fix_markers import as_format_2, snippet, stored_sink
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.reader import dataset
-from semel.run import run_batch
+from semel.runs.run import run_batch
 from semel.sources.files import FilesSource
 from semel.spark.engine import SparkEngine
 

@@ -17,11 +17,10 @@ from pyspark.sql import SparkSession
 from fix_account import quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import free_port
-from semel import settings
+from semel import pipeline, settings
 from semel.ledger import Ledger
 from semel.spark.session import open_engine
 from semel.spark.transforms import load_transforms
-from semel.spec import pipeline
 from semel.stack import spark_server
 
 pytestmark = pytest.mark.rest  # A server of Spark Connect takes 15 CPU seconds to start.

@@ -6,11 +6,12 @@ import pytest
 
 from fix_account import ids, run, settled
 from fix_pipelines import Workbench
-from semel.abandon import abandon
 from semel.errors import SpecError, TerminalError
 from semel.ledger import Ledger
+from semel.plan.abandon import abandon
 from semel.spark.engine import SparkEngine
 from semel.spark.transforms import load_transforms
+
 
 def on_days(start: int, stop: int) -> list[dict]:
     """Records of three days, one after the other."""

@@ -9,16 +9,16 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_sink_kafka import Outlet
 from fix_sink_postgres import Warehouse
-from semel import replay
-from semel.accept import accept_refused
 from semel.audit import audit
 from semel.collect import collect
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
-from semel.find import find
 from semel.ledger import Ledger
-from semel.run import run_batch
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.repair.accept import accept_refused
+from semel.reports.find import find
+from semel.runs import replay
+from semel.runs.run import run_batch
 
 APPEND = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
 UPSERT = {**APPEND, "mode": "upsert", "key": ["n"]}

@@ -15,23 +15,24 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import database, lose
 from fix_sink_postgres import Warehouse
-from semel import faults, replay
-from semel.adopt import adopt
+from semel import failpoints
+from semel.archive import layout, owned
 from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
-from semel.find import find
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
 from semel.reader import markers_of
-from semel.run import run_batch
-from semel.sinks import archive, owned
+from semel.repair.adopt import adopt
+from semel.reports.find import find
+from semel.runs import replay
+from semel.runs.run import run_batch
 from semel.sinks.declared import open_sink
 from semel.spark.check import check
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 
 TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
@@ -89,7 +90,7 @@ def blamed(verdict: Verdict) -> dict[str, set[int | None]]:
 
 
 def dies() -> None:
-    raise faults.FaultError("died here")
+    raise failpoints.FaultError("died here")
 
 
 def restored(table: Warehouse, batch: int) -> None:
@@ -159,7 +160,7 @@ def test_a_host_that_has_another_name(
     """
     bench.write("in/4.jsonl", events(40, 50))
     first = committed(ledger, spec, "r4")
-    with faults.armed("sink.after_publish", dies), pytest.raises(faults.FaultError):
+    with failpoints.armed("sink.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, first)
     bench.write("in/5.jsonl", events(50, 60))
     second = committed(ledger, spec, "r5")
@@ -217,10 +218,10 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     lose(ledger)
     with pytest.raises(TerminalError, match="does not say that it holds batch 3, whose markers"):
         adopt(ledger, spec, log=quiet)
-    marker = archive.marker(archive.of(spec), 3)
+    marker = layout.marker(layout.of(spec), 3)
     marker.rename(bench.folder / "aside.json")
     for kind in ("ids", "decisions", "dead_letters", "claims"):
-        for path in (archive.of(spec) / kind).glob("b00000003-*"):
+        for path in (layout.of(spec) / kind).glob("b00000003-*"):
             path.unlink()
     assert adopt(ledger, spec, log=quiet).batches == 2
     come(bench, ledger, spec, 4)
@@ -256,7 +257,7 @@ def test_rows_of_a_second_replay_without_a_marker(
     second = replay.plan(ledger, spec, "again", 1)[0].batch_id
     stage(ledger, spec, second, LocalEngine(), log=quiet)
     commit(ledger, spec, second, lambda: None, log=quiet)
-    with faults.armed("finalize.after_publish", dies), pytest.raises(faults.FaultError):
+    with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, second)
     lose(ledger)
     with pytest.raises(TerminalError, match="batch 4, which replaced those of batch 1") as told:
@@ -380,7 +381,7 @@ def test_notes_that_were_removed_before_the_marker(
                                                               "WHERE batch_id = 2")):  # fmt: skip
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
         batch = committed(ledger, spec, f"r{number}")
-        with faults.armed("sink.after_publish", dies), pytest.raises(faults.FaultError):
+        with failpoints.armed("sink.after_publish", dies), pytest.raises(failpoints.FaultError):
             finalize(ledger, spec, batch)
         table.run(remove)
         with pytest.raises(TerminalError, match="notes were removed|its note was removed") as told:
@@ -497,13 +498,13 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in (1, 2, 3):
         come(bench, ledger, spec, number)
-    marker = archive.marker(archive.of(spec), 3)
+    marker = layout.marker(layout.of(spec), 3)
     marker.rename(bench.folder / "aside.json")
     with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run_batch(ledger, spec, "r4", LocalEngine(), log=quiet)
-    other = archive.marker(archive.of(spec), 77)
+    other = layout.marker(layout.of(spec), 77)
     other.write_bytes(marker.read_bytes())
     with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
         come(bench, ledger, spec, 5)

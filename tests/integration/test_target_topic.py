@@ -10,16 +10,16 @@ from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import database
 from fix_sink_kafka import Outlet
+from semel.archive import owned
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.run import run_batch
-from semel.sinks import owned
+from semel.runs.run import run_batch
 from semel.sinks.declared import open_sink
-from semel.spec.pipeline import Spec
 
 
 def declared(bench: Workbench, outlet: Outlet, name: str = "events", **sink: object) -> Spec:

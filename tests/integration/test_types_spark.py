@@ -10,11 +10,11 @@ import pytest
 from fix_account import run, settled
 from fix_pipelines import Workbench
 from semel.errors import TerminalError
-from semel.find import find
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.reader import dataset, markers
+from semel.reports.find import find
 from semel.spark.engine import SparkEngine
-from semel.spec.pipeline import Spec
 
 MOMENT = datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
 COLUMNS: dict[str, tuple[str, list[str], list, list | None]] = {

@@ -8,12 +8,12 @@ from fix_account import run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import summary
+from semel.archive import layout
 from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
 from semel.stage import Staged, stage
 
 SCHEMA = {"id": "string", "n": "bigint", "s": "struct<x: bigint>"}
@@ -119,7 +119,7 @@ def test_the_audit_judges_by_what_was_declared(
     bench.write("in/a.jsonl", LINES)
     run(ledger, spec, "r1")
     settled(spec)
-    (marker,) = (archive.of(spec) / "markers").glob("*.json")
+    (marker,) = (layout.of(spec) / "markers").glob("*.json")
     content = json.loads(marker.read_text())
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))

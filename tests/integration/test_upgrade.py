@@ -9,17 +9,16 @@ from fix_account import committed, ids, quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from semel.abandon import abandon
-from semel.adopt import adopt
+from semel.archive import layout
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
+from semel.pipeline import Spec
 from semel.plan import plan
+from semel.plan.abandon import abandon
 from semel.reader import dataset
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.repair.adopt import adopt
 from semel.stage import stage
-
 
 AS_REVISION_7 = """
     ALTER TABLE semel.batch DROP COLUMN replays CASCADE, DROP COLUMN generation CASCADE,
@@ -108,7 +107,7 @@ def go_back(ledger: Ledger, spec: Spec, revision: int) -> None:
             "CREATE TABLE semel_alembic (version_num varchar(32) PRIMARY KEY);"
             f"INSERT INTO semel_alembic VALUES ('000{revision}')"
         )
-    for path in archive.markers(archive.of(spec)).iterdir():
+    for path in layout.markers(layout.of(spec)).iterdir():
         marker = json.loads(path.read_text())
         marker["format"] = revision - 4
         for claim in marker["claims"]:
@@ -158,7 +157,7 @@ def test_batches_in_every_state_go_on(bench: Workbench, ledger: Ledger, old: Spe
     for key in ("finalized", "committed", "staged", "abandoned", "lost", "planned"):
         run(ledger, old, key)
     sink = old.sink_path()
-    assert archive.of(old) in (sink / "_semel", sink.parent / "_semel" / sink.name)
+    assert layout.of(old) in (sink / "_semel", sink.parent / "_semel" / sink.name)
     assert sorted(dataset(sink).to_table().column("id").to_pylist()) == ids(0, 50)
     bench.write("in/f.jsonl", events(45, 60))
     run(ledger, old, "new")

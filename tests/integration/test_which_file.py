@@ -16,13 +16,13 @@ from fix_account import advised, ids, lines, quiet, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_rotation import append, output, position, rsynced
-from semel.abandon import abandon
-from semel.accept import accept_columns, accept_file
 from semel.errors import LimitError, SourceError
 from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import plan
+from semel.plan.abandon import abandon
+from semel.repair.accept import accept_columns, accept_file
 from semel.sources import Refusal
-from semel.spec.pipeline import Spec
 from semel.stage import stage
 from test_bad_disks import ordinary_user, shared  # noqa: F401
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import attacks
 import tree
-from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
-from semel.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
+from semel.archive import held
 from semel.formats.records import Reason
-from semel.manifest import Kind
-from semel.sinks import Presence, held, judge
+from semel.model.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
+from semel.model.manifest import Kind
+from semel.sinks import Presence, judge
 from semel.sinks.postgres.types import TYPES
 from semel.sources.files.recognise import Match, Own, Place, recognise
-from semel.steps import read, write
+from semel.stage import read, write
+from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 
 NOT_CITED_BY_CODE = frozenset[str]()
 """Rules whose code does not name them yet. This list may only shrink: it ends empty."""

@@ -20,10 +20,10 @@ from fix_avro import record
 from fix_records import read_whole
 from semel.audit.avro import NotAvro, reader
 from semel.audit.exact import Rules, Word, json_judge
+from semel.declare.ddl import PARSER_RULES, parse
 from semel.formats.avro import SchemaError, decoder
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import BadRecords
-from semel.spec.ddl import PARSER_RULES, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.steps.classify import (
+from semel.stage.classify import (
     Dropped,
     Repeat,
     SplitIds,

@@ -17,7 +17,7 @@ import typer
 from semel import cli
 from semel.cli import output
 from semel.errors import RetryableError, SpecError
-from semel.spec.pipeline import UnknownPipelineError
+from semel.pipeline import UnknownPipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = str(ROOT / "dags" / "pipelines" / "flights.yaml")
@@ -144,7 +144,7 @@ def test_what_a_verb_tells_is_printed_as_it_is(words, monkeypatch, capsys):
 
     monkeypatch.setattr("semel.cli.connect.open_ledger", lambda: contextlib.nullcontext())
     monkeypatch.setattr("semel.collect.collect", lambda ledger, spec, log: tell(log=log))
-    monkeypatch.setattr("semel.adopt.adopt", tell)
+    monkeypatch.setattr("semel.repair.adopt.adopt", tell)
     assert cli.main(words) == 1
     assert capsys.readouterr().err.startswith(f"{line}\nsemel: later\n")
 
@@ -224,8 +224,8 @@ def test_who_needs_nothing_heavy_imports_nothing_heavy(words, allowed):
 
 def test_verbs_import_no_pandas():
     """The verbs start without pandas, and those that parse no record without polars too."""
-    assert not imported_by("import semel.run, semel.reader") & {"pandas", "pyspark", "duckdb"}
-    others = "import semel.plan, semel.commit, semel.finalize, semel.collect, semel.gaps"
+    assert not imported_by("import semel.runs.run, semel.reader") & {"pandas", "pyspark", "duckdb"}
+    others = "import semel.plan, semel.commit, semel.finalize, semel.collect, semel.reports.gaps"
     assert not imported_by(others) & {"pandas", "polars", "pyspark", "duckdb"}
 
 

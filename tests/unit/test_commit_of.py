@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.commit_of import commit_of
+from semel.archive.commit_of import commit_of
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -11,10 +11,9 @@ import pendulum
 import pytest
 
 from fix_dags import BY_INTERVAL, OF_TOPICS, parsed, write
+from semel import pipeline
 from semel.errors import RetryableError, TerminalError
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
-
+from semel.pipeline import Spec
 
 pytestmark = pytest.mark.server("dags")
 """Airflow parses the files once for all tests, which takes seconds."""

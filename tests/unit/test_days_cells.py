@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 
 from semel import limits
-from semel.batch import dag_run_of
-from semel.cells import cells_of
-from semel.days import Facts, State, judge
 from semel.errors import LimitError
+from semel.model.batch import dag_run_of
+from semel.reports.days import Facts, State, judge
+from semel.reports.intervals import cells_of
 
 C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
 D, N, B = State.DONE, State.NOTHING, State.NO_BATCH

@@ -19,14 +19,13 @@ from pathlib import Path
 import pytest
 
 from fix_records import blocks_of
-from semel import settings, stack
+from semel import pipeline, settings, stack
 from semel.demo import airflow_api, by_day, follow
 from semel.demo import flights as demo
 from semel.demo import week as command
 from semel.demo.airflow_api import TaskState
 from semel.errors import TerminalError, UnavailableError
 from semel.formats.jsonl import JsonLines
-from semel.spec import pipeline
 from semel.stack import layout, postgres
 
 pytestmark = pytest.mark.server("demo")

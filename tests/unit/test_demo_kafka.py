@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from semel import pipeline
+from semel.archive import layout
 from semel.demo import exact, flights, follow, stream
 from semel.demo.airflow_api import Run, TaskState
 from semel.demo.progress import Progress
 from semel.errors import TerminalError, UnavailableError
-from semel.sinks import archive
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 from test_demo import removed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def test_reset_and_git_know_what_it_leaves(folder: Path) -> None:
     """`make reset` removes each file that it makes, and none of them is tracked."""
     specs = [pipeline.find(name) for name in (stream.LIVE, stream.BY_DATE)]
     data = folder.parent / "data"
-    made = [path for spec in specs for path in (spec.sink_path(), archive.of(spec)) if path]
+    made = [path for spec in specs for path in (spec.sink_path(), layout.of(spec)) if path]
     assert {str(path.relative_to(data)) for path in made} <= removed()
     files = [f"dags/pipelines/{path.name}" for path in folder.iterdir()]
     reset = (ROOT / "Makefile").read_text().partition("rm -rf .semel")[2].split()
@@ -74,7 +74,7 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
     """Without state, batches that are there would not be of this topic."""
     by_date = pipeline.find(stream.BY_DATE)
     assert stream._next_week(live, by_date) == 1
-    marker = archive.marker(archive.of(live), 1)
+    marker = layout.marker(layout.of(live), 1)
     marker.parent.mkdir(parents=True)
     marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_by_date.*make reset"):
@@ -178,7 +178,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def batch(live: Spec, number: int, messages: int) -> None:
     """What the demo reads of a success marker."""
-    path = archive.marker(archive.of(live), number)
+    path = layout.marker(layout.of(live), number)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = f"airflow:{live.name}:scheduled__{number}"
     path.write_text(f'{{"request_key": "{key}", "counts": {{"records_read": {messages}}}}}')

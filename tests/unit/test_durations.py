@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel import limits
-from semel.spec.durations import format_duration, parse_duration, parse_size
+from semel.declare.durations import format_duration, parse_duration, parse_size
 
 SECONDS_MAX = limits.DURATION_DAYS_MAX * 86_400
 

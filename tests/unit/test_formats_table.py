@@ -8,20 +8,20 @@ import pyarrow as pa
 import pytest
 
 from fix_sink import HonestSink, spec_of
+from semel.archive import traces
 from semel.audit import audit, fast
 from semel.audit.source import csv_of
+from semel.declare import ddl
 from semel.errors import CorruptionError, TerminalError
-from semel.find import find
 from semel.formats import table
 from semel.formats.declared import format_of, has_header, header_of, is_whole
 from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
-from semel.manifest import Kind
+from semel.model.manifest import Kind
+from semel.pipeline import Spec, json_schema
 from semel.reader import columns_in_files, dataset, markers
-from semel.sinks import traces
-from semel.sinks.files import PartWriter, write_table
+from semel.reports.find import find
 from semel.sources.files import FilesSource
-from semel.spec import ddl
-from semel.spec.pipeline import Spec, json_schema
+from semel.stage.part_files import PartWriter, write_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = pa.table({"id": ["1"], "n": [1]})

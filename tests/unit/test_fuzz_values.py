@@ -9,7 +9,7 @@ import pytest
 from fix_pipelines import Workbench
 from fuzz_values import KINDS
 from semel.errors import TerminalError
-from semel.find import find
+from semel.reports.find import find
 from tiers import SEED, examples
 
 TEXTS = 7_000

@@ -16,9 +16,9 @@ from fix_hostile import NAMES, SUFFIX
 from fix_pipelines import Workbench
 from semel import limits
 from semel.errors import LimitError
-from semel.sinks.files import NULL_FOLDER, PartWriter
+from semel.pipeline import Spec
 from semel.sources.files.listing import list_files
-from semel.spec.pipeline import Spec
+from semel.stage.part_files import NULL_FOLDER, PartWriter
 from tiers import examples
 
 FEW = settings(

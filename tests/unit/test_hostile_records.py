@@ -21,7 +21,7 @@ from semel.errors import SourceError
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
-from semel.gaps import unplanned
+from semel.reports.gaps import unplanned
 from tiers import examples
 
 SCHEMA = pa.schema(

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from fix_records import read_whole
 from fix_sink import spec_of
-from semel.catalog import bloom, identity, sortedids
+from semel.catalog import bloom, sortedids
 from semel.catalog.ids import hash_ids
+from semel.declare import ddl
 from semel.errors import TerminalError
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
-from semel.spec import ddl
+from semel.pipeline import identity
 
 MOMENT = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from airflow.sdk import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.clients.kafka.cluster import Cluster
+from semel.clients.kafka.connection import config_of, servers_of, without_secrets
 from semel.errors import SemelError, TerminalError
-from semel.kafka.cluster import Cluster
-from semel.kafka.connection import config_of, servers_of, without_secrets
 
 SECRET = "pa55/w0rd: @é%&"
 

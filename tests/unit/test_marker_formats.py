@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
 from fix_sink import HonestSink
 from semel import settings
+from semel.archive.claims import pack_claims, read_claims
 from semel.audit import audit
-from semel.batch import Claim
-from semel.claims import pack_claims, read_claims
 from semel.errors import CorruptionError, TerminalError
-from semel.find import find
+from semel.model.batch import Claim
 from semel.reader import dataset, markers
+from semel.reports.find import find
 
 
 @pytest.fixture

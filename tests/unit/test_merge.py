@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from semel.catalog.merge import merge_candidates
 from semel.catalog.runs import Run, span_seconds
+from semel.collect.merge import merge_candidates
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

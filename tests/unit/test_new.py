@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from fix_pipelines import Workbench
-from semel import cli
-from semel.spec import pipeline
+from semel import cli, pipeline
 
 ROWS = 200
 

@@ -193,10 +193,10 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     from airflow.sdk import Connection
 
     from semel.airflow import surroundings
-    from semel.kafka import registry
-    from semel.kafka.connection import config_of
+    from semel.clients.kafka import registry
+    from semel.clients.kafka.connection import config_of
     from semel.sinks.postgres.target import dsn_of
-    from semel.spec.sources import KafkaSource
+    from semel.sources.spec import KafkaSource
 
     known = {
         "warehouse": Connection(

@@ -5,9 +5,9 @@ from threading import Event
 import pytest
 
 from semel.airflow.page.looks import Looks
-from semel.days import Sight
 from semel.errors import SourceError
-from semel.gaps import Gaps
+from semel.reports.days import Sight
+from semel.reports.gaps import Gaps
 
 SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), found=())
 

@@ -16,13 +16,13 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from semel import pipeline
 from semel.airflow import COLLECT_DAG_ID
+from semel.declare import yaml as spec_yaml
+from semel.declare.parts import RESERVED_NAME
 from semel.errors import SpecError, TerminalError
+from semel.pipeline import Spec
 from semel.settings import pipelines_dir
-from semel.spec import pipeline
-from semel.spec import yaml as spec_yaml
-from semel.spec.parts import RESERVED_NAME
-from semel.spec.pipeline import Spec
 from tiers import examples
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,9 +15,9 @@ from fix_markers import duckdb_count
 from fix_sink import HonestSink
 from semel import settings
 from semel.errors import CorruptionError, TerminalError
-from semel.find import find
 from semel.formats.table import SINKS
 from semel.reader import arrow_type, dataset, markers
+from semel.reports.find import find
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fix_records import Rejected, read_whole
 from semel import limits
-from semel.batch import Counts, Ignored
+from semel.declare.ddl import parse
+from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.jsonl import JsonLines
-from semel.manifest import SplitReport
-from semel.spec.ddl import parse
-from semel.spec.parts import REST_COLUMN, Unknown
+from semel.model.batch import Counts, Ignored
+from semel.model.manifest import SplitReport
 from tiers import examples
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fix_records import Rejected, blocks_of, rejected_of
 from semel import limits
+from semel.declare.parts import Unknown
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import Lines
 from semel.formats.records import OFFSET
 from semel.formats.selection import Selection
-from semel.spec.parts import Unknown
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [

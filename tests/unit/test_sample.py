@@ -12,8 +12,8 @@ from fix_sink import spec_of
 from semel import limits
 from semel.catalog.buckets import Buckets
 from semel.errors import LimitError
-from semel.steps.job import StageJob
-from semel.steps.sample import check_sample
+from semel.stage.job import StageJob
+from semel.stage.sample import check_sample
 from tiers import examples
 
 GOOD, BAD, LATE, BLANK = "good", "bad", "late", "blank"

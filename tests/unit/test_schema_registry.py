@@ -15,11 +15,11 @@ from fix_avro import Answers, answering
 from fix_certificates import Authority
 from fix_postgres import free_port
 from fix_specs import CLICKS
+from semel.clients.kafka.registry import Registry, Written, config_of
 from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
 from semel.formats.lines import Reason
-from semel.kafka.registry import Registry, Written, config_of
+from semel.pipeline import Spec
 from semel.sources.kafka.avro import Avro
-from semel.spec.pipeline import Spec
 
 PASSWORD = "pa55/w0rd: @é%&"
 VARIABLE = "AIRFLOW_CONN_SCHEMAS"
@@ -132,7 +132,7 @@ def test_a_registry_that_is_away(answers: Answers, monkeypatch: pytest.MonkeyPat
     away = f"http://127.0.0.1:{free_port()}"
     assert "does not answer" in refused(UnavailableError, away)
     assert "does not answer" in refused(UnavailableError, "http://schemas.nowhere.invalid")
-    monkeypatch.setattr("semel.kafka.registry.ANSWER_SECONDS", 0.5)  # 8 otherwise, as of a cluster.
+    monkeypatch.setattr("semel.clients.kafka.registry.ANSWER_SECONDS", 0.5)  # 8 otherwise, as of a cluster.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert "does not answer (ReadTimeout)" in refused(UnavailableError, url)

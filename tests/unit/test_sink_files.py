@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semel import limits
+from semel.declare import ddl
 from semel.errors import TerminalError
 from semel.formats.table import SINKS, sink_format
-from semel.manifest import Kind
-from semel.sinks.files import PartWriter, write_table
-from semel.spec import ddl
+from semel.model.manifest import Kind
+from semel.stage.part_files import PartWriter, write_table
 from tiers import examples
 
 CSV = sink_format("csv").code()

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import TerminalError
-from semel.kafka.cluster import Cluster
 from semel.sinks import Won
 from semel.sinks.kafka import KafkaSink, encode
 from semel.sinks.kafka.encode import Messages

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from semel import pipeline
 from semel.errors import SpecError
-from semel.spec import pipeline
 
 SINK = {"type": "kafka", "connection": "events", "topic": "flights"}
 FILES = {"type": "files", "path": "in/*.jsonl", "format": "jsonl"}

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from fix_specs import CLICKS, first_digest
-from semel.spec.parts import Dedup
-from semel.spec.pipeline import Spec
-from semel.spec.sources import Csv, FilesSource
+from semel.declare.parts import Dedup
+from semel.pipeline import Spec
+from semel.sources.spec import Csv, FilesSource
 
 DAYS = CLICKS | {
     "name": "days", "description": "d", "schedule": "@daily",

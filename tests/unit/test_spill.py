@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from semel.errors import CorruptionError
 from semel.formats.records import with_offset
-from semel.steps import spill as spill_module
-from semel.steps.spill import Spill, Spilled
+from semel.stage import spill as spill_module
+from semel.stage.spill import Spill, Spilled
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -7,7 +7,7 @@ import pytest
 from fix_pipelines import Workbench
 from semel import limits
 from semel.errors import SpecError
-from semel.spec.transforms import flaws
+from semel.pipeline.transforms import flaws
 
 RIGHT = [
     "SELECT day, count(*) AS n FROM records GROUP BY day",

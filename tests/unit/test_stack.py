@@ -14,8 +14,8 @@ import time
 import pytest
 
 from semel import settings, stack
+from semel.clients.kafka.connection import config_of
 from semel.errors import TerminalError, UnavailableError
-from semel.kafka.connection import config_of
 from semel.sinks.postgres.target import dsn_of
 from semel.stack import airflow_server, kafka_server, layout, lifecycle, spark_server, supervision
 

@@ -16,11 +16,11 @@ from fix_claims import claim_of, job_over
 from fix_sink import spec_of
 from semel import limits
 from semel.errors import SourceError, TerminalError
-from semel.steps import read
-from semel.steps.job import StageJob
-from semel.steps.spill import Spilled
-from semel.steps.together import small_groups
-from semel.steps.verdicts import Verdicts
+from semel.stage import read
+from semel.stage.job import StageJob
+from semel.stage.spill import Spilled
+from semel.stage.together import small_groups
+from semel.stage.verdicts import Verdicts
 from tiers import examples
 
 GOOD = [

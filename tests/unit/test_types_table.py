@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from fix_records import read_whole
+from semel.declare.ddl import parse
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
-from semel.spec.ddl import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 

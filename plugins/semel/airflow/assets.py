@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from semel import limits, summary
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.finalize import Finalized

@@ -1,10 +1,10 @@
 """What a DAG's page in Airflow says about its pipeline, in Markdown."""
 
-from semel.spec.durations import format_duration
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
-from semel.spec.sinks import KafkaSink, PostgresSink
-from semel.spec.sources import KafkaSource
+from semel.declare.durations import format_duration
+from semel.declare.parts import Select
+from semel.pipeline import Spec
+from semel.sinks.spec import KafkaSink, PostgresSink
+from semel.sources.spec import KafkaSource
 from semel.summary import size
 
 COLLECT = """Runs `collect` for each pipeline: ids past their horizon are forgotten, id runs merged,

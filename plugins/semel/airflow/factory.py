@@ -17,6 +17,7 @@ from airflow.sdk import (
     get_parsing_context,
 )
 
+from semel import pipeline
 from semel.airflow import assets, describe, intervals, notify, replays, surroundings
 from semel.airflow.operators import (
     CollectOperator,
@@ -25,12 +26,11 @@ from semel.airflow.operators import (
     PlanOperator,
     StageOperator,
 )
+from semel.declare.durations import format_duration
+from semel.declare.parts import Select
+from semel.declare.yaml import declared_name
 from semel.errors import SpecError
-from semel.spec import pipeline
-from semel.spec.durations import format_duration
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
-from semel.spec.yaml import declared_name
+from semel.pipeline import Spec
 
 COLLECT_SCHEDULE = "17 * * * *"
 """Hourly, off the full hour, when many pipelines begin."""

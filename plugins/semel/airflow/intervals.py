@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from semel.declare.parts import Select
 from semel.errors import TerminalError
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 INTERVAL_START, INTERVAL_END = "interval_start", "interval_end"
 """The keys of a run's configuration."""

@@ -20,8 +20,8 @@ from openlineage.client.facet_v2 import (
 )
 
 from semel.airflow.plugin import PREFIX
-from semel.batch import Counts
-from semel.spec.pipeline import Spec
+from semel.model.batch import Counts
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.finalize import Finalized
@@ -114,7 +114,7 @@ def _sources(ledger: "Ledger", spec: Spec, batches: list[int]) -> list[tuple[str
     """Namespaces and names of what was read. Of topics by a pattern, those that batches claimed."""
     if folder := spec.source_root():
         return [(FILES, str(folder))]
-    from semel.kafka.cluster import Cluster
+    from semel.clients.kafka.cluster import Cluster
 
     source = spec.source
     topics = list(source.topics)

@@ -22,12 +22,11 @@ from airflow.sdk import BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from asgiref.sync import sync_to_async
 
-from semel import limits, settings, summary
+from semel import limits, pipeline, settings, summary
 from semel.airflow import intervals, surroundings
 from semel.airflow.told import TaskFailed, doing
 from semel.errors import SemelError, TerminalError
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

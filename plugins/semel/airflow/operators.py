@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, SkipMixin
 
+from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, told
 from semel.airflow.intervals import interval
 from semel.errors import SemelError, StateError, TerminalError
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.airflow.spark import Stager
-    from semel.batch import Batch
     from semel.finalize import Finalized
     from semel.ledger import Ledger
+    from semel.model.batch import Batch
     from semel.plan import Plan
 
 
@@ -112,7 +112,7 @@ class VerbOperator(BaseOperator):
     ) -> dict[str, Any]:
         """What the run's batch came to so far, or its replays; empty when it has none."""
         from semel import plan
-        from semel.batch import Counts
+        from semel.model.batch import Counts
 
         if replays.asked(context):
             return replays.account(ledger, spec, request_key(context))

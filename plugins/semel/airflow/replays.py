@@ -12,14 +12,14 @@ from airflow.sdk import Param
 
 from semel import limits, summary
 from semel.airflow.intervals import interval
-from semel.batch import RANGE, BatchStatus, Counts, numbers
+from semel.declare.parts import Select
 from semel.errors import StateError, TerminalError
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
+from semel.model.batch import RANGE, BatchStatus, Counts, numbers
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:
-    from semel.batch import Batch
     from semel.ledger import Ledger
+    from semel.model.batch import Batch
 
 REPLAY, BATCHES, SHOWN = "replay", "batches", "shown"
 """The keys of a run's configuration. `shown`: by a page that made the run; see `refuse_other`."""
@@ -81,7 +81,7 @@ def plan(
 
     A backfill over many days goes on after a day without a batch. In a manual run that is an error.
     """
-    from semel import replay
+    from semel.runs import replay
 
     wanted: dict[str, Any] = _wanted(spec, context)
     try:
@@ -100,9 +100,9 @@ def refuse_other(spec: Spec, roots: list[int], shown: Any, *, next: str) -> None
     """StateError: what would be done (batches, digests of code and declaration) is not what was
     shown.
     """
-    from semel import code
+    from semel.archive import provenance
 
-    now = {"batches": roots, "code": code.look(spec).named.digest, "spec": spec.digest()}
+    now = {"batches": roots, "code": provenance.look(spec).named.digest, "spec": spec.digest()}
     told = shown if isinstance(shown, Mapping) else {}
     other = [key for key, value in now.items() if told.get(key) != value]
     if other:
@@ -155,7 +155,7 @@ def account(ledger: "Ledger", spec: Spec, request_key: str) -> dict[str, Any]:
 
 def planned(ledger: "Ledger", spec: Spec, request_key: str) -> "list[Batch]":
     """The replays of a run, in the order of the batches that they replay."""
-    from semel import replay
+    from semel.runs import replay
 
     return replay.planned(ledger, spec, request_key)
 

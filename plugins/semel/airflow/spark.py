@@ -19,11 +19,11 @@ from airflow.sdk.exceptions import AirflowException
 
 from semel import errors, summary
 from semel.airflow.surroundings import connection_of
-from semel.batch import Log
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
+from semel.model.batch import Log
+from semel.pipeline import Spec
 from semel.spark.settings import settings_for
-from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

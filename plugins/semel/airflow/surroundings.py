@@ -17,7 +17,7 @@ from semel import settings
 from semel.errors import TerminalError
 
 if TYPE_CHECKING:
-    from semel.spec.pipeline import Spec
+    from semel.pipeline import Spec
 
 LEDGER_CONNECTION = "semel_ledger"
 

@@ -24,30 +24,22 @@ import duckdb
 import pyarrow as pa
 
 from semel import limits
+from semel.archive import held, layout
+from semel.archive.held import Told
 from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import Check, Findings, Offender, Verdict
-from semel.batch import Counts, runs
+from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.pieces import gathered, pieces
-from semel.manifest import Kind
-from semel.plural import those
+from semel.model.batch import Counts, runs
+from semel.model.manifest import Kind
+from semel.pipeline import Scope, Spec
 from semel.reader import Marker, columns_in_files, rows_of
-from semel.sinks import (
-    MiscountError,
-    Note,
-    Notes,
-    OutputGoneError,
-    Sink,
-    SupersededError,
-    archive,
-    held,
-)
+from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError
 from semel.sinks.declared import open_sink, open_sinks
-from semel.sinks.held import Told
-from semel.spec.pipeline import Scope, Spec
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 
@@ -75,10 +67,10 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     sink cannot be asked.
     """
     if sink_path is None:
-        sink, kept = spec.sink_path(), archive.of(spec)
+        sink, kept = spec.sink_path(), layout.of(spec)
     else:
         sink = Path(sink_path)
-        kept = archive.place(sink)
+        kept = layout.place(sink)
     with Engine() as engine:
         return _Audit(spec, sink, kept, engine).run()
 

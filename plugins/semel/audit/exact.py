@@ -18,8 +18,8 @@ from typing import Any
 
 from semel import limits
 from semel.audit.fields import split_fields
-from semel.spec.ddl import ColumnType
-from semel.spec.parts import REST_COLUMN, Unknown
+from semel.declare.ddl import ColumnType
+from semel.declare.parts import REST_COLUMN, Unknown
 
 Judge = Callable[[bytes], "Judged"]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from semel.audit.exact import Rules
 from semel.audit.source import csv_of
+from semel.declare.ddl import ColumnType
+from semel.declare.parts import Unknown
 from semel.formats.table import sink_format
-from semel.spec.ddl import ColumnType
-from semel.spec.parts import Unknown
-from semel.spec.pipeline import Scope, Spec
-from semel.spec.sources import Csv, KafkaSource
+from semel.pipeline import Scope, Spec
+from semel.sources.spec import Csv, KafkaSource
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",

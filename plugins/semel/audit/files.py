@@ -9,14 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.adoption import note
+from semel.archive import layout, note
 from semel.audit.verdict import Findings, Offender
-from semel.batch import Claim
 from semel.errors import CorruptionError
 from semel.formats.table import sink_format
-from semel.manifest import Kind
+from semel.model.batch import Claim
+from semel.model.manifest import Kind
 from semel.reader import MarkedFile, Marker, marker_paths, read_marker
-from semel.sinks import archive
 from semel.storage import checksum
 
 _SCHEMAS = {
@@ -30,8 +29,8 @@ _SCHEMAS = {
 def below(sink: Path | None, kept: Path) -> set[Path]:
     """All files below a sink and its archive, but for staging (promised to nobody), markers and
     notes of adopt."""
-    skipped = {archive.staging(kept), archive.markers(kept), archive.adoptions(kept)}
-    skipped.add(archive.code(kept))
+    skipped = {layout.staging(kept), layout.markers(kept), layout.adoptions(kept)}
+    skipped.add(layout.code(kept))
     found = set()
     for root in {sink or kept, kept}:
         for folder, folders, names in os.walk(root):
@@ -164,7 +163,7 @@ def check_code(markers: list[Marker], findings: Findings) -> None:
         if marker.code.digest != marker.code_digest:
             what = "its code_digest is not that of its code"
             findings.blame("code", Offender(what=what, batch=marker.batch_id))
-        for name, path in marker.code.kept(archive.code(marker.archive)).items():
+        for name, path in marker.code.kept(layout.code(marker.archive)).items():
             if path in seen:
                 continue
             seen.add(path)

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from semel.archive import layout
 from semel.audit.files import trouble
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
-from semel.manifest import Kind
+from semel.model.manifest import Kind
 from semel.reader import MarkedFile, Marker, read_marker
-from semel.sinks import archive
 
 _NAME = re.compile(r"b(\d{8,18})-g(\d{4,9})\.json")
 _CHECK = "generations"
@@ -66,7 +66,7 @@ def read(
     for path in _kept_aside(kept):
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
-        if path != archive.replaced(kept, batch, generation):
+        if path != layout.replaced(kept, batch, generation):
             if path.name.startswith("."):  # Left from a crash.
                 paths.add(path)
             continue
@@ -90,7 +90,7 @@ def read(
 
 
 def _kept_aside(kept: Path) -> list[Path]:
-    return sorted(archive.replaced(kept, 0, 1).parent.glob("*"))
+    return sorted(layout.replaced(kept, 0, 1).parent.glob("*"))
 
 
 def _files(marker: Marker) -> list[MarkedFile]:
@@ -127,7 +127,7 @@ def _check(
                 for what, path in _troubles(old, marker, before, counted):
                     _blame(findings, old, what, path)
             elif (batch, generation) not in unreadable:
-                path = archive.replaced(kept, batch, generation)
+                path = layout.replaced(kept, batch, generation)
                 what = f"generation {generation} was replaced, and its marker is gone"
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 

@@ -21,11 +21,11 @@ from semel.audit.generations import Generations
 from semel.audit.source import Finder, Lines
 from semel.audit.topics import GoneError, Topics
 from semel.audit.verdict import Findings, Offender
-from semel.batch import Claim
 from semel.errors import CorruptionError, SourceError, TerminalError
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.reader import Marker
-from semel.spec.pipeline import Spec
-from semel.spec.sources import FilesSource, KafkaSource
+from semel.sources.spec import FilesSource, KafkaSource
 
 UNKNOWN_SCHEMA = "unknown_schema"
 """The reason of a dead letter whose schema the registry did not have when it was read."""

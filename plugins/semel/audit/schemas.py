@@ -12,7 +12,7 @@ import numpy as np
 
 from semel import limits
 from semel.audit.avro import NotAvro, reader
-from semel.kafka.registry import AVRO, Registry
+from semel.clients.kafka.registry import AVRO, Registry
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

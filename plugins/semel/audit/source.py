@@ -19,11 +19,11 @@ import xxhash
 
 from semel import limits
 from semel.audit.fields import record_end, split_fields
-from semel.batch import Claim
 from semel.errors import SourceError, TerminalError
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.sources.files.claimed import ClaimedFile
-from semel.spec.pipeline import Spec
-from semel.spec.sources import Csv
+from semel.sources.spec import Csv
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -16,12 +16,12 @@ from semel import limits
 from semel.audit import fast
 from semel.audit.schemas import Schemas
 from semel.audit.source import Lines
-from semel.batch import Claim
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning, offsets_of
+from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning, offsets_of
-from semel.kafka.registry import Registry
-from semel.spec.pipeline import Spec
-from semel.spec.sources import ALL_HEADERS, KafkaSource
+from semel.model.batch import Claim
+from semel.pipeline import Spec
+from semel.sources.spec import ALL_HEADERS, KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from semel import limits
-from semel.batch import Counts
+from semel.model.batch import Counts
 
 PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",

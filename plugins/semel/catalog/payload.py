@@ -25,10 +25,10 @@ import sqlalchemy as sa
 import xxhash
 from psycopg import errors as pg
 
-from semel import faults, limits
+from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
-from semel.catalog.room import Room
 from semel.catalog.buckets import Buckets
+from semel.catalog.file_cache import Room
 from semel.catalog.runs import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
@@ -184,8 +184,8 @@ def store_run(
                 )
             return Run.from_row(twin)
         write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
-        faults.point("stage.before_store")
-    faults.point("stage.after_store")
+        failpoints.point("stage.before_store")
+    failpoints.point("stage.after_store")
     return Run.from_row(header)
 
 
@@ -239,9 +239,9 @@ class FilterCache:
             index = _map(temporary, run)
             if index is None:
                 raise _corrupt(run, "its filter or directory does not match its checksum")
-            faults.point("cache.before_rename")
+            failpoints.point("cache.before_rename")
             temporary.rename(path)
-            faults.point("cache.after_rename")
+            failpoints.point("cache.after_rename")
             return index
         finally:
             temporary.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from semel import faults, limits
+from semel import failpoints, limits
 from semel.catalog.buckets import Buckets
 from semel.errors import RetryableError, StateError
 from semel.ledger import Ledger, Row, change, query, row, rows
@@ -166,7 +166,7 @@ def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
             if runs:
                 statement = payload_query("delete_payload", segment_id)
                 deleted += connection.execute(statement, {"runs": runs}).rowcount
-            faults.point("collect.before_delete")
+            failpoints.point("collect.before_delete")
     return deleted
 
 
@@ -190,7 +190,7 @@ def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
             )
         rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
         connection.execute(payload_query("drop_payload", segment_id))
-        faults.point("collect.before_dropped")
+        failpoints.point("collect.before_dropped")
 
 
 @cache

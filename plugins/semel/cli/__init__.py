@@ -136,7 +136,7 @@ def _doing(words: list[str]) -> Doing:
 
 def _meant(words: list[str], error: SemelError) -> list[str]:
     """The command line with the name of a pipeline that there is, where it is like the given one."""
-    from semel.spec.pipeline import UnknownPipelineError
+    from semel.pipeline import UnknownPipelineError
 
     if not isinstance(error, UnknownPipelineError) or error.meant is None:
         return words
@@ -150,6 +150,6 @@ def _help_of(words: list[str]) -> str:
 
 
 def _exit_code(error: SemelError) -> int:
-    from semel.spec.pipeline import UnknownPipelineError
+    from semel.pipeline import UnknownPipelineError
 
     return EXIT_USAGE if isinstance(error, UnknownPipelineError) else EXIT_FAILED

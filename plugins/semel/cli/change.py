@@ -8,7 +8,7 @@ from semel.cli import output
 from semel.errors import Doing
 
 if TYPE_CHECKING:
-    from semel.accept import Accepted
+    from semel.repair.accept import Accepted
 
 
 def accept(
@@ -56,10 +56,10 @@ def accept(
         raise typer.BadParameter("give either a PATH, --columns, --moved or --refused BATCH")
     if same + lost + columns + bool(start) > 1:
         raise typer.BadParameter("--same, --lost, --from and --columns exclude each other")
-    from semel.accept import accept_columns, accept_file, accept_moved, accept_refused
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.losses import accept_loss
-    from semel.spec import pipeline as pipelines
+    from semel.repair.accept import accept_columns, accept_file, accept_moved, accept_refused
+    from semel.repair.losses import accept_loss
 
     spec = pipelines.find(pipeline)
     unit = spec.source.unit
@@ -108,8 +108,8 @@ def abandon(
 
     Example: semel abandon 17
     """
-    from semel.abandon import abandon as give_up
     from semel.cli.connect import open_ledger
+    from semel.plan.abandon import abandon as give_up
 
     with open_ledger() as ledger:
         ranges = give_up(ledger, batch, reason)
@@ -133,10 +133,10 @@ def adopt(
 
     Example: semel adopt flights
     """
-    from semel.adopt import adopt as take_over
-    from semel.adoption.told import told
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.spec import pipeline as pipelines
+    from semel.repair.adopt import adopt as take_over
+    from semel.repair.adopt.told import told
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
@@ -155,12 +155,12 @@ def collect(
 
     Example: semel collect flights
     """
+    from semel import pipeline as pipelines
     from semel import summary
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
+    from semel.declare.yaml import declared_name
     from semel.errors import SemelError
-    from semel.spec import pipeline as pipelines
-    from semel.spec.yaml import declared_name
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})

@@ -21,9 +21,9 @@ def check(
 
     Example: semel check flights
     """
+    from semel import pipeline as pipelines
     from semel.errors import SpecError
     from semel.spark.check import check as look
-    from semel.spec import pipeline as pipelines
 
     broken = ""
     if pipeline:

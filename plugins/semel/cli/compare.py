@@ -58,11 +58,11 @@ def compare(
 
     Example: semel compare flights --interval 2026-01-01 2026-01-08
     """
+    from semel import pipeline as pipelines
     from semel import settings
     from semel.cli.connect import open_ledger
     from semel.compare import compare as look
     from semel.spark.session import open_engine
-    from semel.spec import pipeline as pipelines
 
     wanted = _range(interval, batches, other)
     spec = pipelines.find(pipeline)

@@ -9,7 +9,7 @@ from semel import limits
 from semel.cli import output
 
 if TYPE_CHECKING:
-    from semel.days import Day, Days, Seen
+    from semel.reports.days import Day, Days, Seen
 
 _UNSETTLED = ("unclaimed", "open", "waiting", "refused")
 
@@ -33,11 +33,11 @@ def days(
 
     Example: semel days flights --from 2013-01-01 --to 2013-01-07
     """
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.days import Sight
-    from semel.days import days as ask
-    from semel.gaps import gaps_beside
-    from semel.spec import pipeline as pipelines
+    from semel.reports.days import Sight
+    from semel.reports.days import days as ask
+    from semel.reports.gaps import gaps_beside
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:

@@ -8,7 +8,7 @@ from semel import limits
 from semel.cli import output
 
 if TYPE_CHECKING:
-    from semel.letters import Letter
+    from semel.reports.dead_letters import Letter
 
 
 def letters(
@@ -33,9 +33,9 @@ def letters(
 
     Example: semel letters flights --reason type_mismatch
     """
-    from semel.letters import KNOWN
-    from semel.letters import letters as look_for
-    from semel.spec import pipeline as pipelines
+    from semel import pipeline as pipelines
+    from semel.reports.dead_letters import KNOWN
+    from semel.reports.dead_letters import letters as look_for
 
     spec = pipelines.find(pipeline)
     if reason is not None and reason not in KNOWN:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel import limits, plural
+from semel import limits
 from semel.cli import output
+from semel.declare import wording
 
 if TYPE_CHECKING:
     from semel.audit import Verdict
-    from semel.gaps import Gaps
-    from semel.spec.pipeline import Spec
+    from semel.pipeline import Spec
+    from semel.reports.gaps import Gaps
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
 
@@ -40,8 +41,8 @@ def audit(
 
     Example: semel audit flights
     """
+    from semel import pipeline as pipelines
     from semel.audit import audit as prove
-    from semel.spec import pipeline as pipelines
 
     spec = pipelines.find(pipeline)
     verdict, unit = prove(spec, sink), spec.source.unit
@@ -66,9 +67,9 @@ def audit(
         if verdict.ok and verdict.gone:
             word = f"passed for {verdict.batches - verdict.gone:,} of {verdict.batches:,} batches"
         again = f" ({verdict.replayed:,} replayed)" if verdict.replayed else ""
-        batches = plural.count(verdict.batches, "batch", "batches")
-        records = plural.count(total.records_read, "record")
-        survivors = plural.count(total.survivors, "survivor")
+        batches = wording.count(verdict.batches, "batch", "batches")
+        records = wording.count(total.records_read, "record")
+        survivors = wording.count(total.survivors, "survivor")
         text = (
             f"audit of {pipeline}: {word}; {batches}{again}, {records}, {survivors}; "
             f"proved by {verdict.proved_by}"
@@ -107,8 +108,8 @@ def find(
 
     Example: semel find flights 2013 1 1 UA 1545 EWR
     """
-    from semel.find import find as look_for
-    from semel.spec import pipeline as pipelines
+    from semel import pipeline as pipelines
+    from semel.reports.find import find as look_for
 
     spec = pipelines.find(pipeline)
     found = look_for(spec, identity)
@@ -145,7 +146,7 @@ def _files_not_finalized(spec: "Spec") -> int | None:
     """How many source files hold what no finalized batch has. None: the ledger does not answer."""
     from semel.cli.connect import open_ledger
     from semel.errors import UnavailableError
-    from semel.gaps import gaps as look_for
+    from semel.reports.gaps import gaps as look_for
 
     try:
         with open_ledger() as ledger:
@@ -162,9 +163,9 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
 
     Example: semel gaps flights
     """
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.gaps import gaps as look_for
-    from semel.spec import pipeline as pipelines
+    from semel.reports.gaps import gaps as look_for
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:
@@ -195,7 +196,7 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
 
 def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     """What takes each gap that nobody is working on."""
-    from semel.gaps import State
+    from semel.reports.gaps import State
     from semel.summary import resumes, takes
 
     silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
@@ -248,8 +249,8 @@ def batches(
         made_by.show(pipeline, as_json=as_json)
         return
 
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.spec import pipeline as pipelines
 
     name = pipelines.find(pipeline).name if pipeline else None
     with open_ledger() as ledger:
@@ -325,7 +326,7 @@ def show(
             shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
             print(f"attempt: {shown}")
         for file in files:
-            print(f"file: {file['kind']} {file['path']!r}, {plural.count(file['records'], 'row')}")
+            print(f"file: {file['kind']} {file['path']!r}, {wording.count(file['records'], 'row')}")
         _print_code(code)
 
     payload: dict[str, Any] = {
@@ -343,21 +344,20 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
 
     None: a version that did not write it down planned it.
     """
-    from semel import code
-    from semel.sinks import archive
+    from semel.archive import layout, provenance
 
     root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
     of, found = "plan", None
     with suppress(OSError):  # What the ledger knows is shown where the archive cannot be read.
-        of, found = "marker", code.of_marker(_marker_of(root, batch))
+        of, found = "marker", provenance.of_marker(_marker_of(root, batch))
         for won in (a for a in attempts if a["status"] == "won" and not found):
-            attempt = archive.attempt(root, batch_id, won["fence"])
-            of, found = "attempt", code.of_attempt(attempt)
+            attempt = layout.attempt(root, batch_id, won["fence"])
+            of, found = "attempt", provenance.of_attempt(attempt)
     if not found and planned:
-        of, found = "plan", code.Named.from_json(planned)
+        of, found = "plan", provenance.Named.from_json(planned)
     if not found:
         return None
-    kept = found.kept(archive.code(root))
+    kept = found.kept(layout.code(root))
     files = [
         {"name": n, "sha256": d, "text": str(kept[n]) if os.path.isfile(kept[n]) else None}
         for n, d in sorted(found.files.items())
@@ -368,16 +368,16 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
 
 def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
     """Where the marker of a batch's own output is: kept aside once a replay has replaced it."""
-    from semel.sinks import archive
+    from semel.archive import layout
 
     number = batch["replays"] or batch["batch_id"]
     if batch["status"] != "finalized":
         number = batch["batch_id"]  # A replay's is not there yet, but that of the output before.
     if batch["replaced_by"] is None:
-        return archive.marker(root, number)
-    aside = archive.replaced(root, number, batch["generation"])
+        return layout.marker(root, number)
+    aside = layout.replaced(root, number, batch["generation"])
     # The replay has committed; until it is finalized the marker is there still.
-    return aside if aside.exists() else archive.marker(root, number)
+    return aside if aside.exists() else layout.marker(root, number)
 
 
 def _print_code(code: dict[str, Any] | None) -> None:

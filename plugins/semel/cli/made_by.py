@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from semel.cli import output
 
 if TYPE_CHECKING:
-    from semel.made_by import Made
+    from semel.reports.code_versions import Made
 
 _SHOWN = 5
 _DIGITS = 12
@@ -13,9 +13,9 @@ _DIGITS = 12
 
 def show(pipeline: str, *, as_json: bool) -> None:
     """Print the finalized batches of a pipeline by the code that made them, the newest first."""
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
-    from semel.made_by import made_by
-    from semel.spec import pipeline as pipelines
+    from semel.reports.code_versions import made_by
 
     spec = pipelines.find(pipeline)
     with open_ledger() as ledger:

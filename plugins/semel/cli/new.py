@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import plural
 from semel.cli import output
+from semel.declare import wording
 from semel.errors import TerminalError
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "
     print(f"read {read}")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
     print(
-        f"{plural.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
+        f"{wording.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
         + (f" ({reasons}); one of them: {tried.example}" if reasons else "")
     )
-    files = plural.count(found.files, "file")
+    files = wording.count(found.files, "file")
     print(f"{made.dialect.format}, {len(made.guesses):,} columns; {made.path} finds {files}")
     print(f"wrote {target}")
     print("look at:")

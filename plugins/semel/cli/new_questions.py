@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from semel.plural import count
+from semel.declare.wording import count
 
 if TYPE_CHECKING:
     from semel.infer.draft import Draft, Trial

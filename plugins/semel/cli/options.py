@@ -36,8 +36,8 @@ def range_of(
     """What `--interval` or `--batches` says: a window, or a first and a last number; the other one
     is None. BadParameter: neither is given, or both, or it is no range.
     """
-    from semel.batch import numbers
     from semel.errors import TerminalError
+    from semel.model.batch import numbers
 
     if (interval is None) == (batches is None):
         raise typer.BadParameter("give either --interval START END or --batches A..B")

@@ -8,8 +8,8 @@ from semel.cli import options, output
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
-    from semel.replay import Replayed, Root
-    from semel.spec.pipeline import Spec
+    from semel.pipeline import Spec
+    from semel.runs.replay import Replayed, Root
 
 
 def replay(
@@ -55,10 +55,10 @@ def replay(
 
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
-    from semel import replay as verb
+    from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
     from semel.cli.requarantine import judge_again
-    from semel.spec import pipeline as pipelines
+    from semel.runs import replay as verb
 
     between, numbers = options.range_of(interval, batches)
     spec = pipelines.find(pipeline)
@@ -79,8 +79,8 @@ def _compute_again(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from semel import replay as verb
     from semel import settings, summary
+    from semel.runs import replay as verb
     from semel.spark.session import open_engine
 
     found = [verb.look(ledger, spec, root, request) for root in roots]

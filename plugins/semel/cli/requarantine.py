@@ -6,7 +6,7 @@ from semel.cli import output
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
-    from semel.spec.pipeline import Spec
+    from semel.pipeline import Spec
 
 
 def judge_again(
@@ -20,7 +20,8 @@ def judge_again(
     as_json: bool,
 ) -> None:
     """Admit what is good now of the dead letters of some batches, one batch after the other."""
-    from semel import requarantine, settings, summary
+    from semel import settings, summary
+    from semel.runs import requarantine
     from semel.spark.session import open_engine
 
     left = requarantine.left(ledger, spec, roots)

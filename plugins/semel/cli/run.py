@@ -30,12 +30,12 @@ def run(
 
     Example: semel run flights
     """
+    from semel import pipeline as pipelines
     from semel import settings, summary
     from semel.cli.connect import open_ledger
     from semel.plan import interval_of
-    from semel.run import run_batch
+    from semel.runs.run import run_batch
     from semel.spark.session import open_engine
-    from semel.spec import pipeline as pipelines
 
     window = options.window(interval) if interval is not None else None
     spec = pipelines.find(pipeline)

@@ -8,7 +8,7 @@ import typer
 from semel.cli import output
 
 if TYPE_CHECKING:
-    from semel.spec.pipeline import Spec
+    from semel.pipeline import Spec
 
 
 _PAUSED = (
@@ -41,8 +41,8 @@ def validate(
 
     Example: semel validate dags/pipelines/flights.yaml
     """
+    from semel import pipeline
     from semel.errors import SpecError
-    from semel.spec import pipeline
 
     if print_schema:
         schema = pipeline.json_schema()

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from semel.batch import Log
+from semel.archive import layout
 from semel.compare import causes
 from semel.compare.answer import (
     ABOUT,
@@ -37,11 +37,11 @@ from semel.compare.path import Made, batch_path
 from semel.compare.which import Chosen, choose, find_source
 from semel.errors import TerminalError
 from semel.ledger import Ledger, scratch
+from semel.model.batch import Log
+from semel.pipeline import Spec
 from semel.reader import Marker
-from semel.sinks import archive
 from semel.sinks.declared import open_sinks
 from semel.sources.declared import open_source
-from semel.spec.pipeline import Spec
 from semel.stage import Engine as Job
 
 __all__ = ["Cause", "Comparison", "Difference", "Position", "Range", "Side", "compare"]
@@ -71,7 +71,7 @@ def compare(
     with Engine() as engine:
         if other is not None:
             return _Compare(engine, chosen, shown, log).with_pipeline(choose(ledger, other, wanted))
-        scratch.remove_left(ledger, archive.staging(Path(chosen.pipeline.archive_path)))
+        scratch.remove_left(ledger, layout.staging(Path(chosen.pipeline.archive_path)))
         chosen = find_source(chosen)
         return _Compare(engine, chosen, shown, log).with_batch_path(ledger, open_job)
 

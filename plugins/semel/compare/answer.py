@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from semel.batch import Counts
+from semel.model.batch import Counts
 
 
 class Cause(StrEnum):

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from semel import code
-from semel.adoption.ids import job_of
+from semel.archive import layout, provenance
 from semel.compare.answer import Cause
 from semel.compare.engine import Engine
 from semel.compare.which import Chosen
 from semel.errors import SourceError
-from semel.manifest import Kind
+from semel.model.manifest import Kind
 from semel.reader import Marker, read_marker
-from semel.sinks import archive
+from semel.repair.adopt.ids import job_of
 from semel.sources.declared import open_source
-from semel.steps import account
-from semel.steps.read import read_again
+from semel.stage import account
+from semel.stage.read import read_again
 from semel.storage import checksum
 
 
@@ -73,7 +72,7 @@ def _source_changed(chosen: Chosen, marker: Marker) -> bool:
         return False  # Its root tells it.
     claims = chosen.claims[marker.batch_id]
     if marker.replay is not None:  # The digest is of the first output, and its declaration.
-        first = archive.replaced(marker.archive, marker.batch_id, 1)
+        first = layout.replaced(marker.archive, marker.batch_id, 1)
         marker = read_marker(first, marker.sink)
     source = open_source(marker.spec)
     split_bytes = chosen.split_bytes[marker.batch_id]
@@ -87,7 +86,7 @@ def _source_changed(chosen: Chosen, marker: Marker) -> bool:
 
 
 def _code_changed(chosen: Chosen, marker: Marker) -> bool:
-    now = code.look(chosen.spec).named.digest
+    now = provenance.look(chosen.spec).named.digest
     return marker.code_digest is not None and marker.code_digest != now
 
 

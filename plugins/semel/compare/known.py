@@ -13,9 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.adoption.ids import Part, ShardIds, in_source, whole_file
-from semel.adoption.runs import OldRuns, write
-from semel.batch import Pipeline
 from semel.catalog.buckets import union
 from semel.catalog.ids import hash_ids
 from semel.catalog.runs import ensure_segment
@@ -24,9 +21,12 @@ from semel.compare.which import Chosen
 from semel.errors import CorruptionError
 from semel.formats.pieces import pieces
 from semel.ledger import Ledger, pipelines
-from semel.manifest import Kind
+from semel.model.batch import Pipeline
+from semel.model.manifest import Kind
+from semel.pipeline import Scope
 from semel.reader import Marker
-from semel.spec.pipeline import Scope
+from semel.repair.adopt.ids import Part, ShardIds, in_source, whole_file
+from semel.repair.adopt.runs import OldRuns, write
 
 _IN_CATALOG = "duplicate_in_catalog"
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from semel import limits
 from semel.audit import fast
-from semel.batch import Claim
 from semel.compare.engine import Engine, zoneless
 from semel.errors import CorruptionError
 from semel.formats.pieces import gathered, pieces
-from semel.manifest import Kind
+from semel.model.batch import Claim
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import MarkedFile, Marker, columns_in_files, rows_of
 from semel.sinks import MiscountError, Sink
 from semel.sinks.declared import open_sink
-from semel.spec.pipeline import Spec
 
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"

@@ -13,22 +13,22 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel import settings
-from semel.adoption.ids import ShardIds
-from semel.batch import Claim, Log, Pipeline
+from semel.archive import layout
 from semel.compare.known import teach
 from semel.compare.which import Chosen
 from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
 from semel.ledger import Ledger, change, pipelines
 from semel.ledger import scratch as scratch_ledgers
+from semel.model.batch import Claim, Log, Pipeline
+from semel.pipeline import Spec
 from semel.reader import Marker, read_marker
-from semel.run import steps_of
-from semel.sinks import archive
+from semel.repair.adopt.ids import ShardIds
+from semel.runs.run import steps_of
 from semel.sinks.declared import open_sink
+from semel.sinks.spec import FilesSink
 from semel.sources.declared import open_source
-from semel.spec.pipeline import Spec
-from semel.spec.sinks import FilesSink
 from semel.stage import Engine, Outcome
-from semel.steps.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
+from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder
 
 _BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
@@ -66,7 +66,7 @@ def batch_path(
     SemelError: as of stage, commit and finalize.
     """
     with scratch_ledgers.scratch_ledger(ledger) as scratch:
-        staging = archive.staging(Path(chosen.pipeline.archive_path))
+        staging = layout.staging(Path(chosen.pipeline.archive_path))
         folder = scratch_ledgers.folder_of(scratch, staging)
         make_folder(folder)
         try:
@@ -106,7 +106,7 @@ def _run(
                 next=AGAIN,
             ) from error
         seconds[name] = round(time.monotonic() - began, 3)
-    marker = read_marker(archive.marker(folder / "archive", _BATCH), spec.sink_path())
+    marker = read_marker(layout.marker(folder / "archive", _BATCH), spec.sink_path())
     return Made(marker=marker, seconds=seconds)
 
 

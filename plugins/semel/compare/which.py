@@ -4,18 +4,18 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.batch import BatchStatus, Claim, Pipeline
+from semel.archive import layout
 from semel.compare.answer import Range
+from semel.declare.parts import Select
 from semel.errors import AGAIN, SourceError, StateError, TerminalError
 from semel.ledger import Ledger, pipelines, rows
-from semel.manifest import Kind
+from semel.model.batch import BatchStatus, Claim, Pipeline
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.reader import Marker, read_marker
-from semel.sinks import archive
+from semel.sinks.spec import PostgresSink
 from semel.sources import of_finalized
 from semel.sources.declared import open_source
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
-from semel.spec.sinks import PostgresSink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
     for r in claimed:
         claims[r["batch_id"]].append(Claim.from_row(r))
     root = Path(pipeline.archive_path)
-    found = [read_marker(archive.marker(root, n), spec.sink_path()) for n in numbers]
+    found = [read_marker(layout.marker(root, n), spec.sink_path()) for n in numbers]
     for marker in found:
         if marker.of_kind(Kind.REFUSED):
             raise TerminalError(

@@ -16,7 +16,7 @@ from semel import stack
 from semel.cli import output
 from semel.demo.flights import DaySums
 from semel.ledger import query
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 PIPELINE = "flights_by_day"
 

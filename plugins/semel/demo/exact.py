@@ -16,11 +16,11 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from semel import reader
+from semel.archive import layout
 from semel.demo import flights
 from semel.demo.topics import Topics
-from semel.manifest import Kind
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def true_rows(week: int) -> pa.Table:
 
 def rows_of_files(spec: Spec) -> pa.Table:
     """The output of a pipeline whose sink is a folder."""
-    return reader.dataset(spec.sink_path(), archive.of(spec)).to_table()
+    return reader.dataset(spec.sink_path(), layout.of(spec)).to_table()
 
 
 def rows_of_topic(spec: Spec, topics: Topics) -> pa.Table:
@@ -127,7 +127,7 @@ def read_so_far(spec: Spec, known: dict[str, tuple[str, int]]) -> int:
 
     `known`: by marker the run of its batch and its messages; what is new is added.
     """
-    for path in reader.marker_paths(archive.of(spec)):
+    for path in reader.marker_paths(layout.of(spec)):
         if path.name not in known:
             plain = json.loads(path.read_bytes())
             known[path.name] = plain["request_key"], plain["counts"]["records_read"]

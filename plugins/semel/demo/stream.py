@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import plural, settings, stack
+from semel import settings, stack
+from semel.archive import layout
 from semel.cli import output
+from semel.declare import wording
 from semel.demo import airflow_api, flights, follow
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
 from semel.demo.progress import Progress, next_week
 from semel.demo.week import show_verdict
 from semel.errors import TerminalError, UnavailableError
-from semel.sinks import archive
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB and Kafka's client take a moment to import: the first line comes before.
     from semel.audit import Verdict
@@ -60,8 +61,8 @@ class Exact:
 def run_stream(*, as_json: bool) -> None:
     """Send the next week, follow and backfill it, compare, audit. typer.Exit(1): one is not right.
     """
+    from semel import pipeline
     from semel.demo import exact
-    from semel.spec import pipeline
 
     began = time.monotonic()
     # 1.
@@ -127,8 +128,8 @@ def _topics(servers: str) -> "Topics":
 
 
 def _next_week(live: Spec, by_date: Spec) -> int:
-    kept = [archive.of(each) for each in (live, by_date)]
-    left = [marker for each in kept for marker in archive.markers(each).glob("*.json")]
+    kept = [layout.of(each) for each in (live, by_date)]
+    left = [marker for each in kept for marker in layout.markers(each).glob("*.json")]
     return next_week(left, [by_date.sink_path(), *kept], NAME)
 
 
@@ -278,7 +279,7 @@ def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> 
 
 def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
     batches = {
-        name: plural.count(n, "batch", "batches") for name, n in payload["batches"].items()
+        name: wording.count(n, "batch", "batches") for name, n in payload["batches"].items()
     }
     output.result.print(
         f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import plural, stack
+from semel import stack
+from semel.archive import layout
 from semel.cli import output
+from semel.declare import wording
 from semel.demo import airflow_api, by_day, flights, follow
 from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
-from semel.sinks import archive
+from semel.pipeline import Spec
 from semel.sinks.declared import open_sink
-from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
     from semel.audit import Verdict
@@ -38,8 +39,8 @@ class Landed:
 def run_week(*, as_json: bool) -> None:
     """Land the next week, run both pipelines, compare and audit. typer.Exit(1): one is not right.
     """
+    from semel import pipeline
     from semel.audit import audit
-    from semel.spec import pipeline
 
     began = time.monotonic()
     spec, daily = pipeline.find(PIPELINE), pipeline.find(by_day.PIPELINE)
@@ -91,9 +92,9 @@ def run_week(*, as_json: bool) -> None:
 
 def _next_week(spec: Spec, daily: Spec) -> int:
     """As `next_week`, with what this demo leaves."""
-    folder, kept = spec.source_root(), [archive.of(each) for each in (spec, daily)]
+    folder, kept = spec.source_root(), [layout.of(each) for each in (spec, daily)]
     left = [*folder.glob("*.jsonl")]
-    left += [marker for each in kept for marker in archive.markers(each).glob("*.json")]
+    left += [marker for each in kept for marker in layout.markers(each).glob("*.json")]
     return next_week(left, [folder, spec.sink_path(), *kept])
 
 
@@ -123,8 +124,8 @@ def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Landed:
             "again for the next week",
             next=f"semel batches {PIPELINE}",
         )
-    kept = archive.of(spec)
-    marker = json.loads(archive.marker(kept, batch.batch_id).read_bytes())
+    kept = layout.of(spec)
+    marker = json.loads(layout.marker(kept, batch.batch_id).read_bytes())
     reasons: Counter[str] = Counter()
     for file in marker["files"]:
         if file["kind"] == "dead_letters":
@@ -201,6 +202,6 @@ def show_verdict(name: str, verdict: "Verdict") -> None:
     output.result.print(
         f"semel audit {name} {word}: {sum(check.ok for check in verdict.checks)} of "
         f"{len(verdict.checks)} checks, "
-        f"{plural.count(verdict.batches, 'batch', 'batches')}, output matched by "
+        f"{wording.count(verdict.batches, 'batch', 'batches')}, output matched by "
         f"{verdict.proved_by}"
     )

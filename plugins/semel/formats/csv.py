@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from semel import limits
-from semel.batch import Ignored
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
-from semel.spec.pipeline import Spec
+from semel.model.batch import Ignored
+from semel.pipeline import Spec
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import SourceError
 from semel.formats.table import source_format
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.formats.lines import Format

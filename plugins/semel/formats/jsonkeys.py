@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
-from semel.batch import Ignored
 from semel.formats import words
 from semel.formats.jsontext import elements, is_json, member, members, object_texts, objects
 from semel.formats.lines import Fault, Lines, Reason
+from semel.model.batch import Ignored
 
 _BLANK = b" \t\r"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

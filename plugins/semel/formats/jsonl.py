@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from semel import limits
-from semel.batch import Ignored
+from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
 from semel.formats.jsonfaults import Decimals, Repeated, without_words
@@ -26,8 +26,8 @@ from semel.formats.jsontext import Texts
 from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.formats.records import OFFSET, judge_lines
-from semel.spec.parts import REST_COLUMN, Unknown
-from semel.spec.pipeline import Spec
+from semel.model.batch import Ignored
+from semel.pipeline import Spec
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from semel.batch import Ignored
 from semel.formats.blocks import RecordEnds
+from semel.model.batch import Ignored
 
 
 class Reason(StrEnum):

@@ -22,11 +22,11 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.batch import Ignored
 from semel.formats.blocks import Oversized, Piece, owned_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
 from semel.formats.selection import NONE, Selection, among
+from semel.model.batch import Ignored
 
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 

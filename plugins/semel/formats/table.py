@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from semel.formats.lines import Format
-    from semel.spec.pipeline import Spec
-    from semel.spec.sources import FilesSource
+    from semel.pipeline import Spec
+    from semel.sources.spec import FilesSource
 
 _NESTED = "a CSV field cannot hold an array, a map or a struct"
 _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in a transform"

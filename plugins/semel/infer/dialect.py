@@ -12,12 +12,12 @@ import msgspec
 import pyarrow as pa
 
 from semel import limits
+from semel.declare.parts import RESERVED_PREFIX
 from semel.errors import SourceError
 from semel.formats.csv import Csv
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, told
 from semel.sources import quoted
-from semel.spec.parts import RESERVED_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
 _LOOKED_AT_BYTES = 256 << 10

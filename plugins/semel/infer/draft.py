@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits, settings
+from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
 from semel.errors import SourceError, TerminalError
 from semel.formats.jsonkeys import Keys
 from semel.formats.jsonl import JsonLines
@@ -30,7 +31,6 @@ from semel.infer.types import Guess, of_csv, of_json, widest
 from semel.infer.write import spec_of
 from semel.sources import quoted
 from semel.sources.declared import open_source
-from semel.spec.parts import GLOB, RESERVED_PREFIX, Limits
 
 RATIO_MAX: float = Limits().quarantine_ratio_max
 """A larger share of bad records stops a batch, so a draft stays below it."""

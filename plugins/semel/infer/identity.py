@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.declare import ddl
 from semel.infer.types import Guess
-from semel.spec import ddl
 
 _ID = {"id", "uuid", "guid", "ulid", "key", "pk"}
 _PART_OF_ID = {"no", "nr", "num", "number", "code", "seq", "sequence", "line", "item", "version"}

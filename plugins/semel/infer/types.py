@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.declare import ddl
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import Format
 from semel.formats.records import OFFSET
 from semel.infer.nested import nested_type
 from semel.infer.parse import blocks
-from semel.spec import ddl
 
 EXAMPLES_MAX = 3
 _DIGITS_OF_DOUBLE = 17  # As many as it takes to write any double down.

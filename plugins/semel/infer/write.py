@@ -7,11 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from semel import settings
+from semel import pipeline, settings
+from semel.declare import yaml as spec_yaml
 from semel.errors import SpecError, TerminalError
-from semel.spec import pipeline
-from semel.spec import yaml as spec_yaml
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
 
 
 def target_of(name: str) -> Path:

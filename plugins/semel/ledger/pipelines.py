@@ -2,9 +2,9 @@
 
 import sqlalchemy as sa
 
-from semel.batch import Pipeline
 from semel.errors import RetryableError
 from semel.ledger import row
+from semel.model.batch import Pipeline
 
 
 def find(connection: sa.Connection, name: str) -> Pipeline | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from semel.errors import TerminalError
-from semel.manifest import ManifestFile, StagedFile
+from semel.model.manifest import ManifestFile, StagedFile
 
 if TYPE_CHECKING:
     import numpy as np

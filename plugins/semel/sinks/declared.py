@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from semel.errors import AGAIN, StateError, TerminalError
+from semel.pipeline import Spec
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
-from semel.spec.pipeline import Spec
-from semel.spec.sinks import FilesSink, KafkaSink, PostgresSink
+from semel.sinks.spec import FilesSink, KafkaSink, PostgresSink
 
 
 def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
@@ -112,7 +112,7 @@ def _topic(spec: Spec, declared: KafkaSink) -> Sink:
             f"sink.type: kafka needs a package that is not installed here ({error})",
             next="pip install 'semel[kafka]'",
         ) from error
-    from semel.kafka.cluster import Cluster
+    from semel.clients.kafka.cluster import Cluster
     from semel.sinks.kafka.target import KafkaTarget
 
     target = KafkaTarget(

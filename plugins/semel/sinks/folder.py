@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from semel import limits
 from semel.errors import TerminalError
-from semel.manifest import Kind, ManifestFile, StagedFile
+from semel.model.manifest import Kind, ManifestFile, StagedFile
+from semel.pipeline import Spec
 from semel.sinks import Newest, Old, Presence, Won
-from semel.spec.pipeline import Spec
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
 if TYPE_CHECKING:

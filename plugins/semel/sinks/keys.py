@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from semel import limits
 from semel.catalog.ids import hash_ids
 from semel.formats.pieces import pieces
-from semel.manifest import ManifestFile, StagedFile
+from semel.model.manifest import ManifestFile, StagedFile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from semel.batch import Claim
+from semel.model.batch import Claim
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
     from semel.ledger import Row
-    from semel.steps.job import Split
+    from semel.stage.job import Split
 
 Spans = dict[int, list[tuple[int, int]]]
 """By source partition: ranges [start, end), ascending."""

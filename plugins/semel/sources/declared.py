@@ -1,8 +1,8 @@
 """The source that a spec declares."""
 
+from semel.pipeline import Spec
 from semel.sources import Source
 from semel.sources.files import FilesSource
-from semel.spec.pipeline import Spec
 
 
 def open_source(spec: Spec) -> Source:

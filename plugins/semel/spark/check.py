@@ -22,13 +22,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, limits, settings
-from semel.batch import Log
+from semel.archive import layout, owned
+from semel.clients.kafka.registry import Registry
+from semel.declare.wording import count
 from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
-from semel.kafka.registry import Registry
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
-from semel.plural import count
-from semel.sinks import Remote, archive, owned
+from semel.model.batch import Log
+from semel.pipeline import Spec
+from semel.sinks import Remote
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 from semel.sources.files.listing import list_files
@@ -37,8 +39,7 @@ from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
-from semel.spec.pipeline import Spec
-from semel.steps.job import columns_of
+from semel.stage.job import columns_of
 from semel.storage import check_links, check_links_of
 
 _REMEDIES = {
@@ -173,7 +174,7 @@ def _schema(found: Checked, ledger: Ledger) -> None:
 def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """A folder of the check's own for each sink, gone after it; where files are linked, links."""
     user, made = os.geteuid(), []
-    wanted = {spec.sink_path() or archive.of(spec) for spec in specs} or set(settings.data_roots())
+    wanted = {spec.sink_path() or layout.of(spec) for spec in specs} or set(settings.data_roots())
     for base in sorted({_there(path) for path in wanted}):
         if not base.is_dir():
             found.add("sink", f"{base} is not there", "make or mount it")

@@ -12,9 +12,9 @@ import socket
 
 from pyspark import daemon
 
-import semel.steps.read
-import semel.steps.shard
-import semel.steps.write  # noqa: F401
+import semel.stage.read
+import semel.stage.shard
+import semel.stage.write  # noqa: F401
 
 _worker = daemon.worker
 

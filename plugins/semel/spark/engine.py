@@ -1,6 +1,6 @@
 """The Spark job of stage: read, classify, write, as one job of three stages. Ids travel, rows stay.
 
-What it does not do: decide anything. The tasks call semel.steps, and the driver gets their reports.
+What it does not do: decide anything. The tasks call semel.stage, and the driver gets their reports.
 Known limitation: transforms run in a second job, on the rows that the first one kept.
 """
 
@@ -18,16 +18,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semel import errors
+from semel.declare.parts import twice
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
-from semel.manifest import SplitReport, StagedFile, pack_files, unpack_files
+from semel.model.manifest import SplitReport, StagedFile, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
-from semel.spec.parts import twice
-from semel.steps.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.steps.job import StageJob
-from semel.steps.read import read_task
-from semel.steps.shard import classify_shard
-from semel.steps.write import survivors, write_rows, write_task
+from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
+from semel.stage.job import StageJob
+from semel.stage.read import read_task
+from semel.stage.shard import classify_shard
+from semel.stage.write import survivors, write_rows, write_task
 
 _READ = "shard int, split int, ids binary, report binary"
 _CLASSIFIED = "task int, split int, shard int, dropped binary, report binary, files binary"

@@ -173,8 +173,8 @@ def _source(asked: Asked, _: dict[str, Any]) -> None:
 
 
 def _topics(asked: Asked, _: dict[str, Any]) -> None:
-    from semel.kafka.cluster import Cluster
-    from semel.kafka.registry import Registry
+    from semel.clients.kafka.cluster import Cluster
+    from semel.clients.kafka.registry import Registry
     from semel.sources.kafka.tried import try_to_read
 
     for one in asked.topics:

@@ -19,8 +19,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from semel import limits
-from semel.batch import Log
 from semel.errors import UnavailableError
+from semel.model.batch import Log
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
 

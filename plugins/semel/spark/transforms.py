@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from semel import settings
 from semel.errors import TerminalError
-from semel.spec.transforms import VIEW, file_of, flaws, is_sql, text_of
+from semel.pipeline.transforms import VIEW, file_of, flaws, is_sql, text_of
 
 _VIEW_LOCK = threading.Lock()
 

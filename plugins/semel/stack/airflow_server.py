@@ -69,7 +69,7 @@ def environment(
         "AIRFLOW_HOME": home,
         DATABASE_VARIABLE: database,
         # Airflow's own stops for ever when a worker that waits for work is killed.
-        "AIRFLOW__CORE__EXECUTOR": "semel.airflow.executor.SturdyLocalExecutor",
+        "AIRFLOW__CORE__EXECUTOR": "semel.stack.executor.SturdyLocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         DAGS_VARIABLE: str(dags_folder()),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.home() / "plugins"),

@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from semel import cells, limits
+from semel import limits
 from semel.airflow.page import backfill, catalog, decide, find, replay, shown
 from semel.airflow.page.common import (
     FOLDER,
@@ -38,7 +38,6 @@ from semel.airflow.page.common import (
     spec_of,
 )
 from semel.airflow.page.shown import Overview
-from semel.days import State, days
 from semel.errors import (
     Doing,
     OutcomeUnknownError,
@@ -47,8 +46,10 @@ from semel.errors import (
     SourceError,
     StateError,
 )
-from semel.letters import Letters
-from semel.letters import letters as letters_of
+from semel.reports import intervals
+from semel.reports.days import State, days
+from semel.reports.dead_letters import Letters
+from semel.reports.dead_letters import letters as letters_of
 
 _HEADERS = {
     # No script at all, and nothing from elsewhere; Airflow's own pages may hold this one.
@@ -176,7 +177,7 @@ def days_of(
         since=since,
         until=until,
         states=[s for s in State if any(one.state is s for one in answer.days)],
-        weeks=_weeks(answer.days) if cells.are_days(answer.days) else None,
+        weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
     )
 
 

@@ -19,11 +19,11 @@ from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
-from semel.batch import dag_run_of
-from semel.days import Sight
 from semel.errors import LimitError, SemelError
 from semel.ledger import Ledger
-from semel.spec.pipeline import Spec
+from semel.model.batch import dag_run_of
+from semel.pipeline import Spec
+from semel.reports.days import Sight
 
 T = TypeVar("T")
 

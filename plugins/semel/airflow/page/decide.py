@@ -9,9 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import accept, limits
-from semel import losses as lost
-from semel.abandon import abandon
+from semel import limits
 from semel.airflow.page import shown
 from semel.airflow.page.common import (
     MayEdit,
@@ -27,7 +25,10 @@ from semel.airflow.page.common import (
 )
 from semel.airflow.page.guard import Token, agreed, sign, write_down
 from semel.errors import StateError
-from semel.spec.pipeline import Spec
+from semel.pipeline import Spec
+from semel.plan.abandon import abandon
+from semel.repair import accept
+from semel.repair import losses as lost
 
 router = APIRouter()
 

@@ -6,10 +6,10 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import find as core
 from semel import limits
 from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
 from semel.errors import SemelError
+from semel.reports import find as core
 
 router = APIRouter()
 

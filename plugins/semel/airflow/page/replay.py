@@ -24,20 +24,22 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from semel import code, limits, replay
+from semel import limits
 from semel.airflow import replays
 from semel.airflow.page.backfill import MayRun
 from semel.airflow.page.common import ledger, own, page, soon, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
-from semel.batch import Pipeline
-from semel.code import Named
+from semel.archive import provenance
+from semel.archive.provenance import Named
+from semel.declare.durations import format_duration
+from semel.declare.parts import Select
 from semel.errors import StateError
 from semel.ledger import pipelines
-from semel.replay import Root
-from semel.replayed import marker_of
-from semel.spec.durations import format_duration
-from semel.spec.parts import Select
-from semel.spec.pipeline import Spec
+from semel.model.batch import Pipeline
+from semel.pipeline import Spec
+from semel.runs import replay
+from semel.runs.replay import Root
+from semel.stage.replayed import marker_of
 
 router = APIRouter()
 
@@ -83,7 +85,7 @@ def ask_replay(
     days = limits.PAGE_BACKFILL_DAYS_MAX
     if not start < end <= start + timedelta(days=days):
         raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
-    now = code.look(spec)
+    now = provenance.look(spec)
     which = _which(spec, start, end)
     roots = _roots(spec, which)
     token = found = None

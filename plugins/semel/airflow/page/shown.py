@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from semel import limits
-from semel.batch import BatchStatus, Counts
-from semel.days import Sight
+from semel import limits, pipeline
+from semel.declare.yaml import declared_name
 from semel.errors import SpecError
-from semel.gaps import gaps_beside
 from semel.ledger import Ledger, rows
-from semel.spec import pipeline
-from semel.spec.pipeline import Spec
-from semel.spec.yaml import declared_name
+from semel.model.batch import BatchStatus, Counts
+from semel.pipeline import Spec
+from semel.reports.days import Sight
+from semel.reports.gaps import gaps_beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +161,7 @@ def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:
 
 
 def sight(ledger: Ledger, spec: Spec) -> Sight:
-    """A look at the source. Its errors are those of `semel.gaps`."""
+    """A look at the source. Its errors are those of `semel.reports.gaps`."""
     gaps, found = gaps_beside(ledger, spec)
     return Sight(gaps=gaps, found=found)
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from semel.days import State
+from semel.reports.days import State
 
 SYMBOLS = {
     State.COMPLETE: "✓",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
-from semel.manifest import ManifestFile, StagedFile
+from semel.model.manifest import ManifestFile, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note

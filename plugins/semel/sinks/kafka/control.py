@@ -14,8 +14,8 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.errors import CorruptionError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster
 from semel.sinks import Won
 from semel.sinks.kafka.ends import Ends, Spans, ends_of
 

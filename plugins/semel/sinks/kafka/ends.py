@@ -14,7 +14,7 @@ from typing import Self
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from semel.kafka.cluster import ANSWER_SECONDS, offsets_of
+from semel.clients.kafka.cluster import ANSWER_SECONDS, offsets_of
 from semel.storage import write_new
 
 Spans = dict[int, tuple[int, int]]

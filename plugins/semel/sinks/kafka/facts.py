@@ -15,9 +15,9 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from semel.clients.kafka.cluster import ANSWER_SECONDS, answered
+from semel.declare.wording import count
 from semel.errors import TerminalError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS, answered
-from semel.plural import count
 from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.target import KafkaTarget
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from semel import faults, limits
+from semel import failpoints, limits
+from semel.clients.kafka.cluster import ANSWER_SECONDS
 from semel.errors import AGAIN, OutcomeUnknownError, TerminalError, UnavailableError
-from semel.kafka.cluster import ANSWER_SECONDS
 from semel.sinks import Won
 from semel.sinks.kafka import control
 from semel.sinks.kafka.control import Note
@@ -64,7 +64,7 @@ def land(target: KafkaTarget, won: Won, facts: TopicFacts, refusals: Refusals) -
     try:
         with producer_of(target, won.pipeline, str(won.batch_id), facts) as producer:
             # Keeps KP2.
-            faults.point("sink.after_fence")
+            failpoints.point("sink.after_fence")
             found = _find(target, won)
             if found is not None and (found.digest != won.digest or found.landed):
                 return
@@ -150,8 +150,8 @@ class _Landing:
                     if block is None:
                         check_count(self._won, done)
                     self._write_note(done, starts)
-                    faults.point("sink.before_cut")
-                faults.point("sink.after_cut")
+                    failpoints.point("sink.before_cut")
+                failpoints.point("sink.after_cut")
                 if block is None:
                     return
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
-from semel.manifest import Kind
+from semel.model.manifest import Kind
 from semel.sinks import OutputGoneError, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import Note

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from semel import limits
-from semel.kafka.cluster import Cluster
-from semel.spec.sinks import CONTROL
+from semel.clients.kafka.cluster import Cluster
+from semel.sinks.spec import CONTROL
 
 
 @dataclass(frozen=True, kw_only=True)

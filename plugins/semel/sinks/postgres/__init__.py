@@ -19,10 +19,10 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from psycopg import sql
 
-from semel import faults, limits
+from semel import failpoints, limits
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.ledger import query
-from semel.manifest import ManifestFile, StagedFile
+from semel.model.manifest import ManifestFile, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced
@@ -159,7 +159,7 @@ class PostgresSink:
                     return
                 landed = land(connection, self._target, won, facts, encode.staged(won))
                 encode.check_count(won, landed)
-                faults.point("sink.before_commit")
+                failpoints.point("sink.before_commit")
         except TerminalError as error:
             kept_back = isinstance(error, KeptBackError)
             of_rows = kept_back or isinstance(error, encode.ValueRefusedError)
@@ -205,7 +205,7 @@ class PostgresSink:
             connection.execute(filled(note, **self._of_batch(won), refused=count))
             if table.num_rows:
                 keep(table)
-            faults.point("sink.before_accepted")
+            failpoints.point("sink.before_accepted")
         return table.num_rows
 
     def refused(self, won: Won) -> int:

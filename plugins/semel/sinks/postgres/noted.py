@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
+from semel.archive.held import compare, refuse_foreign
 from semel.errors import AGAIN, TerminalError
 from semel.ledger import query
-from semel.manifest import Kind
+from semel.model.manifest import Kind
 from semel.sinks import MiscountError, Note, Won
-from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
 

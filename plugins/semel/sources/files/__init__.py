@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel import limits
-from semel.batch import Claim
 from semel.formats import declared as formats
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.sources import (
     Evidence,
     Gone,
@@ -30,12 +31,11 @@ from semel.sources.files.evidence import FilePartition, read_up_to
 from semel.sources.files.facts import Knowledge
 from semel.sources.files.listing import Listing, list_files
 from semel.sources.files.offers import FileOffer
-from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
-    from semel.steps.job import Split
+    from semel.stage.job import Split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
+from semel.pipeline import Spec
 from semel.sources import Known, Word, quoted
 from semel.sources.files.evidence import FilePartition
 from semel.sources.files.facts import Facts, Knowledge, Recognised
@@ -12,7 +13,6 @@ from semel.sources.files.listing import Listing
 from semel.sources.files.offers import offer_of
 from semel.sources.files.recognise import REFUSED, Answer, Own
 from semel.sources.files.refusals import unsure
-from semel.spec.pipeline import Spec
 
 
 def look(spec: Spec, listing: Listing, known: Known) -> Recognised:

@@ -14,8 +14,8 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from semel import limits
-from semel.batch import Claim
 from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
+from semel.model.batch import Claim
 from semel.sources import GIVE_UP
 from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile

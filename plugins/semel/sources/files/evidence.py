@@ -16,6 +16,7 @@ import xxhash
 from semel import limits
 from semel.errors import SourceError
 from semel.formats.declared import has_header
+from semel.pipeline import Spec
 from semel.sources import Evidence, Partition
 from semel.sources.files.content import (
     Content,
@@ -29,7 +30,6 @@ from semel.sources.files.content import (
 from semel.sources.files.listing import ListedFile, seen_now, signed
 from semel.sources.files.recognise import Match
 from semel.sources.files.rotation import is_rotation
-from semel.spec.pipeline import Spec
 
 
 class OfFile:

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from semel.pipeline import Spec
 from semel.sources import Window, in_window
 from semel.sources.files.evidence import (
     FilePartition,
@@ -31,7 +32,6 @@ from semel.sources.files.facts import Facts, Knowledge, Lost, Recognised, Where
 from semel.sources.files.listing import ListedFile, Listing, inodes_below
 from semel.sources.files.recognise import Answer, Match, Own, Place, recognise
 from semel.sources.files.rotation import is_rotation
-from semel.spec.pipeline import Spec
 
 
 def gather(spec: Spec, listing: Listing, knowledge: Knowledge, window: Window) -> Recognised:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 
+from semel.pipeline import Spec
 from semel.sources import Refusal, Shown
-from semel.spec.pipeline import Spec
 
 _UNSEEN = ("unreadable", "missing")
 

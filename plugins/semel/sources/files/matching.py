@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from semel.pipeline import Spec
 from semel.sources import Gone, Matched, Partition, Refusal, Window
 from semel.sources.files.content import is_gzip
 from semel.sources.files.facts import Facts, Knowledge, Recognised, Where
@@ -11,7 +12,6 @@ from semel.sources.files.listing import Listing
 from semel.sources.files.offers import offer_of, want
 from semel.sources.files.recognise import Answer, Match, Own
 from semel.sources.files.refusals import still_a_copy
-from semel.spec.pipeline import Spec
 
 
 def match(spec: Spec, listing: Listing, known: Knowledge, window: Window) -> Matched:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from semel import limits
 from semel.errors import LimitError, SourceError
 from semel.formats.declared import has_header, header_of, is_whole
+from semel.pipeline import Spec
 from semel.sources import Offer, Refusal, Window, in_window
 from semel.sources.files.content import Content
 from semel.sources.files.evidence import FilePartition, Seen
@@ -14,7 +15,6 @@ from semel.sources.files.facts import Facts, Recognised
 from semel.sources.files.listing import ListedFile, refusal
 from semel.sources.files.recognise import REFUSED, Answer
 from semel.sources.files.refusals import accept_command, refused
-from semel.spec.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from semel import limits
+from semel.pipeline import Spec
 from semel.sources import Partition
 from semel.sources.files.evidence import FilePartition, Seen, look, prefixes, read_up_to
 from semel.sources.files.listing import ListedFile, Listing
-from semel.spec.pipeline import Spec
 
 
 def locate(

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from datetime import datetime
 
+from semel.pipeline import Spec
 from semel.sources import Refusal, quoted
 from semel.sources.files.evidence import FilePartition, last_record
 from semel.sources.files.facts import Facts
 from semel.sources.files.listing import ListedFile, file_time, refusal
 from semel.sources.files.recognise import Answer, Match
-from semel.spec.pipeline import Spec
 
 
 def accept_command(spec: Spec, path: str, option: str = "") -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel import limits
-from semel.batch import Claim
-from semel.kafka.cluster import Cluster
+from semel.clients.kafka.cluster import Cluster
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.sources import (
     Evidence,
     Gone,
@@ -27,12 +28,11 @@ from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import messages
 from semel.sources.kafka.records import Records
 from semel.sources.kafka.topics import ShownTopics
-from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
-    from semel.steps.job import Split
+    from semel.stage.job import Split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from semel import limits
+from semel.clients.kafka.registry import AVRO, Registry
 from semel.errors import ANEW, LimitError
 from semel.formats.avro import Decode, SchemaError, decoder
 from semel.formats.lines import BadRecords, Fault, Reason
-from semel.kafka.registry import AVRO, Registry
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.batch import Claim
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.errors import ChangedError, SemelError, SourceError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client
+from semel.model.batch import Claim
+from semel.pipeline import Spec
 from semel.sources import GIVE_UP, Offer, Partition
 from semel.sources.kafka import epochs
 from semel.sources.kafka.epochs import Read
 from semel.sources.kafka.messages import first_sizes
 from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, extents, ids_of
-from semel.spec.pipeline import Spec
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import AGAIN, UnavailableError
-from semel.kafka.cluster import Cluster, client, of
 from semel.sources.kafka.messages import (
     CHUNK,
     PLAN_ASKS_SECONDS,

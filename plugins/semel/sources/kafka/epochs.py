@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.batch import Claim
-from semel.kafka.cluster import Cluster, client
+from semel.clients.kafka.cluster import Cluster, client
+from semel.model.batch import Claim
 from semel.sources import Evidence, Partition
 from semel.sources.kafka.edges import ended
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, READING, WAIT_SECONDS, check_asked

@@ -5,8 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
+from semel.clients.kafka.cluster import Cluster
 from semel.errors import SourceError
-from semel.kafka.cluster import Cluster
+from semel.pipeline import Spec
 from semel.sources import (
     Gone,
     Known,
@@ -21,7 +22,6 @@ from semel.sources.kafka import epochs
 from semel.sources.kafka.edges import Edges, find_edges
 from semel.sources.kafka.epochs import Read
 from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics
-from semel.spec.pipeline import Spec
 
 
 class Held(StrEnum):

@@ -6,8 +6,8 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from semel import limits
+from semel.clients.kafka.cluster import Cluster, client, of
 from semel.errors import SourceError, UnavailableError
-from semel.kafka.cluster import Cluster, client, of
 from semel.sources.kafka.topics import Place, ids_of, is_missing
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 import xxhash
 
 from semel import limits
-from semel.batch import Ignored
+from semel.clients.kafka.registry import Registry
 from semel.formats import declared as formats
 from semel.formats.lines import Fault, Lines, Parser, Reason
 from semel.formats.records import OFFSET, Block, Judge, with_offset
 from semel.formats.selection import Selection
-from semel.kafka.registry import Registry
+from semel.model.batch import Ignored
+from semel.pipeline import Spec
 from semel.sources.kafka.avro import Avro
-from semel.spec.pipeline import Spec
-from semel.spec.sources import ALL_HEADERS, KafkaSource
+from semel.sources.spec import ALL_HEADERS, KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from semel.kafka.cluster import (
+from semel.clients.kafka.cluster import (
     ANSWER_SECONDS,
     Cluster,
     answered,
@@ -16,7 +16,7 @@ from semel.kafka.cluster import (
     offsets_of,
 )
 from semel.sources import Refusal, Shown
-from semel.spec.sources import KafkaSource
+from semel.sources.spec import KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

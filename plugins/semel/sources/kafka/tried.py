@@ -3,9 +3,9 @@
 import time
 from collections.abc import Collection
 
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.clients.kafka.registry import Registry
 from semel.errors import SourceError
-from semel.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
-from semel.kafka.registry import Registry
 from semel.sources.kafka.avro import id_of
 from semel.sources.kafka.topics import ids_of, is_missing
 

@@ -12,11 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from semel import settings, summary
+from semel import pipeline, settings, summary
 from semel.errors import RetryableError, SemelError
 from semel.ledger import Ledger
 from semel.spark.session import SUBMITTED, open_engine
-from semel.spec import pipeline
 from semel.stage import stage
 
 EXIT_RETRYABLE = 75

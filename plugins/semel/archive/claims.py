@@ -1,0 +1,64 @@
+"""The claims of a batch: in its marker, or in a file beside it, so that a marker stays small.
+
+Until format 3 a claim was of a file, and its columns were the file's: those are read still.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.errors import CorruptionError
+from semel.model.batch import Claim
+
+_T = TypeVar("_T")
+_OF_FILES = ("head_length", "head_hash", "tail_hash", "packed")
+
+
+def pack_claims(claims: list[Claim]) -> bytes:
+    """The file's bytes: one row for each claim, one column for each field; `evidence` as JSON."""
+    kinds = {int: pa.int64(), str: pa.string(), dict[str, Any]: pa.string()}
+    schema = pa.schema([pa.field(f.name, kinds[f.type], nullable=False) for f in fields(Claim)])
+    rows = [{**vars(claim), "evidence": json.dumps(claim.evidence)} for claim in claims]
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), file, compression="zstd")
+    return file.getvalue()
+
+
+def read_claims(path: Path) -> tuple[Claim, ...]:
+    """The claims in a file. CorruptionError: it is not there, or holds something else."""
+    try:
+        rows = pq.read_table(path, partitioning=None).to_pylist()
+        return tuple(map(to_claim, rows))
+    except (pa.ArrowException, OSError, TypeError, ValueError, KeyError) as error:
+        raise CorruptionError(
+            f"the claims of a batch, {path}, cannot be read: {error}; restore them from a backup"
+        ) from error
+
+
+def to_claim(plain: Mapping[str, Any]) -> Claim:
+    """A claim from plain values, of any format. KeyError, TypeError, ValueError: it is none."""
+    plain = dict(plain)
+    if "path" in plain:  # Those of gzip files counted bytes on disk before claims said so.
+        plain = {"packed": str(plain["path"]).endswith(".gz"), **plain}
+        plain["name"] = plain.pop("path")
+        plain["identity"] = f"{plain.pop('device')}:{plain.pop('inode')}"
+        plain["evidence"] = {key: plain.pop(key) for key in _OF_FILES}
+    elif isinstance(plain["evidence"], str):
+        plain["evidence"] = json.loads(plain["evidence"])
+    return typed(Claim, plain)
+
+
+def typed(kind: type[_T], plain: dict[str, Any]) -> _T:
+    """A dataclass from plain values. ValueError where a number or a text is something else."""
+    made = kind(**plain)
+    for field in fields(made):  # type: ignore[arg-type]
+        value = getattr(made, field.name)
+        if type(value) is not (get_origin(field.type) or field.type):
+            raise ValueError(f"{field.name} is {value!r}")
+    return made

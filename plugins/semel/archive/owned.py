@@ -1,0 +1,195 @@
+"""Ownership checks: hold what a target says that it has against what ledger or markers know."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from semel import limits
+from semel.archive import held, layout, traces
+from semel.archive.held import Differences, Known, Place, Told
+from semel.errors import TerminalError
+from semel.ledger import Ledger, rows
+from semel.model.batch import Pipeline
+from semel.pipeline import Spec
+from semel.reader import Marker, markers_in
+from semel.sinks import Newest, Notes, Remote, Sink
+
+
+# Keeps D1.
+def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
+    """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
+    found = traces.first(spec.sink_path(), kept, spec)
+    if not found and (notes := sink.notes()) and notes.found:
+        held.refuse_foreign(
+            sink.address, spec.name, (n for n in notes.found if n.pipeline != spec.name)
+        )
+        found = f"rows of batch {max(note.batch_id for note in notes.found)}"
+    if found:
+        raise TerminalError(
+            f"the sink {sink.address} holds {found}, and this ledger knows no pipeline "
+            f"{spec.name!r}: its records would be written there again. Adopt what is there, or "
+            "give the pipeline an empty sink",
+            next=f"semel adopt {spec.name}",
+        )
+
+
+# Keeps D1.
+def refuse_foreign_markers(
+    connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, kept: Path
+) -> None:
+    """TerminalError when a sink that a pipeline moves to holds markers of other batches."""
+    foreign = not_of(connection, pipeline_id, name, markers_in(sink, kept))
+    if foreign:
+        shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
+        raise TerminalError(
+            f"{kept} holds markers of batches that {name!r} does not have in this ledger "
+            f"(batch {shown}); move the pipeline's own sink and archive there first, or give it an "
+            "empty sink"
+        )
+
+
+def not_of(
+    connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
+) -> list[Marker]:
+    """The markers that are of no committed batch of this pipeline in this ledger.
+
+    That of a replayed batch is of two: the batch itself, and the newest of its replays.
+    """
+    known = {
+        (r["batch_id"], r["fence"], r["commit_seq"])
+        for r in rows(connection, "batch", "committed", pipeline_id=pipeline_id)
+    }
+
+    def is_known(m: Marker) -> bool:
+        made = m.replay is None or (m.replay.batch_id, m.replay.fence, None) in known
+        return made and (m.batch_id, m.fence, m.commit_seq) in known
+
+    return [m for m in found if m.pipeline != name or not is_known(m)]
+
+
+def known_batches(
+    connection: sa.Connection, pipeline: Pipeline, *, every: bool = False
+) -> list[Known]:
+    """The batches of a pipeline that may be in its target, as the ledger has them: the newest, or
+    `every` one.
+    """
+    newest = None if every else limits.NOTES_HELD
+    values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
+    return [
+        Known(
+            batch_id=r["batch_id"],
+            root=r["root"],
+            commit_seq=r["commit_seq"],
+            fence=r["fence"],
+            rows=r["rows"],
+            finalized=r["finalized"],
+            told=Told.LISTED if r["finalized"] and not r["replaced"] and r["rows"]
+            else Told.POSSIBLE,
+        )
+        for r in rows(connection, "batch", "known", **values)
+    ]  # fmt: skip
+
+
+# Keeps H2.
+def check_held(
+    ledger: Ledger,
+    pipeline: Pipeline,
+    sink: Sink,
+    known: list[Known],
+    staged: Path | None,
+    *,
+    replay: bool = False,
+) -> None:
+    """TerminalError: the target does not hold what the ledger's finalized batches have put in.
+
+    `known`: as the ledger had them before this was called: all; or the newest, with `staged`, the
+    folder of an attempt's data files. A `replay` may put in what is missing.
+    """
+    kept, count = Path(pipeline.archive_path), limits.NOTES_HELD if staged else None
+    begun = any(one.told is Told.LISTED for one in known)
+    newest = staged and Newest(pipeline.name, count, staged, begun)
+    there, notes = traces.markers(kept), sink.notes(newest)
+    found = _differences(pipeline, known, notes, count)
+    unknown = _unknown(known, there, count)
+    if unknown or found.strays or found.others:  # They may have landed since the ledger was asked.
+        with ledger.transaction() as connection:
+            known = known_batches(connection, pipeline, every=staged is None)
+        later = _differences(pipeline, known, notes, count)
+        found = replace(found, strays=later.strays, others=later.others)
+        unknown = _unknown(known, there, count)
+    _check_markers(pipeline, {one.root for one in known if one.finalized} - there, unknown, kept)
+    if notes is None:
+        return
+    if replay or not notes.complete:
+        found = replace(found, missing=())
+    held.refuse(place_of(pipeline.name, sink, kept), found)
+
+
+def _differences(
+    pipeline: Pipeline, known: list[Known], notes: Notes | None, count: int | None
+) -> Differences:
+    """Of the numbers that both have been asked for: of the rest one of them was not."""
+    if notes is None:
+        return Differences()
+    own = [note.batch_id for note in notes.found if note.pipeline == pipeline.name]
+    first = max(_first([one.batch_id for one in known], count), _first(own, count))
+    return held.compare(
+        pipeline.name,
+        pipeline.ledger,
+        (one for one in known if one.batch_id >= first),
+        (note for note in notes.found if note.batch_id >= first or note.pipeline != pipeline.name),
+    )
+
+
+def _first(asked: list[int], count: int | None) -> int:
+    """The first number of which all was asked for, by the newest ones."""
+    return min(asked) if count is not None and len(asked) >= count else 0
+
+
+def _unknown(known: list[Known], there: set[int], count: int | None) -> set[int]:
+    first = _first([one.batch_id for one in known], count)
+    return {number for number in there if number >= first} - {one.root for one in known}
+
+
+def _check_markers(
+    pipeline: Pipeline, lacking: set[int], unknown: set[int], kept: Path
+) -> None:
+    """TerminalError: the archive's markers are not those of the ledger's finalized batches."""
+    if lacking:
+        raise TerminalError(
+            f"{layout.markers(kept)} lacks the markers of {held.named(lacking)}, which are "
+            "finalized: it was restored to an earlier time, or emptied. Nothing was written. "
+            "Restore sink and archive; or treat the ledger as lost: what they lack is read again "
+            "(docs/operations.md)"
+        )
+    if unknown:
+        raise TerminalError(
+            f"{layout.markers(kept)} has markers of {held.named(unknown)}, which are none of "
+            f"{pipeline.name!r} here: another ledger works with this sink, or a backup has brought "
+            "them back. Nothing was written. Move these markers aside, and their files"
+        )
+
+
+def place_of(pipeline: str, sink: Remote, kept: Path) -> Place:
+    """What messages need to know of a pipeline's target."""
+    return Place(
+        address=sink.address,
+        pipeline=pipeline,
+        archive=layout.markers(kept),
+        replaceable=sink.replaceable,
+        forget=sink.forget,
+    )
+
+
+# Keeps H2.
+def check_markers(spec: Spec, sink: Remote) -> None:
+    """TerminalError: a target does not hold what a pipeline's markers list, or another's rows.
+
+    What no marker lists may be on its way: the ledger is not asked.
+    """
+    kept = layout.of(spec)
+    found = held.compare(
+        spec.name, None, held.by_markers(markers_in(None, kept)), sink.notes().found
+    )
+    held.refuse(place_of(spec.name, sink, kept), replace(found, strays=()))

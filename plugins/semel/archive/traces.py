@@ -1,0 +1,130 @@
+"""What earlier batches left in a sink and its archive, by the names of files alone: no ledger is
+asked.
+
+A trace is
+- any file in the archive's `markers/`, also a hidden one, which a crash left;
+- a decisions, dead letters or ids file by its name, `b<batch>-<part>.parquet`;
+- a marker in `replaced/`, `b<batch>-g<generation>.json`, also a hidden one;
+- an attempt's folder in `staging/`;
+- an output file: its name is what `sink.file_name` gives for some batch and part, in any folder.
+Empty folders and a user's own files are none.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Formatter
+
+from semel.archive import layout
+from semel.formats.table import SINKS
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
+
+_NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is none of ours.
+_MARKER = re.compile(rf"b({_NUMBER})\.json")
+_LEFT_MARKER = re.compile(rf"\.b({_NUMBER})\.json\..*")
+_REPLACED = re.compile(rf"b({_NUMBER})-g{_NUMBER}\.json|\.b({_NUMBER})-g{_NUMBER}\.json\..*")
+_KEPT = re.compile(rf"b({_NUMBER})-{_NUMBER}\.parquet")
+_STAGED = re.compile(rf"b({_NUMBER})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """What lies there. Paths of output are relative to the sink, staging folders to `staging/`, the
+    others to the archive; each is given with the number of its batch."""
+
+    markers: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    replaced: dict[str, int] = field(default_factory=dict)
+    output: dict[str, int] = field(default_factory=dict)
+    staging: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def batch_max(self) -> int:
+        """The highest number that a name holds; 0 when none does."""
+        every = (self.markers, self.kept, self.replaced, self.output, self.staging)
+        return max((number for part in every for number in part.values()), default=0)
+
+
+def look(sink: Path | None, kept: Path, specs: Iterable[Spec]) -> Traces:
+    """All traces of a sink. Output files are known by the templates of `specs`."""
+    found = Traces()
+    for part, path, batch in _walk(sink, kept, list(specs)):
+        getattr(found, part)[path] = batch
+    return found
+
+
+def markers(kept: Path) -> set[int]:
+    """The batches whose markers lie in an archive, by their names."""
+    found = (_MARKER.fullmatch(name) for name in _listed(layout.markers(kept)))
+    return {int(match[1]) for match in found if match}
+
+
+def first(sink: Path | None, kept: Path, spec: Spec) -> str | None:
+    """One trace, if there is any, with what it is. Stops there: a folder may be large."""
+    for part, path, _ in _walk(sink, kept, [spec]):
+        what = {"markers": "a marker", "staging": "staged files", "output": "an output file"}
+        return f"{what.get(part, 'a file')} of semel ({path})"
+    return None
+
+
+def _walk(sink: Path | None, kept: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
+    for path in _names(layout.markers(kept)):
+        name = os.path.basename(path)
+        match = _MARKER.fullmatch(name) or _LEFT_MARKER.fullmatch(name)
+        yield "markers", os.path.relpath(path, kept), int(match[1]) if match else 0
+    for kind in Kind:
+        for path in _names(kept / kind):
+            if match := _KEPT.fullmatch(os.path.basename(path)):
+                yield "kept", os.path.relpath(path, kept), int(match[1])
+    for path in _names(layout.replaced(kept, 0, 0).parent):
+        if match := _REPLACED.fullmatch(os.path.basename(path)):
+            yield "replaced", os.path.relpath(path, kept), int(match[1] or match[2])
+    staging = layout.staging(kept)
+    for path in _names(staging):
+        if match := _STAGED.fullmatch(os.path.basename(path)):
+            for attempt in _names(path):
+                yield "staging", os.path.relpath(attempt, staging), int(match[1])
+    templates = [(spec, _pattern(spec)) for spec in specs]
+    for folder, folders, names in os.walk(sink) if sink else ():
+        folders[:] = [name for name in folders if os.path.join(folder, name) != str(kept)]
+        for name in sorted(names):
+            if batch := next(filter(None, (_batch(name, *each) for each in templates)), None):
+                yield "output", os.path.relpath(os.path.join(folder, name), sink), batch
+
+
+def _names(folder: str | os.PathLike) -> list[str]:
+    return sorted(os.path.join(folder, name) for name in _listed(folder))
+
+
+def _listed(folder: str | os.PathLike) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _pattern(spec: Spec) -> re.Pattern:
+    """What matches the names that a template gives, with a group for each of its numbers."""
+    found = ""
+    for literal, name, _, _ in Formatter().parse(spec.sink.file_name):
+        found += re.escape(literal)
+        if name == "pipeline":
+            found += re.escape(spec.name)
+        elif name is not None:
+            found += f"(?P={name})" if f"(?P<{name}>" in found else f"(?P<{name}>{_NUMBER})"
+    suffixes = "|".join(re.escape(form.suffix) for form in SINKS.values())
+    return re.compile(rf"({found})({suffixes})")
+
+
+def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:
+    """The batch of an output file's name; None for a foreign one."""
+    if not (match := pattern.fullmatch(name)):
+        return None
+    numbers = {key: int(value) for key, value in match.groupdict().items()}
+    # The numbers' own widths: 1-1 is no name of {batch:08d}-{part:05d}.
+    if spec.file_stem(**{"fence": 0, **numbers}) != match[1]:
+        return None
+    return numbers["batch"]

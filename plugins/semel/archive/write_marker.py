@@ -1,0 +1,338 @@
+"""The success marker: the file that makes a finalized batch visible to readers.
+
+Purpose: write it whole and durably; that of a replay in the place of the one before.
+How it works: the first one is linked to its name, which never replaces anything. That of a replay
+is written into the folder of the attempt that won, and renamed from there: readers see the old one
+or the new one. Before a marker is replaced, the folder of the attempt that made it is removed: a
+finalizer that was paused all that time finds nothing there that it could rename.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel import failpoints, limits
+from semel.archive import layout
+from semel.archive.claims import pack_claims, read_claims
+from semel.catalog.buckets import Buckets
+from semel.errors import AGAIN, CorruptionError, RetryableError
+from semel.ledger import Row
+from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
+from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
+from semel.pipeline import Spec
+from semel.reader import Marker, parse_marker
+from semel.storage import (
+    Sealed,
+    checksum,
+    make_folder,
+    remove_folder,
+    sync_folder,
+    write_new,
+)
+
+_ROUNDS_MAX = 8  # A process that was paused writes one file there, and then fails.
+_OF_OUTPUT = (
+    "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
+)  # fmt: skip
+"""The keys that are a replay's own. The others stay those of the batch that it replays."""
+_OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
+"""The keys that tell the markers of two attempts apart."""
+
+
+def content(
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    won: Row,
+    counts: Counts,
+    files: list[ManifestFile],
+) -> dict[str, Any]:
+    """The success marker but for its claims: with the files it lists, all that readers need."""
+    attempt = Attempt.from_row(won)
+    return {
+        "format": MARKER_FORMAT,
+        "pipeline": spec.name,
+        "bucket_seconds": pipeline.bucket_seconds,
+        "batch_id": batch.batch_id,
+        "fence": attempt.fence,
+        "request_key": batch.request_key,
+        "commit_seq": batch.commit_seq,
+        "batch_time": batch.batch_time.isoformat() if batch.batch_time else None,
+        "interval": [
+            t.isoformat() if t else None for t in (batch.interval_start, batch.interval_end)
+        ],
+        "spec": batch.spec,
+        "spec_digest": batch.spec_digest,
+        "parser_rules": batch.spec.get("parser_rules", 1),
+        "input_digest": attempt.input_digest,
+        "sink_schema": json.loads(attempt.sink_schema or "[]"),
+        "sink": {"type": batch.spec["sink"]["type"], "address": pipeline.sink_address},
+        "counts": asdict(counts),
+        **_admits(batch),
+        **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
+        "files": [
+            {
+                "kind": file.kind,
+                "root": "sink" if file.kind is Kind.DATA else "archive",
+                "path": _below(file, pipeline),
+                "records": file.records,
+                "bytes": file.bytes,
+                "checksum": file.checksum,
+            }
+            for file in files
+        ],
+    }
+
+
+def _admits(batch: Batch) -> dict[str, Any]:
+    if batch.admits is None:
+        return {}
+    return {"admits": {"batch_id": batch.admits, "admission": batch.admission}}
+
+
+def _buckets(buckets: Buckets | None) -> dict[str, Any]:
+    return {} if buckets is None else {"buckets": buckets.ranges}
+
+
+def _below(file: ManifestFile, pipeline: Pipeline) -> str:
+    """A file's path, relative to the root that it lies below."""
+    if file.kind is Kind.DATA and not pipeline.sink_address.startswith("/"):
+        return file.final_path.rpartition("#")[2]  # Its address may have another name since.
+    if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
+        return name.lstrip("/")
+    return os.path.relpath(file.final_path, pipeline.archive_path)
+
+
+def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
+    """Write the claims beside the marker, durably. Returns how the marker lists them.
+
+    A file that is there already is right when it has these ranges: since it was written, a source
+    file may have been renamed or have grown.
+    """
+    path = layout.kept(root, Kind.CLAIMS, batch_id, part)
+    make_folder(path.parent)
+    # Keeps F5, F6.
+    try:
+        write_new(path, pack_claims(claims))
+    except FileExistsError:
+        try:
+            same = _ranges(read_claims(path)) == _ranges(claims)
+        except CorruptionError:
+            same = False
+        if not same:
+            raise CorruptionError(
+                f"batch {batch_id}: {path} does not hold its claims, and was not touched; remove "
+                "it, and run finalize again"
+            ) from None
+        sync_folder(path.parent)
+    return listed(path, root, Kind.CLAIMS, len(claims))
+
+
+def keep_refused(path: Path, rows: pa.Table) -> None:
+    """Write rows that the sink refuses, durably, in the place of a try that did not land."""
+    make_folder(path.parent)
+    path.unlink(missing_ok=True)
+    file = io.BytesIO()
+    pq.write_table(rows, file, compression="zstd")
+    write_new(path, file.getvalue())
+
+
+def listed(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
+    """How the marker lists a file that finalize wrote."""
+    return {
+        "kind": kind,
+        "root": "archive",
+        "path": os.path.relpath(path, root),
+        "records": records,
+        "bytes": path.stat().st_size,
+        "checksum": checksum(path),
+    }
+
+
+def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
+    return [(c.ordinal, c.source_partition_id, c.start, c.end) for c in claims]
+
+
+def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
+    """Write the first marker of a batch, or prove that the one that is there lists the same
+    attempt's files. That of a replay is left as it is: the batch was finalized before it.
+
+    Many claims get a file of their own.
+    """
+    if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
+        part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
+        content["files"].append(_keep_claims(kept, batch.batch_id, claims, part=part))
+    else:
+        content["claims"] = [asdict(claim) for claim in claims]
+    marker = layout.marker(kept, batch.batch_id)
+    make_folder(marker.parent)
+    try:
+        write_new(marker, _text(content))
+    except FileExistsError:
+        there = json.loads(marker.read_bytes())
+        if there.get("generation", 1) > 1:
+            return
+        _check_same(marker, there, content)
+        sync_folder(marker.parent)
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+
+
+# Keeps RP5.
+def replace(
+    kept: Path, batch: Batch, won: Row, output: dict[str, Any], before: list[Row]
+) -> None:
+    """Put the marker of a replay in the place of the one before, or prove that it is there.
+
+    `output`: what `content` gives for the replay, and its refused rows; `before`: the generations
+    before, first ones first, each with the fence of the attempt that won it. CorruptionError: the
+    marker that is there is not of the generation before.
+    """
+    path = layout.marker(kept, batch.root)
+    # First: from here on nobody but a finalizer of this generation changes the marker.
+    _remove_fence(kept, before[-1])
+    failpoints.point("finalize.before_replace")
+    text, there = _there(path, batch)
+    if there.generation > batch.generation:
+        return  # A later replay replaced this one, which was finalized before.
+    new = _successor(there, batch, won, output)
+    if there.generation == batch.generation:
+        _check_same(path, json.loads(text), new)
+    else:
+        _keep_aside(layout.replaced(kept, batch.root, there.generation), text, there)
+        _rename(layout.attempt(kept, batch.batch_id, won["fence"]), path, new)
+    sync_folder(path.parent)
+
+
+def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
+    """The marker that is to be replaced, or has been."""
+    backups = layout.replaced(path.parents[1], batch.root, batch.generation - 1).parent
+    advice = f"nothing was touched. Restore it from a backup (those before it are in {backups})"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"the marker {path}, which batch {batch.batch_id} is to replace, is gone; {advice}",
+            next=AGAIN,
+        ) from None
+    marker = parse_marker(text, path, None)
+    if marker.pipeline != batch.spec["name"] or marker.generation < batch.generation - 1:
+        raise CorruptionError(
+            f"the marker {path} is of generation {marker.generation} of {marker.pipeline!r}, and "
+            f"batch {batch.batch_id} replaces generation {batch.generation - 1}; {advice}",
+            next=AGAIN,
+        )
+    return text, marker
+
+
+def _successor(
+    there: Marker, batch: Batch, won: Row, output: dict[str, Any]
+) -> dict[str, Any]:
+    """The marker of a replay: the one before, with the new output in the place of the old."""
+    beside = [
+        {"root": "archive", **asdict(file)}
+        for file in there.files
+        if file.kind not in (Kind.DATA, Kind.REFUSED)
+    ]
+    own = [file for file in output["files"] if file["kind"] in (Kind.DATA, Kind.REFUSED)]
+    claims = [asdict(claim) for claim in there.claims_listed]
+    return {
+        "format": MARKER_FORMAT,
+        "pipeline": there.pipeline,
+        "bucket_seconds": there.bucket_seconds,
+        "batch_id": there.batch_id,
+        "fence": there.fence,
+        "request_key": there.request_key,
+        "commit_seq": there.commit_seq,
+        "batch_time": there.batch_time.isoformat(),
+        "interval": [t.isoformat() if t else None for t in there.interval],
+        "input_digest": there.input_digest,
+        **{key: output[key] for key in _OF_OUTPUT if key in output},
+        "files": [*own, *beside],
+        **({} if there.of_kind(Kind.CLAIMS) else {"claims": claims}),
+        **({"admits": asdict(there.admits)} if there.admits else {}),
+        **_buckets(there.buckets),
+        "generation": batch.generation,
+        "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],
+        "replay": {
+            "batch_id": batch.batch_id,
+            "fence": won["fence"],
+            "request_key": batch.request_key,
+            "committed_at": won["ended_at"].astimezone(UTC).isoformat(),
+        },
+    }
+
+
+def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> None:
+    """CorruptionError: the marker that is `there` is not that of the attempt that won."""
+    if any(there.get(key) != content.get(key) for key in _OF_ATTEMPT):
+        made_by = content.get("replay", content)
+        raise CorruptionError(
+            f"the marker {path} does not match the ledger; nothing was touched. Compare it with "
+            "what the ledger has, and restore the right one",
+            next=f"semel show {made_by['batch_id']}",
+        ) from None
+
+
+# Keeps RP5.
+def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
+    """Keep the marker that is to be replaced, durably."""
+    make_folder(path.parent)
+    try:
+        write_new(path, text)
+    except FileExistsError:
+        kept = parse_marker(path.read_bytes(), path, None)
+        if (kept.generation, kept.files) != (marker.generation, marker.files):
+            raise CorruptionError(
+                f"{path} is not the marker that is to be replaced, of generation "
+                f"{marker.generation}; nothing was touched. Move it away",
+                next=AGAIN,
+            ) from None
+        sync_folder(path.parent)
+
+
+# Keeps RP6.
+def _remove_fence(kept: Path, before: Row) -> None:
+    """Remove the folder from which the marker that is to be replaced was renamed.
+
+    RetryableError: another process still writes there.
+    """
+    folder = layout.attempt(kept, before["batch_id"], before["fence"])
+    for _ in range(_ROUNDS_MAX):
+        remove_folder(folder)
+        if not os.path.lexists(folder):
+            return
+    raise RetryableError(
+        f"{folder} is still written to by another process, though its batch "
+        f"{before['batch_id']} is finalized; run this again"
+    )
+
+
+def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
+    """Write a marker into the folder of its attempt, durably, and rename it from there.
+
+    CorruptionError: the folder is gone, as it is when the batch has been finalized.
+    """
+    made = folder / f"marker-{os.urandom(4).hex()}.json"
+    try:
+        with Sealed(made) as file:
+            file.write(_text(content))
+        failpoints.point("finalize.before_rename")
+        os.rename(made, path)
+    except FileNotFoundError as error:
+        raise CorruptionError(
+            f"the folder {folder} is gone, which the new marker {path} is written in first; "
+            f"nothing was touched. Make that folder again: mkdir -p {folder}",
+            next=AGAIN,
+        ) from error
+    failpoints.point("finalize.after_rename")

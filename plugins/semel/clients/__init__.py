@@ -1,0 +1,1 @@
+"""Clients of other systems, shared by sources, sinks, the audit and `semel check`."""

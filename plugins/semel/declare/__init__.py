@@ -1,0 +1,1 @@
+"""What declarations are made of: YAML, types of columns, durations, problems."""

@@ -1,0 +1,167 @@
+"""The parts of a pipeline's declaration: models that check what their own text alone can tell."""
+
+import re
+from collections import Counter
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Annotated, ClassVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+
+from semel import limits
+from semel.declare.durations import format_duration, parse_duration, parse_size
+from semel.declare.yaml import Problem, Problems
+
+RESERVED_PREFIX = "_semel"
+"""Columns that semel adds begin with this; no declared column may."""
+
+REST_COLUMN = f"{RESERVED_PREFIX}_rest"
+"""The column (json) of all keys that the schema does not name, with `source.unknown: keep`."""
+
+RESERVED_NAME = "semel_collect"
+"""The DAG that collects is called so; a pipeline's DAG of that name would take its place."""
+
+GLOB = re.compile(r"[*?\[]")
+"""The characters that make a part of source.path a pattern."""
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["30 days", "6 hours", "90 s", "P3D"]}),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["8 GiB", "500 MB", 1048576]}),
+]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Select(StrEnum):
+    """What one batch takes: all that has arrived, or what belongs to the run's data interval."""
+
+    ARRIVAL = "arrival"
+    INTERVAL = "interval"
+
+
+class OnRefused(StrEnum):
+    """What a plan does when it refuses files that belong to its run."""
+
+    FAIL = "fail"
+    WARN = "warn"
+
+
+class OnEmpty(StrEnum):
+    """What a run does when there is nothing to take."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    WAIT = "wait"
+
+
+class Unknown(StrEnum):
+    """What becomes of keys of a JSON record that the schema does not name."""
+
+    IGNORE = "ignore"
+    KEEP = "keep"
+    QUARANTINE = "quarantine"
+
+
+class Scope(StrEnum):
+    """Where a repeated id is looked for: in the whole horizon, or in its record time's bucket."""
+
+    HORIZON = "horizon"
+    BUCKET = "bucket"
+
+
+class Late(StrEnum):
+    """What becomes of a record of a bucket whose ids were forgotten."""
+
+    QUARANTINE = "quarantine"
+    ACCEPT = "accept"
+
+
+class Model(BaseModel):
+    """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
+
+    renamed: ClassVar[dict[str, str]] = {}
+    """Keys of earlier versions, each with its name today. Stored specs still have them."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Dedup(Model):
+    """How repeated records are recognised."""
+
+    scope: Scope = Scope.HORIZON
+    """horizon: an id may come back with any time. bucket: always with the same record_time."""
+    horizon: Duration = timedelta(days=30)
+    """How long ids are kept: a repeat that comes later is a new record."""
+    shards: int = Field(default=4, ge=1, le=256, strict=True)
+    """Parts of the id catalog that are worked on in parallel. Fixed at the first batch."""
+    late: Late = Late.QUARANTINE
+    """scope: bucket only: what becomes of a record of a bucket whose ids were forgotten."""
+    keep_ids: bool | None = Field(default=None, strict=True)
+    """Keep each batch's ids as files, 12 bytes an id. null: with transforms, which may drop ids."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Dedup":
+        if not self.horizon:
+            raise Problems([Problem(("horizon",), "must be longer than nothing")])
+        return self
+
+
+class Limits(Model):
+    """Bounds beyond which a batch stops instead of going on."""
+
+    bytes_per_batch_max: Size = limits.BATCH_BYTES_MAX
+    """Source bytes of one batch. arrival leaves the rest to the next; interval is refused. Of a
+    topic, about: by the size of some of its messages."""
+    records_per_batch_max: int = Field(default=limits.BATCH_RECORDS_MAX, ge=1, strict=True)
+    """Offsets of one batch, of topics; the rest as above."""
+    quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
+    """The batch fails when a larger share of its records is quarantined (1: never)."""
+    late_ratio_max: float = Field(default=0.5, ge=0, le=1, strict=True)
+    """scope: bucket only: the batch fails when a larger share of its records is late (1: never)."""
+    unknown_schemas_max: int = Field(default=limits.UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
+    """Schemas that the registry lacks, of which one part of a topic (200,000 offsets) may have
+    values. Each is a request to it; the batch fails where there are more."""
+    log_samples: bool = Field(default=True, strict=True)
+    """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
+    orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
+    """A planned batch without a sign of life for so long may be taken over by a later plan."""
+    keep_replaced: Duration = timedelta(seconds=limits.KEEP_REPLACED_SECONDS)
+    """Files that a replay replaced stay for so long, for who is reading them."""
+
+
+def path_problem(path: str) -> str | None:
+    if not path.isprintable():
+        return "holds a control character"
+    parts = PurePosixPath(path).parts
+    if ".." in parts:
+        return "holds '..': write the path that is meant"
+    if any("**" in part and part != "**" for part in parts):
+        return "holds ** beside other characters: it stands alone between two slashes"
+    if parts and parts[-1] == "**":
+        return "ends in **, which matches folders; add a file pattern such as /*.jsonl"
+    return None
+
+
+def twice(names: tuple[str, ...]) -> str | None:
+    return next((name for name, count in Counter(map(str.lower, names)).items() if count > 1), None)

@@ -1,0 +1,1 @@
+"""The values that the rooms hand to each other. No SQL, no declaration."""

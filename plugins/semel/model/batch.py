@@ -1,0 +1,283 @@
+"""The values that the verbs hand to each other: pipeline row, batch, claim, attempt, their states.
+
+The state machine stands here as data; sql/schema.sql and docs/protocol.md state it again, and a
+test compares the three.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Self
+
+from semel import limits
+from semel.errors import StateError, TerminalError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from semel.ledger import Row
+    from semel.pipeline import Spec
+
+Log = Callable[[str], None]
+"""Takes what a person who waits may want to know, a line at a time."""
+
+RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
+"""How a person names batches: `17`, or `17..23`."""
+
+
+class BatchStatus(StrEnum):
+    PLANNED = "planned"
+    COMMITTED = "committed"
+    FINALIZED = "finalized"
+    ABANDONED = "abandoned"
+
+
+class AttemptStatus(StrEnum):
+    RUNNING = "running"
+    STAGED = "staged"
+    WON = "won"
+    LOST = "lost"
+
+
+BATCH_TRANSITIONS = {
+    (BatchStatus.PLANNED, BatchStatus.COMMITTED): "commit",
+    (BatchStatus.PLANNED, BatchStatus.ABANDONED): "abandon",
+    (BatchStatus.COMMITTED, BatchStatus.FINALIZED): "finalize",
+}
+
+ATTEMPT_TRANSITIONS = {
+    (AttemptStatus.RUNNING, AttemptStatus.STAGED): "stage",
+    (AttemptStatus.RUNNING, AttemptStatus.LOST): "stage, commit or abandon",
+    (AttemptStatus.STAGED, AttemptStatus.WON): "commit",
+    (AttemptStatus.STAGED, AttemptStatus.LOST): "commit or abandon",
+}
+
+
+class _FromRow:
+    @classmethod
+    def from_row(cls, row: "Row") -> Self:
+        """The value in a row that holds a column for each of its fields (others are ignored)."""
+        values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(_FromRow):
+    """A pipeline's row in the ledger."""
+
+    pipeline_id: int
+    name: str
+    sink_address: str
+    archive_path: str
+    identity: str
+    shards: int
+    bucket_seconds: int
+    commit_seq: int
+    sink_schema: str | None
+    created_at: datetime
+
+    @property
+    def ledger(self) -> str:
+        """What tells it from a pipeline of its name in another ledger: when it was made, which
+        adopt takes over.
+        """
+        return self.created_at.astimezone(UTC).isoformat()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(_FromRow):
+    """A batch: what was planned and how far it got. `spec` is the spec of that moment.
+
+    A replay stands in the interval and, once it has committed, at the place in the order of commits
+    of the batch that it `replays`; `generation` counts the outputs of that one, from 1. An
+    admission takes dead letters of the batch that it `admits`; `admission` counts these, from 1.
+    `claims_of`: the batch whose claims it reads.
+    """
+
+    batch_id: int
+    pipeline_id: int
+    request_key: str
+    ordinal: int
+    status: BatchStatus
+    spec: dict[str, Any]
+    spec_digest: str
+    split_bytes: int
+    interval_start: datetime | None
+    interval_end: datetime | None
+    commit_seq: int | None
+    batch_time: datetime | None
+    replays: int | None
+    generation: int
+    admits: int | None
+    admission: int | None
+    claims_of: int
+
+    @property
+    def open(self) -> bool:
+        """Whether it is planned or committed, and has an end to come to."""
+        return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
+
+    @property
+    def root(self) -> int:
+        """The batch whose output it makes: its own, or that of the one that it replays."""
+        return self.replays or self.batch_id
+
+    @property
+    def interval(self) -> tuple[datetime, datetime] | None:
+        """The run's interval; the ledger holds both of its ends, or none."""
+        start, end = self.interval_start, self.interval_end
+        return (start, end) if start and end else None
+
+    @classmethod
+    def from_row(cls, row: "Row") -> Self:
+        values = {**row, "status": BatchStatus(row["status"])}
+        return super().from_row(values)  # type: ignore[arg-type]
+
+
+def batch_of(connection: "sa.Connection", spec: "Spec", batch_id: int) -> Batch:
+    """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
+    return opened(connection, spec, batch_id)[1]
+
+
+def opened(connection: "sa.Connection", spec: "Spec", batch_id: int) -> tuple[Pipeline, Batch]:
+    """A batch as `batch_of` has it, and its pipeline's row."""
+    from semel.ledger import row  # Most who want these values have no ledger.
+
+    found = row(connection, "batch", "batch", batch_id=batch_id)
+    if found is None or found["name"] != spec.name:
+        whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
+        raise StateError(
+            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}",
+            next=f"semel batches {spec.name}",
+        )
+    pipeline = Pipeline.from_row({**found, "commit_seq": found["pipeline_seq"]})
+    return pipeline, Batch.from_row(found)
+
+
+def dag_run_of(request_key: str) -> tuple[str, str] | None:
+    """The DAG and the run of an Airflow request; None of another request."""
+    kind, _, rest = request_key.partition(":")
+    dag, _, run = rest.partition(":")
+    return (dag, run) if kind == "airflow" and run else None
+
+
+def run_of(request_key: str) -> str:
+    """The run that a request is of, as Airflow's pages call it."""
+    found = dag_run_of(request_key)
+    return found[1] if found else request_key
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """The first and the last batch that a text names. TerminalError: it names none."""
+    given = re.fullmatch(RANGE, text)
+    if not given:
+        raise TerminalError(f"{text!r} names no batches: give one number, or two as in 17..23")
+    first, last = int(given[1]), int(given[2] or given[1])
+    if first > last:
+        raise TerminalError(f"{text}: the first number is the larger one")
+    return first, last
+
+
+def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Some of a pipeline's batches as runs [first, last] in which no other one of all lies."""
+    some = set(some)
+    groups = (list(g) for there, g in groupby(sorted(all_of_them), some.__contains__) if there)
+    return tuple((group[0], group[-1]) for group in groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(_FromRow):
+    """One planned range: positions [start, end) of one source partition, as it is called now.
+
+    `evidence` recognises what was read up to its end; what is in it is its source's own.
+    """
+
+    ordinal: int
+    source_partition_id: int
+    name: str
+    identity: str
+    start: int
+    end: int
+    evidence: dict[str, Any]
+
+    @classmethod
+    def of(cls, other: "Claim") -> Self:
+        """The same, as its source sees it."""
+        return cls(**vars(other))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The account of a batch. read = survivors + both duplicates + quarantined + late."""
+
+    records_read: int = 0
+    survivors: int = 0
+    duplicates_batch: int = 0
+    duplicates_catalog: int = 0
+    quarantined: int = 0
+    late: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+
+    @classmethod
+    def from_row(cls, row: "Row") -> Self:
+        """The account of an attempt that is staged or has won; all 0 before that."""
+        return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
+
+    @property
+    def short(self) -> str:
+        """On one line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
+        repeats = self.duplicates_batch + self.duplicates_catalog
+        return (
+            f"{self.survivors:,} new, {repeats:,} repeats, {self.quarantined:,} quarantined, "
+            f"{self.late:,} late"
+        )
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """Keys that the schema does not name, each with the number of records that have it.
+
+    `sampled`: the numbers are estimates, from some records of each block. `tombstones`: messages
+    without a value, which are no records here.
+    """
+
+    keys: dict[str, int] = field(default_factory=dict)
+    sampled: bool = False
+    tombstones: int = 0
+
+    def __add__(self, other: "Ignored") -> "Ignored":
+        both = Counter(self.keys) + Counter(other.keys)
+        kept = sorted(both.items(), key=lambda item: (-item[1], item[0]))
+        return Ignored(
+            keys=dict(kept[: limits.KEYS_COUNTED_MAX]),
+            sampled=self.sampled or other.sampled,
+            tombstones=self.tombstones + other.tombstones,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(_FromRow):
+    """One try at staging a batch."""
+
+    attempt_id: int
+    batch_id: int
+    fence: int
+    status: AttemptStatus
+    snapshot_seq: int
+    input_digest: str | None
+    sink_schema: str | None
+
+    @classmethod
+    def from_row(cls, row: "Row") -> Self:
+        values = {**row, "status": AttemptStatus(row["status"])}
+        return super().from_row(values)  # type: ignore[arg-type]

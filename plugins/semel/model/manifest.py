@@ -1,0 +1,114 @@
+"""The manifest: what an attempt wrote. Tasks return it, the driver seals it, finalize obeys it."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from semel.catalog.buckets import Buckets
+from semel.model.batch import Counts, Ignored
+
+# Keeps L6.
+MARKER_FORMAT = 4
+"""The format of success markers that finalize writes. Readers know all up to it."""
+
+
+class Kind(StrEnum):
+    """What a file of a batch is. Claims and refused rows are written by finalize; a manifest holds
+    the others."""
+
+    DATA = "data"
+    DECISIONS = "decisions"
+    DEAD_LETTERS = "dead_letters"
+    CLAIMS = "claims"
+    IDS = "ids"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFile:
+    """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root."""
+
+    kind: Kind
+    path: str
+    folder: str
+    suffix: str
+    records: int
+    bytes: int
+    checksum: str
+
+
+def pack_files(files: tuple[StagedFile, ...]) -> bytes:
+    """Files as bytes for the shuffle, or for the driver."""
+    return json.dumps([asdict(file) for file in files]).encode()
+
+
+def unpack_files(data: bytes) -> tuple[StagedFile, ...]:
+    """What `pack_files` packed."""
+    return staged_files(json.loads(data))
+
+
+def staged_files(plain: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
+    """Files from JSON."""
+    return tuple(StagedFile(**{**file, "kind": Kind(file["kind"])}) for file in plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A record that was set aside: its split, and its offset in the source; what was wrong, and its
+    beginning as it is shown (both empty where no text of records is told).
+    """
+
+    split: int
+    offset: int
+    detail: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitReport:
+    """What one split came to. `digest` covers the bytes that were read and what became of them.
+
+    `buckets`: those of record time that its ids are of, in scope `bucket`.
+    `samples` has one record for each of the `reasons`. Its valid rows begin at `spill_row` of the
+    task's spill. `kept` is a file with a mask of all rows of the spill, for transforms.
+    """
+
+    split: int
+    digest: str
+    counts: Counts
+    files: tuple[StagedFile, ...] = ()
+    spill: str | None = None
+    spill_row: int = 0
+    kept: str | None = None
+    sink_schema: str | None = None
+    buckets: Buckets | None = None
+    reasons: dict[str, int] = field(default_factory=dict)
+    samples: dict[str, Sample] = field(default_factory=dict)
+    ignored: Ignored = Ignored()
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        plain = json.loads(data)
+        plain["counts"] = Counts(**plain["counts"])
+        plain["ignored"] = Ignored(**plain["ignored"])
+        plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
+        plain["files"] = staged_files(plain["files"])
+        if plain["buckets"] is not None:
+            plain["buckets"] = Buckets(tuple(plain["buckets"]["bounds"]))
+        return cls(**plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestFile:
+    """A file of a sealed manifest, with the name that finalize gives it (absolute paths)."""
+
+    kind: Kind
+    staged_path: str
+    final_path: str
+    records: int
+    bytes: int
+    checksum: str

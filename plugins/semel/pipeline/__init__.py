@@ -1,0 +1,399 @@
+"""A pipeline as its user declares it: the whole spec, and finding and loading its YAML file.
+
+The models check what the text alone can tell, so that a stored spec can be read anywhere. What
+depends on the machine (folders, transform modules) is checked by `load`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from semel import settings
+from semel.declare import ddl
+from semel.declare import yaml as spec_yaml
+from semel.declare.parts import (
+    GLOB,
+    RESERVED_NAME,
+    REST_COLUMN,
+    Dedup,
+    Duration,
+    Late,
+    Limits,
+    Model,
+    Scope,
+    Text,
+    Unknown,
+    twice,
+)
+from semel.declare.yaml import Problem, Problems
+from semel.errors import AGAIN, SpecError
+from semel.formats.table import sink_format
+from semel.pipeline import machine
+from semel.pipeline import transforms as spec_transforms
+from semel.pipeline.digest import digest
+from semel.sinks.spec import KafkaSink, PostgresSink, Sink
+from semel.sources.spec import FilesSource, KafkaSource, Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+"""What a schedule may say in place of a cron expression."""
+
+
+class Spec(Model):
+    """One pipeline."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    """The pipeline's name, which is its DAG's too. Never reuse or change it: ids hang on it."""
+    description: str = ""
+    """What it is for; shown in Airflow."""
+    schedule: str | None = None
+    """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
+    source: Source
+    """Where records come from."""
+    record_id: tuple[Text, ...] = ()
+    """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
+    record_time: str | None = None
+    """A timestamp or date column that is the same on every delivery of a record."""
+    dedup: Dedup = Dedup()
+    """How repeated records are recognised; needs record_id."""
+    transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
+    """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
+    sink: Sink
+    """Where the survivors go."""
+    limits: Limits = Limits()
+    """Bounds beyond which a batch stops."""
+    max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
+    """DAG runs of this pipeline at the same time."""
+    notify: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], ...] = ()
+    """Airflow connections that are told of each task that failed."""
+    deadline: Duration | None = None
+    """They are also told of a run that is not finished this long after it was queued."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name == RESERVED_NAME:
+            raise ValueError(f"{name!r} is the name of the DAG that collects; choose another one")
+        return name
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, schedule: str | None) -> str | None:
+        from croniter import croniter
+
+        if schedule is None or schedule in SCHEDULE_WORDS:
+            return schedule
+        if len(schedule.split()) != 5 or not croniter.is_valid(schedule):
+            words = ", ".join(SCHEDULE_WORDS)
+            raise ValueError(
+                f"{schedule!r} is neither a cron expression of five fields nor one of {words}"
+            )
+        return schedule
+
+    @model_validator(mode="after")
+    def _check(self) -> "Spec":
+        if problems := [Problem(key, why) for key, why in self._problems()]:
+            raise Problems(problems)
+        return self
+
+    def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        columns = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        there = f"the schema has {', '.join(columns)}"
+        if name := twice(self.record_id):
+            yield ("record_id",), f"names {name!r} twice"
+        for at, name in enumerate(self.record_id):
+            if name not in columns:
+                yield ("record_id", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                yield ("record_id", at), (
+                    f"{name!r} is {columns[name]}: an id column holds one exact value "
+                    "(no array, map, struct, json, binary, float or double)"
+                )
+        if self.record_time is not None:
+            if self.record_time not in columns:
+                yield ("record_time",), f"{self.record_time!r} is not a column; {there}"
+            elif columns[self.record_time].word not in ("timestamp", "date"):
+                kind = columns[self.record_time]
+                yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
+        if name := twice(self.notify):
+            yield ("notify",), f"names {name!r} twice"
+        if self.deadline is not None and not self.notify:
+            yield ("deadline",), "has no meaning without notify: nobody would hear of it"
+        if self.deadline is not None and not self.deadline:
+            yield ("deadline",), "must be longer than nothing"
+        if not self.record_id and self.dedup != Dedup():
+            yield ("dedup",), "has no meaning without record_id: positions never repeat"
+        if self.dedup.scope is Scope.BUCKET and self.record_time is None:
+            yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
+        if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
+            yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
+        if isinstance(self.sink, KafkaSink) and isinstance(self.source, KafkaSource):
+            if self._reads(self.source, self.sink):
+                why = f"the source reads {self.sink.topic} too, and would read what is written"
+                yield ("sink", "topic"), why
+        if not self.transforms:  # A transform may make columns that only the run can know.
+            yield from self._partition_problems(columns, there)
+            refuses = sink_format(self.sink.format).refuses
+            for name, kind in columns.items():
+                if kind.word in refuses:
+                    yield ("source", "schema", name), f"{kind}: {refuses[kind.word]}"
+            for place, name in getattr(self.sink, "columns_named", ()):
+                if name not in columns:
+                    yield ("sink", *place), f"{name!r} is not a column; {there}"
+
+    @staticmethod
+    def _reads(source: KafkaSource, sink: KafkaSink) -> bool:
+        """Whether messages of the sink are the source's, as far as the names tell."""
+        places = {(part.connection, part.bootstrap_servers) for part in (source, sink)}
+        matches = source.pattern is not None and re.fullmatch(source.pattern, sink.topic)
+        return len(places) == 1 and (sink.topic in source.topics or bool(matches))
+
+    def _partition_problems(
+        self, columns: dict[str, ddl.ColumnType], there: str
+    ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for at, name in enumerate(self.sink.partition_by):
+            if name not in columns:
+                yield ("sink", "partition_by", at), f"{name!r} is not a column; {there}"
+            elif not columns[name].identifies:
+                why = f"{name!r} is {columns[name]}, which does not name a folder"
+                yield ("sink", "partition_by", at), why
+        if len(self.sink.partition_by) >= len(columns):
+            yield ("sink", "partition_by"), "takes every column, and none is left for the files"
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a record's identity is its position: no catalog, no dedup."""
+        return not self.record_id
+
+    @property
+    def bucket_seconds(self) -> int:
+        """The length of a bucket of record time; the pipeline's first plan fixes it."""
+        return max(60, int(self.dedup.horizon.total_seconds()) // 32)
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether each batch's ids are kept as files: from its output they cannot be had again."""
+        declared = self.dedup.keep_ids
+        otherwise = bool(self.transforms) or self.sink.type != "files"
+        return not self.by_position and (otherwise if declared is None else declared)
+
+    def digest(self) -> str:
+        """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
+        changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return digest(self.to_json(), changed)
+
+    def to_yaml(self) -> str:
+        """The declaration without what is default, and its digest: for a person to read."""
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        return f"{text}# digest {self.digest()}\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON, defaults filled in; `from_json` reads it back.
+
+        The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys.
+        """
+        plain = self.model_dump(mode="json", by_alias=True)
+        plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
+        return plain | {"parser_rules": ddl.PARSER_RULES}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Spec":
+        """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
+        now = FilesSource.renamed
+        source = {now.get(key, key): value for key, value in plain["source"].items()}
+        source["schema"] = dict(source["schema"])
+        beside = ("parser_rules", "code")
+        declared = {key: value for key, value in plain.items() if key not in beside}
+        try:
+            return cls.model_validate(dict(declared, source=source))
+        except ValidationError as error:
+            found = spec_yaml.problems_of(error, cls)
+            shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)
+            raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
+
+    def placed(self, now: "Spec", keys: Iterable[str] | None = None) -> "Spec":
+        """The same, its sink where `now` has it, by all of the sink's `place` or by some `keys`."""
+        if self.sink.type != now.sink.type:
+            return self
+        keys = self.sink.place if keys is None else keys
+        sink = self.sink.model_copy(update={key: getattr(now.sink, key) for key in keys})
+        return self.model_copy(update={"sink": sink})
+
+    def column_types(self) -> dict[str, ddl.ColumnType]:
+        """The parsed type of each column, in order; REST_COLUMN is the last, if it is there."""
+        kinds = {name: ddl.parse(text) for name, text in self.source.columns.items()}
+        if self.source.unknown is Unknown.KEEP:
+            kinds[REST_COLUMN] = ddl.parse("json")
+        return kinds
+
+    def arrow_schema(self) -> "pa.Schema":
+        """The source's columns in Arrow; all may be null, because a record may lack any."""
+        import pyarrow as pa
+
+        return pa.schema([(name, kind.arrow()) for name, kind in self.column_types().items()])
+
+    def source_root(self) -> Path | None:
+        """The absolute folder before the first part with a wildcard, symlinks resolved; None where
+        the source is no folder.
+
+        TerminalError when it lies outside the data roots.
+        """
+        if isinstance(self.source, KafkaSource):
+            return None
+        return settings.allowed(_split_glob(self.source.path)[0], "source.path")
+
+    def source_pattern(self) -> str:
+        """What the files' paths match, relative to `source_root` (`*.jsonl`, `**/*.csv`)."""
+        return _split_glob(self.source.path)[1]
+
+    def sink_path(self) -> Path | None:
+        """The absolute folder of the output, None where it is no folder.
+
+        TerminalError when it lies outside the data roots.
+        """
+        if self.sink.type != "files":
+            return None
+        return settings.allowed(self.sink.path, "sink.path")
+
+    def declared_archive(self) -> Path | None:
+        """The absolute `sink.archive`, if it is declared. TerminalError as for the sink."""
+        declared = self.sink.archive
+        return None if declared is None else settings.allowed(declared, "sink.archive")
+
+    def file_stem(self, *, batch: int, part: int, fence: int) -> str:
+        """The final name of a file, without extension; unique for (batch, part)."""
+        return self.sink.file_name.format(pipeline=self.name, batch=batch, part=part, fence=fence)
+
+
+class UnknownPipelineError(SpecError):
+    """No pipeline has this name. The message lists those that there are. `meant`: the name that was
+    given, and the one that it is like.
+    """
+
+    meant: tuple[str, str] | None = None
+
+
+def declarations(folder: Path | None = None) -> list[Path]:
+    """The YAML files of a folder of pipelines, else of settings.pipelines_dir(), by name."""
+    folder = folder or settings.pipelines_dir()
+    found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
+    return sorted(filter(os.path.isfile, found))
+
+
+def load(path: Path) -> Spec:
+    """The pipeline of one file. SpecError lists all that is wrong, as `file:line: key: message`."""
+    document = spec_yaml.read(path)
+    try:
+        spec = Spec.model_validate(document.data)
+    except ValidationError as error:
+        raise document.error(spec_yaml.problems_of(error, Spec)) from error
+    if document.problems:
+        raise document.error([])
+    if problems := [Problem(key, why) for key, why in machine.problems(spec)]:
+        raise document.error(problems)
+    return spec
+
+
+def load_all() -> dict[str, Spec]:
+    """All pipelines by name. SpecError lists all that is wrong with any of the files."""
+    loaded: dict[Path, Spec] = {}
+    errors: list[str] = []
+    for path in declarations():
+        try:
+            loaded[path] = load(path)
+        except SpecError as error:
+            errors.append(str(error))
+    if errors := errors + clashes(loaded):
+        raise SpecError("\n".join(errors))
+    return {spec.name: spec for spec in loaded.values()}
+
+
+def loadable() -> list[Spec]:
+    """The pipelines whose own file is right; the others are passed over."""
+    found = []
+    for path in declarations():
+        with suppress(SpecError):
+            found.append(load(path))
+    return found
+
+
+def clashes(loaded: dict[Path, Spec]) -> list[str]:
+    """What is wrong between files that are right by themselves, as `file: key: message`."""
+    found: list[str] = []
+    seen: list[tuple[Path, Spec]] = []
+    for path, spec in loaded.items():
+        for other_path, other in seen:
+            if spec.name == other.name:
+                found.append(f"{path}: name: {other_path} declares {spec.name!r} too; rename one")
+            if why := _same_place(spec, other):
+                found.append(f"{path}: {why} of {other_path}")
+        seen.append((path, spec))
+    return found
+
+
+def _same_place(spec: Spec, other: Spec) -> str | None:
+    """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
+    if isinstance(spec.sink, PostgresSink) and isinstance(other.sink, PostgresSink):
+        if (spec.sink.connection, spec.sink.table) != (other.sink.connection, other.sink.table):
+            return None
+        return f"sink.table: {spec.sink.table} is the table"
+    if isinstance(spec.sink, KafkaSink) and isinstance(other.sink, KafkaSink):
+        names = [(s.connection, s.bootstrap_servers, s.topic) for s in (spec.sink, other.sink)]
+        return f"sink.topic: {spec.sink.topic} is the topic" if names[0] == names[1] else None
+    sink, there = spec.sink_path(), other.sink_path()
+    if sink and there and (sink.is_relative_to(there) or there.is_relative_to(sink)):
+        return f"sink.path: {sink} overlaps with {there}"
+    return None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a pipeline's file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Spec.model_json_schema()
+
+
+def json_schema_text() -> str:
+    """docs/pipeline.schema.json, but for its last newline."""
+    return json.dumps(json_schema(), indent=2)
+
+
+def find(name: str, folder: Path | None = None) -> Spec:
+    """The pipeline of this name in a folder, also when another pipeline's file is broken.
+
+    UnknownPipelineError lists what there is. SpecError: its file is wrong, or two declare it.
+    """
+    declared = [(spec_yaml.declared_name(path), path) for path in declarations(folder)]
+    found = [path for known, path in declared if known == name]
+    if not found:
+        where = folder or settings.pipelines_dir()
+        there = sorted({known for known, _ in declared})
+        close = get_close_matches(name, there, n=1)
+        told = f"did you mean {close[0]}? " if close else ""
+        unknown = UnknownPipelineError(
+            f"no pipeline is named {name!r} in {where}; {told}there are: "
+            f"{', '.join(there) or 'none'}",
+            next=AGAIN if close else "semel batches" if there else "semel new --help",
+        )
+        unknown.meant = (name, close[0]) if close else None
+        raise unknown
+    if len(found) > 1:
+        shown = " and ".join(map(str, found))
+        raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
+    return load(found[0])
+
+
+def _split_glob(path: str) -> tuple[str, str]:
+    """The folder before the first part with a wildcard, and the pattern from there on."""
+    parts = PurePosixPath(path).parts
+    first = next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:first])), "/".join(parts[first:])

@@ -1,0 +1,81 @@
+"""What is wrong with a declaration on this machine: its folders, and its transforms' files.
+
+And limits that are refused in a file but not in a stored spec, for markers hold such ones.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semel import limits
+from semel.declare.parts import GLOB
+from semel.declare.yaml import Key
+from semel.errors import TerminalError
+from semel.pipeline import transforms as spec_transforms
+from semel.sinks.spec import ARCHIVES
+
+if TYPE_CHECKING:
+    from semel.pipeline import Spec
+
+
+def problems(spec: "Spec") -> Iterator[tuple[Key, str]]:
+    """Each problem, with the key that it is about."""
+    yield from _of_limits(spec)
+    for at, name in enumerate(spec.transforms):
+        yield from ((("transforms", at), why) for why in spec_transforms.problems(name))
+    yield from _of_folders(spec)
+
+
+def _of_limits(spec: "Spec") -> Iterator[tuple[Key, str]]:
+    # Keeps P11.
+    shortest = 2 * limits.HEARTBEAT_SECONDS
+    if spec.limits.orphan_after.total_seconds() < shortest:
+        yield ("limits", "orphan_after"), (
+            f"is shorter than {shortest} s: the driver of a stage gives a sign of life every "
+            f"{limits.HEARTBEAT_SECONDS} s, and a plan between two of them would take its batch"
+        )
+
+
+def _of_folders(spec: "Spec") -> Iterator[tuple[Key, str]]:
+    try:
+        source = spec.source_root()
+    except TerminalError as error:
+        source = None
+        yield ("source", "path"), str(error).removeprefix("source.path: ")
+    try:
+        sink = spec.sink_path()
+    except TerminalError as error:
+        yield ("sink", "path"), str(error).removeprefix("sink.path: ")
+        return
+    yield from _of_archive(spec, sink, source)
+    if source is None or sink is None:
+        return
+    declared = spec.source.path
+    if not GLOB.search(declared) and os.path.isdir(source / spec.source_pattern()):
+        yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
+    if sink.is_relative_to(source):
+        yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"
+    elif source.is_relative_to(sink):
+        yield ("sink", "path"), f"{sink} holds the source's folder {source}; keep them apart"
+
+
+def _of_archive(
+    spec: "Spec", sink: Path | None, source: Path | None
+) -> Iterator[tuple[Key, str]]:
+    if sink and ARCHIVES in sink.parts:
+        yield ("sink", "path"), f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
+    key = ("sink", "archive")
+    try:
+        archive = spec.declared_archive()
+    except TerminalError as error:
+        yield key, str(error).removeprefix("sink.archive: ")
+        return
+    if archive is None:
+        return
+    if sink and sink.is_relative_to(archive):
+        yield key, f"{archive} holds the sink; keep them apart"
+    elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
+        yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
+    elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
+        yield key, f"{archive} and the source's folder {source} hold each other; keep them apart"

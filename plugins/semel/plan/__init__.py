@@ -1,0 +1,339 @@
+"""plan: fix a batch before any work, as offset ranges that end at a record's end.
+
+How it works:
+1. look at source and ledger, without any lock (`survey`);
+2. cut the ranges that are free, and see what changes of source partitions (`draft`);
+3. write it in one transaction under the pipeline's lock; nothing, where nothing changed; and when
+   what it was made of changed since the look, start over.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from semel import failpoints, limits
+from semel.archive import provenance
+from semel.declare.durations import format_duration
+from semel.declare.parts import OnEmpty
+from semel.declare.wording import count
+from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
+from semel.ledger import Ledger, change, pipelines, row
+from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
+from semel.pipeline import Spec
+from semel.plan import partitions
+from semel.plan.abandon import abandon, release
+from semel.plan.cut import Draft, cut
+from semel.plan.idle import Idle, earlier, why
+from semel.plan.register import registering
+from semel.plan.survey import Request, Survey, look
+from semel.sources import Offer, Range, Refusal
+from semel.sources.declared import open_source
+from semel.sources.spec import Records
+
+_ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer of plan. `batch` is None when there was nothing to take: `idle` says why, and
+    `before` is the request's last batch, which is over.
+
+    `bytes`, `bytes_left`: in the unit of the `source`. `anew`: the request's batch that never
+    committed and was given up for this one, and why.
+    `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
+    `earlier`: by day (UTC), how much from before the run's window no plan has taken or seen as it
+    is now.
+    """
+
+    pipeline: Pipeline
+    batch: Batch | None
+    created: bool
+    source: Records
+    before: Batch | None = None
+    idle: Idle | None = None
+    names: tuple[str, ...] = ()
+    bytes: int = 0
+    bytes_left: int = 0
+    refusals: tuple[Refusal, ...] = ()
+    taken_over: tuple[int, ...] = ()
+    resumed: tuple[tuple[str, str], ...] = ()
+    anew: tuple[int, str] | None = None
+    earlier: dict[date, int] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether the request had its batch, that is finalized, and nothing more has come."""
+        over = self.before is not None and self.before.status is BatchStatus.FINALIZED
+        return self.batch is None and over
+
+    def must_wait(self, spec: Spec, waited: timedelta) -> bool:
+        """Whether to look again, by `source.on_empty`. SourceError: the run fails instead."""
+        source = spec.source
+        if self.batch is not None or self.done or source.on_empty is OnEmpty.SKIP:
+            return False
+        if source.on_empty is OnEmpty.WAIT and waited < source.wait_at_most:
+            return True
+        why = "source.on_empty is fail"
+        if source.on_empty is OnEmpty.WAIT:
+            why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
+        raise SourceError(
+            f"{spec.name} has nothing to read, and {why}", next=f"semel gaps {spec.name}"
+        )
+
+
+class _Changed(Exception):
+    """What a plan is made of changed between the look at it and the lock."""
+
+
+def plan(
+    ledger: Ledger,
+    spec: Spec,
+    request_key: str,
+    interval: tuple[datetime, datetime] | None = None,
+) -> Plan:
+    """Find the request's batch, or write one down that takes what is unclaimed.
+
+    The same request gets the same batch until that one is finalized or abandoned; then it gets the
+    next, if there is anything to take. One that never committed is planned anew when its
+    declaration or its source is not what it was, and no attempt shows life. TerminalError,
+    LimitError: nothing was written. SourceError: files were refused, and `source.on_refused` is
+    `fail`.
+    """
+    interval = interval_of(spec, interval)
+    anew: tuple[int, str] | None = None
+    for _ in range(_ROUNDS_MAX):
+        with registering(ledger, spec) as (connection, pipeline):
+            before = _latest(connection, pipeline, request_key)
+        if before is not None and before.open:
+            reason = _outdated(ledger, spec, before)
+            gone = reason and abandon(ledger, before.batch_id, reason, silent_only=True)
+            if not gone:
+                # Keeps P5.
+                return Plan(pipeline=pipeline, batch=before, created=False, source=spec.source)
+            anew = before.batch_id, reason
+            continue
+        request = Request(spec=spec, key=request_key, before=before, interval=interval)
+        try:
+            survey = look(ledger, pipeline, request)
+            draft = cut(request, survey)
+        except FileNotFoundError:  # It was moved meanwhile: look again.
+            continue
+        failpoints.point("plan.before_lock")
+        try:
+            batch = _write(ledger, pipeline, request, survey, draft)
+        except _Changed:
+            continue
+        if draft.failing:
+            raise SourceError(_failed(spec, draft.failing))
+        return Plan(
+            pipeline=pipeline,
+            batch=batch,
+            created=batch is not None,
+            source=spec.source,
+            before=before,
+            idle=why(ledger, pipeline, request, survey) if batch is None else None,
+            names=tuple(dict.fromkeys(r.offer.name for r in draft.ranges)),
+            bytes=sum(r.end - r.start for r in draft.ranges),
+            bytes_left=draft.left,
+            refusals=survey.refusals,
+            taken_over=tuple(survey.orphans) if batch else (),
+            resumed=survey.matched.resumed,
+            anew=anew,
+            earlier=earlier(request, survey),
+        )
+    raise RetryableError(
+        f"plan of {spec.name}: other planners changed its claims, or its source changed, "
+        f"{_ROUNDS_MAX} times in a row; run this again"
+    )
+
+
+def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
+    """The newest batch that a request planned, or None."""
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        return _latest(connection, pipeline, request_key) if pipeline else None
+
+
+# Keeps P21.
+def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
+    """Why a batch of this request can never be staged as it was planned; None: it can."""
+    if batch.status is not BatchStatus.PLANNED:
+        return None
+    if batch.spec_digest != spec.digest():
+        return "its declaration changed since it was planned"
+    found = ledger.rows("plan", "claims", batch_id=batch.batch_id)
+    try:
+        open_source(spec).find([Claim.from_row(r) for r in found], batch.batch_id)
+    except ChangedError as error:
+        return f"its source changed since it was planned ({error})"
+    except SourceError:
+        pass  # What is away may come back: a person decides.
+    return None
+
+
+def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:
+    values = {"pipeline_id": pipeline.pipeline_id, "request_key": request_key}
+    found = row(connection, "plan", "latest_batch", **values)
+    return Batch.from_row(found) if found else None
+
+
+def interval_of(
+    spec: Spec, interval: tuple[datetime, datetime] | None
+) -> tuple[datetime, datetime] | None:
+    """The interval that a plan goes by. TerminalError: the pipeline needs one and has none."""
+    if spec.source.select == "arrival":
+        return None
+    if interval is None or interval[0] >= interval[1]:
+        today = datetime.now(UTC).date()
+        raise TerminalError(
+            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
+            "data interval, or give --interval START END, such as for yesterday",
+            next=f"semel run {spec.name} --interval {today - timedelta(days=1)} {today}",
+        )
+    return interval
+
+
+def _failed(spec: Spec, refused: list[Refusal]) -> str:
+    shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
+    more = len(refused) - len(shown)
+    found = f"{count(len(refused), spec.source.part)} {'is' if len(refused) == 1 else 'are'}"
+    return "\n".join(
+        [
+            f"pipeline {spec.name}: {found} refused, so this run would not be complete; nothing "
+            "was planned. Settle each, or declare source.on_refused: warn, then run this again",
+            *shown,
+            *([f"and {more} more; `semel gaps {spec.name}` lists all"] if more else []),
+        ]
+    )
+
+
+def _write(
+    ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: Draft
+) -> Batch | None:
+    """Write what a plan came to, the batch only where there is something to take.
+
+    _Changed: it is made of what is not so any more, and nothing was written.
+    """
+    matched = survey.matched
+    changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
+    if survey.same_refusals and not changed:
+        return None
+    pipeline_id = pipeline.pipeline_id
+    stored: dict[str, Any] = {}
+    if draft.ranges:  # Before the lock, for it reads the transforms' files.
+        stored = provenance.stored(request.spec)
+    with ledger.transaction() as connection:
+        _lock(connection, pipeline, request, survey)
+        if not survey.same_refusals:
+            _write_refusals(connection, pipeline_id, survey.refusals)
+        released: set[int] = set()
+        if draft.ranges:
+            # Keeps P7, P11.
+            for orphan in survey.orphans:
+                released |= release(connection, orphan, f"taken over by {request.key}")
+        partitions.retire(connection, matched.retired)
+        partitions.close(connection, matched.gone, survey.lost)
+        partitions.update(connection, draft.updates)
+        new = partitions.insert(connection, pipeline_id, draft.made)
+        made = {r["name"]: r["source_partition_id"] for r in new}
+        _write_holes(connection, draft, made)
+        batch = None
+        if draft.ranges:
+            split = survey.source.split_size
+            claims = _claims(draft.ranges, made)
+            batch = _write_batch(connection, pipeline_id, request, stored, split, claims)
+            partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
+        if released:
+            partitions.restore(connection, released)
+        if batch is None:  # Else its statement has done so.
+            partitions.touch(connection, pipeline_id)
+        failpoints.point("plan.before_write")
+    failpoints.point("plan.after_write")
+    return batch
+
+
+def _lock(
+    connection: sa.Connection, pipeline: Pipeline, request: Request, survey: Survey
+) -> None:
+    """Take the pipeline's lock. _Changed when what a plan is made of is not so any more."""
+    # Keeps P1, P2.
+    pipelines.lock(connection, pipeline)
+    silent = request.spec.limits.orphan_after.total_seconds()
+    now = partitions.state(connection, pipeline.pipeline_id, request.key, silent)
+    before = request.before and request.before.batch_id  # It is over, and stays what it is.
+    same = (
+        now.version == survey.version
+        and now.latest == before
+        and set(survey.orphans) <= set(now.orphans)
+    )
+    if not same:
+        raise _Changed
+
+
+def _write_refusals(
+    connection: sa.Connection, pipeline_id: int, refusals: tuple[Refusal, ...]
+) -> None:
+    change(connection, "plan", "clear_refusals", pipeline_id=pipeline_id)
+    change(
+        connection,
+        "plan",
+        "insert_refusals",
+        pipeline_id=pipeline_id,
+        refusals=json.dumps([asdict(replace(r, when=None)) for r in refusals]),
+    )
+
+
+def _write_batch(
+    connection: sa.Connection,
+    pipeline_id: int,
+    request: Request,
+    stored: dict[str, Any],
+    split_size: int,
+    claims: list[dict[str, Any]],
+) -> Batch:
+    start, end = request.interval or (None, None)
+    made = row(
+        connection,
+        "plan",
+        "insert_batch",
+        pipeline_id=pipeline_id,
+        request_key=request.key,
+        ordinal=request.before.ordinal + 1 if request.before else 1,
+        spec=json.dumps(stored),
+        spec_digest=request.spec.digest(),
+        split_bytes=split_size,
+        interval_start=start,
+        interval_end=end,
+        claims=json.dumps(claims),
+    )
+    return Batch.from_row(made)
+
+
+def _partition(offer: Offer, made: dict[str, int]) -> int:
+    return offer.known.source_partition_id if offer.known else made[offer.name]
+
+
+def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) -> None:
+    """Where no record stands before what is read, or ever will be, is lost."""
+    begun = {o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.made))}
+    for offer in begun.values():
+        if offer.start:
+            hole = {_partition(offer, made): [(0, offer.start)]}
+            partitions.lose(connection, hole, offer.reason, "plan")
+
+
+def _claims(ranges: list[Range], made: dict[str, int]) -> list[dict[str, Any]]:
+    """The ranges of a batch, as its statement takes them."""
+    return [
+        {
+            "ordinal": ordinal,
+            "source_partition_id": _partition(r.offer, made),
+            "start": r.start,
+            "end": r.end,
+            "evidence": r.evidence,
+        }
+        for ordinal, r in enumerate(ranges)
+    ]

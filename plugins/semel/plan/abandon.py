@@ -1,0 +1,59 @@
+"""abandon: give up a batch that never committed; its records are planned again by a later run."""
+
+import sqlalchemy as sa
+
+from semel import failpoints, limits
+from semel.errors import StateError
+from semel.ledger import Ledger, pipelines, row, rows, transition
+from semel.plan import partitions
+
+
+def abandon(
+    ledger: Ledger, batch_id: int, reason: str, *, silent_only: bool = False
+) -> int | None:
+    """Release the claims of a planned batch. Returns how many ranges became free.
+
+    `silent_only`: not while an attempt shows life; then it returns None, and nothing is changed.
+    StateError when the batch has committed: what is committed is finalized, never given up.
+    """
+    with ledger.transaction() as connection:
+        found = row(connection, "abandon", "batch", batch_id=batch_id)
+        if found is None:
+            raise StateError(f"there is no batch {batch_id}", next="semel batches")
+        pipeline = pipelines.get(connection, found["pipeline_id"])
+        pipelines.lock(connection, pipeline)
+        silent = 2 * limits.HEARTBEAT_SECONDS
+        # Keeps P21.
+        if silent_only and row(
+            connection, "abandon", "alive", batch_id=batch_id, silent_seconds=silent
+        ):
+            return None
+        held = rows(connection, "abandon", "claims", batch_id=batch_id)
+        released = release(connection, batch_id, reason)
+        partitions.restore(connection, released)
+        partitions.touch(connection, pipeline.pipeline_id)
+        failpoints.point("abandon.before_release")
+    failpoints.point("abandon.after_release")
+    return len(held)
+
+
+# Keeps A2.
+def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
+    """The same within a transaction that holds the pipeline's lock (plan takes over orphans so).
+
+    Returns the partitions that claims were released of: they are to be restored, and the pipeline's
+    source version to be counted up, in the same transaction.
+    """
+    status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
+    transition(
+        connection,
+        "abandon",
+        "abandon_batch",
+        f"batch {batch_id} is {status['status'] if status else 'gone'}, not planned, so it cannot "
+        "be abandoned; a committed batch is finished by its run's finalize task, or by collect",
+        batch_id=batch_id,
+        reason=reason,
+    )
+    rows(connection, "abandon", "lose_attempts", batch_id=batch_id, reason=reason)
+    released = rows(connection, "abandon", "release_claims", batch_id=batch_id)
+    return {r["source_partition_id"] for r in released}

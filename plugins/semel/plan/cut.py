@@ -1,0 +1,100 @@
+"""cut, the second step of plan: what follows from what was found. Changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from semel.declare.parts import OnRefused
+from semel.errors import LimitError
+from semel.plan.survey import Request, Survey
+from semel.sources import Offer, Partition, Range, Refusal, as_read, in_window, unclaimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """The ranges of a batch, and what changes of source partitions.
+
+    `failing`: the refusals for which nothing is taken. `left`: how much is left for a later plan.
+    `updates` are known partitions as they are from now on; `made` are offers that get a new one,
+    with the last range that is taken of each.
+    """
+
+    failing: list[Refusal]
+    ranges: list[Range]
+    left: int
+    updates: list[Partition]
+    made: list[tuple[Offer, Range | None]]
+
+
+def cut(request: Request, survey: Survey) -> Draft:
+    """Cut a batch out of what is free. FileNotFoundError: look again; LimitError: too much."""
+    failing = _failing(request, survey)
+    ranges, left = ([], 0) if failing else _ranges(request, survey)
+    return Draft(
+        failing=failing,
+        ranges=ranges,
+        left=left,
+        updates=list(_updates(survey, ranges)),
+        made=list(_made(survey, ranges)),
+    )
+
+
+def _failing(request: Request, survey: Survey) -> list[Refusal]:
+    """The refusals for which the plan fails: those of its interval, or of an unknown time."""
+    # Keeps P10.
+    if request.spec.source.on_refused_or_default is OnRefused.WARN:
+        return []
+    return [r for r in survey.refusals if r.when is None or in_window(r.when, request.window)]
+
+
+def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
+    """The ranges to claim, the oldest offer first, and how much is left for a later plan.
+
+    `select: arrival` takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises
+    LimitError.
+    """
+    spec, source = request.spec, survey.source
+    offers = survey.matched.offers
+    room = source.room(offers)
+    spans = [(offer, *span) for offer in offers for span in unclaimed(offer, survey.free)]
+    total = sum(end - start for _, start, end in spans)
+    # Keeps P10.
+    if spec.source.select == "interval" and total > room:
+        raise LimitError(
+            f"pipeline {spec.name}: the interval holds {total} {spec.source.unit} in {len(spans)} "
+            f"ranges, and {spec.source.limits} allows {room}; raise the limit, or run shorter "
+            "intervals"
+        )
+    taken, used = [], 0
+    for offer, start, end in spans:
+        stop = source.stop(offer, start, end, room - used, first=not taken)
+        if stop > start:
+            evidence = source.evidence(offer, stop)
+            taken.append(Range(offer=offer, start=start, end=stop, evidence=evidence))
+            used += stop - start
+        if stop < end:
+            break
+    return taken, total - used
+
+
+def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
+    """The known partitions of which the ledger has to know something else."""
+    last = {item.offer.name: item for item in ranges}  # The last range of each.
+    for offer in survey.matched.offers:
+        if offer.known is None:
+            continue
+        # A hole is for a later plan, which has to look again, whatever the fingerprint says.
+        settled = offer.known.source_partition_id not in survey.holes
+        new = as_read(offer, last.get(offer.name), settled=settled)
+        if new != offer.known:
+            yield new
+    yield from survey.matched.renamed
+
+
+def _made(survey: Survey, ranges: list[Range]) -> Iterator[tuple[Offer, Range | None]]:
+    """What gets a new partition: that of which something is taken, or that began anew."""
+    new = {r.offer.name: r for r in ranges if r.offer.known is None}
+    for taken in new.values():
+        yield taken.offer, taken
+    for begun in survey.matched.begun:
+        if begun.name not in new:
+            yield begun, None

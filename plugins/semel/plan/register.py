@@ -1,0 +1,130 @@
+"""The first step of plan: the pipeline's row, made at its first plan and held against its spec."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from semel import failpoints
+from semel.archive import layout, owned
+from semel.errors import TerminalError
+from semel.ledger import Ledger, change, pipelines, row, transition
+from semel.model.batch import Pipeline
+from semel.pipeline import Spec, identity
+from semel.sinks import Sink
+from semel.sinks.declared import elsewhere, open_sink
+
+
+def register(ledger: Ledger, spec: Spec) -> Pipeline:
+    """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
+    with registering(ledger, spec) as (_, pipeline):
+        return pipeline
+
+
+@contextmanager
+def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pipeline]]:
+    """As `register`, and the transaction in which it was read, for what else is read there."""
+    with ledger.transaction() as connection:
+        found = pipelines.find(connection, spec.name)
+        sink = open_sink(spec)
+        address = sink.address
+        kept = str(_archive(spec, found, address))
+        if found is None:
+            _insert(connection, spec, sink, kept)
+        if found is None or _place(found) != (address, kept):  # Else the place is its own.
+            owner = pipelines.owner(connection, address, kept)
+            if owner is not None and owner.name != spec.name:
+                raise TerminalError(_owned(spec, owner, address, kept))
+            # Keeps H3.
+            if found is not None and spec.sink_path() is None and found.sink_address != address:
+                raise elsewhere(spec, found.sink_address, address)
+            found = pipelines.find(connection, spec.name)
+        pipeline = _completed(connection, found, spec)
+        identity.check(pipeline.identity, spec)
+        if _place(pipeline) != (address, kept):
+            pipeline = _moved(connection, pipeline, spec, address, kept)
+        yield connection, pipeline
+        failpoints.point("plan.before_register")
+    failpoints.point("plan.after_register")
+
+
+def _place(pipeline: Pipeline) -> tuple[str, str]:
+    return pipeline.sink_address, pipeline.archive_path
+
+
+def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
+    """As declared, else where it is: it does not move by itself, but with its sink."""
+    if spec.sink.archive is None and found is not None and found.sink_address == address:
+        return Path(found.archive_path)
+    return layout.of(spec)
+
+
+def _owned(spec: Spec, owner: Pipeline, address: str, kept: str) -> str:
+    if owner.sink_address == address:
+        return (
+            f"the sink {address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
+            "write its records there again; keep the old name, or give this one its own sink"
+        )
+    return (
+        f"the archive {kept} belongs to pipeline {owner.name!r}; give {spec.name!r} one of its "
+        "own by sink.archive, or another sink.path"
+    )
+
+
+def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> None:
+    if pipelines.owner(connection, sink.address, kept) is None:
+        owned.refuse_traces(spec, sink, Path(kept))
+    change(
+        connection,
+        "pipelines",
+        "insert",
+        name=spec.name,
+        sink_address=sink.address,
+        archive_path=kept,
+        identity=identity.to_text(identity.identity_of(spec)),
+        shards=spec.dedup.shards,
+        bucket_seconds=spec.bucket_seconds,
+    )
+
+
+def _completed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
+    """Give a row of an earlier version the fields that its identity lacks."""
+    if identity.is_whole(pipeline.identity):
+        return pipeline
+    found = row(connection, "pipelines", "latest_spec", pipeline_id=pipeline.pipeline_id)
+    made_of = Spec.from_json(found["spec"]) if found else spec
+    whole = identity.completed(pipeline.identity, made_of)
+    values = {"pipeline_id": pipeline.pipeline_id, "stored": pipeline.identity, "whole": whole}
+    change(connection, "pipelines", "complete_identity", **values)
+    return pipelines.get(connection, pipeline.pipeline_id)
+
+
+# Keeps P15, D9.
+def _moved(
+    connection: sa.Connection, pipeline: Pipeline, spec: Spec, address: str, kept: str
+) -> Pipeline:
+    """Let the row follow the pipeline's files. TerminalError: they were not moved together."""
+    pipelines.lock(connection, pipeline)
+    pipeline_id, old = pipeline.pipeline_id, pipeline
+    owned.refuse_foreign_markers(connection, pipeline_id, old.name, spec.sink_path(), Path(kept))
+    last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
+    if last and not layout.marker(Path(kept), last["batch_id"]).exists():
+        raise TerminalError(
+            f"pipeline {old.name} is declared with the sink {address}, whose archive {kept} has no "
+            f"marker of batch {last['batch_id']}; move {old.sink_address} and {old.archive_path} "
+            "there, both, or put the declaration back"
+        )
+    transition(
+        connection,
+        "pipelines",
+        "move_sink",
+        f"the sink of {old.name} cannot move from {old.sink_address} to {address} while a batch is "
+        "on its way; put it back and finish or abandon what is planned or committed",
+        next=f"semel batches {old.name}",
+        pipeline_id=pipeline_id,
+        sink_address=address,
+        archive_path=kept,
+    )
+    return replace(pipeline, sink_address=address, archive_path=kept)

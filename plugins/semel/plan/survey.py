@@ -1,0 +1,130 @@
+"""look, the first step of plan: what there is to take, and what is refused. Changes nothing.
+
+How it works:
+1. ask the source what it shows, outside any transaction;
+2. read what the ledger knows of that, and let the source match the two;
+3. read what is unclaimed of what it offers, and what is missing of what is gone.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from semel.ledger import Ledger
+from semel.model.batch import Batch, Pipeline
+from semel.pipeline import Spec
+from semel.plan import partitions
+from semel.sources import (
+    Found,
+    Gone,
+    Matched,
+    Partition,
+    Refusal,
+    Shown,
+    Source,
+    Spans,
+    Window,
+)
+from semel.sources.declared import open_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a plan was asked for. `before`: the last batch of the same key, which is over.
+
+    Without a key nobody asked: what orphans have claimed is theirs.
+    """
+
+    spec: Spec
+    key: str | None = None
+    before: Batch | None = None
+    interval: tuple[datetime, datetime] | None = None
+
+    @property
+    def window(self) -> Window:
+        """The times of what may be taken; None: all."""
+        if self.interval is None:
+            return None
+        return self.interval[0] - self.spec.source.lookback, self.interval[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a plan would be made of: all of it read from one `version` of the pipeline's ledger."""
+
+    source: Source
+    shown: Shown
+    unsettled: list[Found]
+    """What of it is not as a plan saw it last, or was not read to its end."""
+    version: int
+    orphans: list[int]
+    matched: Matched
+    free: Spans
+    holes: Spans
+    """What is free before the end of what was read: its batch was abandoned, or is an orphan."""
+    lost: Spans
+    """What was never read of what is gone now."""
+    missing: list[tuple[Partition, list[tuple[int, int]]]]
+    """What was never read, and is gone, of open partitions."""
+    refusals: tuple[Refusal, ...]
+    stored: list[Refusal]
+    """What semel.refusal holds."""
+
+    @property
+    def same_refusals(self) -> bool:
+        """Whether semel.refusal is what a plan would write."""
+        return {replace(r, when=None) for r in self.refusals} == set(self.stored)
+
+
+def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
+    """What there is to take, and what is refused. FileNotFoundError: look again.
+
+    The version is read first: whatever changes after it shows under the lock.
+    """
+    spec, pipeline_id = request.spec, pipeline.pipeline_id
+    source = open_source(spec)
+    shown = source.discover()
+    with ledger.transaction() as connection:
+        silent = spec.limits.orphan_after.total_seconds()
+        state = partitions.state(connection, pipeline_id, request.key, silent)
+        known = partitions.known(ledger, connection, pipeline_id, shown, state.orphans)
+        before, spans = partitions.unaccounted(connection, pipeline_id)
+    matched = source.match(shown, known, request.window)
+    offers = [offer for offer in matched.offers if offer.known]
+    ends = {o.known.source_partition_id: o.end for o in offers if o.end}
+    read = {o.known.source_partition_id: o.known.reached for o in offers}
+    closed = {item.partition.source_partition_id: item.seen for item in matched.gone}
+    lows = {o.known.source_partition_id: o.low for o in offers if o.low}
+    orphans: list[int] = []
+    free, lost, passed = {}, {}, {}
+    if read or closed:
+        with ledger.transaction() as connection:
+            orphans = partitions.holders(connection, state.orphans, ends)
+            furthest = {part: max(end, ends.get(part, 0)) for part, end in read.items()}
+            free = partitions.free_ranges(connection, furthest, orphans)
+            lost = partitions.free_ranges(connection, closed)
+            passed = partitions.free_ranges(connection, lows)
+    gone = [item for item in matched.gone if item.partition.source_partition_id in lost]
+    gone += [Gone(partition=k, seen=k.seen) for k in before if k.source_partition_id not in read]
+    # Keeps KS3.
+    missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
+    gone += [Gone(partition=o.known, seen=o.low) for o in missing]
+    spans |= lost | passed
+    matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
+    return Survey(
+        source=source,
+        shown=shown,
+        unsettled=known.unsettled,
+        version=state.version,
+        orphans=orphans,
+        matched=matched,
+        free=partitions.up_to(free, ends),
+        holes=partitions.up_to(free, read),
+        lost=lost,
+        missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
+        refusals=(
+            *shown.refused,
+            *matched.refused,
+            *(source.gone(item, spans[item.partition.source_partition_id]) for item in gone),
+        ),
+        stored=known.refused,
+    )

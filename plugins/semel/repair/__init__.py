@@ -1,0 +1,1 @@
+"""What an operator decides after something went wrong: accept a loss, rebuild a ledger."""

@@ -1,0 +1,335 @@
+"""accept: settle what plan refused, record what is gone, or let the output have new columns.
+
+What plan refuses stays unread until then: semel never guesses whether a file that changed holds new
+records or old ones. What a word gives up is written down as a loss, never forgotten.
+"""
+
+import getpass
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from semel import failpoints, settings
+from semel.archive import owned
+from semel.errors import RetryableError, SourceError, StateError, TerminalError
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger, Row, change, pipelines, row
+from semel.model.batch import Pipeline
+from semel.pipeline import Spec
+from semel.plan import partitions
+from semel.sinks.declared import open_sink
+from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
+from semel.sources.declared import open_source
+
+_ROUNDS_MAX = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The source partition that a file is read under from now on, and what was given up for it.
+
+    `lost` are the ranges of `retired` partitions that were seen and never read.
+    """
+
+    name: str
+    source_partition_id: int
+    generation: int
+    same: bool
+    retired: tuple[int, ...] = ()
+    lost: tuple[tuple[int, int, int], ...] = ()
+    """(partition, start, end)"""
+    found: bool = False
+    """It was settled before: nothing was changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """What accepting a file would do now: nothing is done yet.
+
+    `partition`: the one that it goes on in; None: a new one, read from `start`. `end`: what there
+    is to read ends there now; it may grow. `retired` and `lost` as in Accepted. `digest` stands for
+    all of this and for what recognises the file up to `end`.
+    """
+
+    name: str
+    partition: int | None
+    start: int
+    end: int
+    retired: tuple[int, ...]
+    lost: tuple[tuple[int, int, int], ...]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """One look at a refused file. `word`: None, when it is read already, in `there`."""
+
+    pipeline: Pipeline
+    source: Source
+    name: str
+    version: int
+    there: Row | None
+    word: Word | None
+
+
+# Keeps A3.
+def accept_file(
+    ledger: Ledger,
+    spec: Spec,
+    path: str,
+    *,
+    same: bool,
+    start: int = 0,
+    by: str | None = None,
+    agreed: tuple[int, str] | None = None,
+) -> Accepted:
+    """Settle a refused file: as a new generation, read from `start`, or as the `same` partition.
+
+    `path`: absolute, or below the data folder, the working folder or the source's own. `by`: who
+    decides; this process's user when left out. `agreed`: `end` and `digest` of what they foresaw.
+    SourceError: the file is not in the source, or with `same` is not what was read before, or no
+    record begins at `start`. StateError: something else than was agreed would be done now.
+    """
+    for seen in _looks(ledger, spec, path, same=same, start=start):
+        pipeline_id = seen.pipeline.pipeline_id
+        if seen.word is None:
+            return Accepted(**seen.there, same=True, found=True)
+        there = _evidence(seen, agreed[0]) if agreed else None
+        failpoints.point("accept.before_lock")
+        with ledger.transaction() as connection:
+            pipelines.lock(connection, seen.pipeline)
+            if partitions.version(connection, pipeline_id) != seen.version:
+                continue
+            # Keeps A7.
+            if agreed and _foreseen(connection, seen, agreed[0], there).digest != agreed[1]:
+                raise changed(seen.name)
+            accepted = _write(connection, pipeline_id, seen.word, by or who())
+            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=seen.name)
+            partitions.touch(connection, pipeline_id)
+            failpoints.point("accept.before_accept")
+        failpoints.point("accept.after_accept")
+        return accepted
+    raise moving(path)
+
+
+def foresee(
+    ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
+) -> Foreseen | None:
+    """What `accept_file` would do, with the same errors. None: it is read already."""
+    for seen in _looks(ledger, spec, path, same=same, start=start):
+        if seen.word is None:
+            return None
+        end = seen.word.offer.seen
+        there = _evidence(seen, end)
+        with ledger.transaction() as connection:
+            return _foreseen(connection, seen, end, there)
+    raise RetryableError(f"{path!r} is moved faster than it can be read; look again")
+
+
+def _looks(
+    ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
+) -> Iterator[_Look]:
+    """Looks at a file, again and again for as long as somebody asks, with bounds."""
+    pipeline, source = pipeline_of(ledger, spec), open_source(spec)
+    pipeline_id = pipeline.pipeline_id
+    for _ in range(_ROUNDS_MAX):
+        shown = source.discover()
+        name = named(spec, path, {item.name for item in shown.found})
+        if name is None:
+            raise SourceError(_not_there(spec, path, shown))
+        with ledger.transaction() as connection:
+            version = partitions.version(connection, pipeline_id)
+            known = partitions.known(ledger, connection, pipeline_id, shown)
+            there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
+        try:
+            word = source.accept(
+                shown, known, name, same=same, start=start, is_open=there is not None
+            )
+        except FileNotFoundError:
+            continue
+        yield _Look(
+            pipeline=pipeline, source=source, name=name, version=version, there=there, word=word
+        )
+
+
+def _evidence(seen: _Look, end: int) -> Evidence | None:
+    """What recognises a file up to an end. None: it does not reach it any more."""
+    offer = None if seen.word is None else seen.word.offer
+    # It may have grown since somebody saw it; what was there then must be as it was.
+    return seen.source.evidence(offer, end) if offer and end <= offer.seen else None
+
+
+def _foreseen(
+    connection: sa.Connection, seen: _Look, end: int, there: Evidence | None
+) -> Foreseen:
+    offer = seen.word.offer
+    lost, retired = _given_up(connection, seen.word)
+    partition = offer.known and offer.known.source_partition_id
+    ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
+    stands_for = digest(
+        seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
+    )
+    return Foreseen(
+        name=seen.name,
+        partition=partition,
+        start=offer.known.reached if offer.known else offer.start,
+        end=end,
+        retired=tuple(retired),
+        lost=ranges,
+        digest=stands_for,
+    )
+
+
+def digest(*values: object) -> str:
+    """Stands for what was foreseen."""
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def moving(path: str) -> RetryableError:
+    """It changes faster than it can be looked at."""
+    return RetryableError(
+        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
+        "this again"
+    )
+
+
+def changed(name: str) -> StateError:
+    """What was agreed is not what there is now."""
+    return StateError(
+        f"{name!r} is not any more as it was shown, so nothing was done; look at it again"
+    )
+
+
+def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
+    """What becomes lost, and which partitions are retired."""
+    superseded = {k.source_partition_id for k in word.superseded}
+    ends = {k.source_partition_id: k.seen for k in word.ended}
+    lost = partitions.free_ranges(
+        connection, {k: seen for k, seen in ends.items() if k not in superseded}
+    )
+    # A new one is no copy of what it holds: nobody shall ask again.
+    new = word.offer.known is None
+    return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
+
+
+def _write(
+    connection: sa.Connection, pipeline_id: int, word: Word, by: str
+) -> Accepted:
+    """Retire what it was, and open what it is; what was unread of the first is lost."""
+    offer, same = word.offer, word.offer.known
+    lost, retired = _given_up(connection, word)
+    partitions.lose(connection, lost, "replaced", by)
+    partitions.retire(connection, retired)
+    if same is None:
+        (new,) = partitions.insert(connection, pipeline_id, [(offer, None)])
+        if offer.start:
+            passed = {new["source_partition_id"]: [(0, offer.start)]}
+            partitions.lose(connection, passed, offer.reason, by)
+    else:
+        partitions.update(connection, [as_read(offer, None, settled=False)])
+        new = {
+            "name": offer.name,
+            "source_partition_id": same.source_partition_id,
+            "generation": same.generation,
+        }
+    return Accepted(
+        **new,
+        same=same is not None,
+        retired=tuple(retired),
+        lost=tuple((k, *span) for k, spans in lost.items() for span in spans),
+    )
+
+
+def pipeline_of(ledger: Ledger, spec: Spec) -> Pipeline:
+    """The pipeline's row. StateError: it never planned a batch."""
+    with ledger.transaction() as connection:
+        found = pipelines.find(connection, spec.name)
+    if found is None:
+        raise StateError(
+            f"pipeline {spec.name} never planned a batch; run it first",
+            next=f"semel run {spec.name}",
+        )
+    return found
+
+
+def named(spec: Spec, path: str, there: set[str]) -> str | None:
+    """Which of the known paths is meant: as it is, or below one of the usual folders."""
+    folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
+    tried = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
+    real = (os.path.realpath(os.path.dirname(name)) for name in tried)
+    tried += [os.path.join(*pair) for pair in zip(real, map(os.path.basename, tried), strict=True)]
+    return next((name for name in tried if name in there), None)
+
+
+def _not_there(spec: Spec, path: str, shown: Shown) -> str:
+    name = named(spec, path, {r.name for r in shown.refused})
+    whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
+    why = next(whys, "it is not there, or the source's pattern does not find it")
+    part = spec.source.part
+    return (
+        f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
+        f"{part}, then run the pipeline. `semel accept {spec.name} {quoted(path)} --lost` is for "
+        f"records of a {part} that is gone"
+    )
+
+
+def who() -> str:
+    """Who accepts: user and machine."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # No name for this number.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+    """Finish a committed batch whose sink refuses rows: they go to the archive, the others land.
+
+    TerminalError: its sink is a folder, which refuses none; or it refuses too many.
+    """
+    return finalize(ledger, spec, batch_id, accepting=True)
+
+
+# Keeps H3.
+def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
+    """Let a pipeline's table or topic have the address that is declared now, whatever is on its
+    way. Returns the old address and the new one.
+
+    TerminalError: what is there is not, by its own notes, what the pipeline has put in. StateError:
+    there is nothing to accept.
+    """
+    pipeline, sink = pipeline_of(ledger, spec), open_sink(spec)
+    old, new = pipeline.sink_address, sink.address
+    if new == old or spec.sink_path() is not None:
+        raise StateError(
+            f"pipeline {spec.name} has {old} as its sink, so there is nothing to accept; a folder "
+            "moves with its archive, by the next plan",
+            next=f"semel check {spec.name}",
+        )
+    with ledger.transaction() as connection:
+        known = owned.known_batches(connection, pipeline, every=True)
+    owned.check_held(ledger, pipeline, sink, known, None)
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        owner = pipelines.owner(connection, new, "")
+        if owner is not None:
+            raise TerminalError(f"{new} belongs to pipeline {owner.name!r}; declare another one")
+        values = {"pipeline_id": pipeline.pipeline_id, "sink_address": new}
+        change(connection, "pipelines", "rename_sink", **values)
+    return old, new
+
+
+def accept_columns(ledger: Ledger, spec: Spec) -> None:
+    """Let the next batch that commits decide the output's columns. StateError: no such pipeline."""
+    pipeline = pipeline_of(ledger, spec)
+    with ledger.transaction() as connection:
+        change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
+        failpoints.point("accept.before_columns")
+    failpoints.point("accept.after_columns")

@@ -1,0 +1,399 @@
+"""adopt: take over what a lost ledger's batches left below a sink, from markers and files alone.
+
+How it works:
+1. read the markers, prove that they go together, and find their source files again;
+2. let the ledger's sequences pass every number that markers and names of files hold;
+3. read the ids of each batch whose horizon is not over, outside any transaction;
+4. write pipeline, source partitions, batches, claims and catalog in one transaction.
+What the lost ledger had planned, or committed and not finalized, is unclaimed: the next plan takes
+it.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from semel import failpoints, limits, settings
+from semel.archive import layout, note, owned, traces
+from semel.archive.traces import Traces
+from semel.catalog.buckets import Buckets, union
+from semel.catalog.runs import ensure_segment, last_time
+from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
+from semel.ledger import Ledger, change, pipelines, row, rows
+from semel.model.batch import Log
+from semel.pipeline import Scope, Spec, identity
+from semel.reader import Marker, markers_in
+from semel.repair.adopt import runs
+from semel.repair.adopt.history import History, histories
+from semel.repair.adopt.ids import GoneError, ids_of
+from semel.repair.adopt.landed import check_landed
+from semel.repair.adopt.partitions import Adoptee, partitions_of
+from semel.repair.adopt.rows import write_batches, write_partitions
+from semel.sinks.declared import open_sink
+from semel.sources.declared import open_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopted:
+    """What was taken over. `found`: the ledger had all of it already, and nothing was done."""
+
+    pipeline: str
+    found: bool
+    batches: int
+    replays: int = 0
+    source_partitions: int = 0
+    files_found: int = 0
+    ids: int = 0
+    id_runs: int = 0
+    batches_expired: int = 0
+    batches_forgotten: tuple[int, ...] = ()
+    commits_lost: tuple[tuple[int, int], ...] = ()
+    """Commits, first and last, that never came to a marker."""
+    strays: tuple[str, ...] = ()
+    """Files of batches that no marker lists."""
+    staging: tuple[str, ...] = ()
+    """Folders of attempts, relative to the archive's `staging/`, that nobody goes on with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Catalog:
+    """The ids of all batches, ready to be written."""
+
+    runs: list[runs.OldRun]
+    forgotten_buckets: Buckets
+    expired: int
+    forgotten: tuple[int, ...]
+
+
+def adopt(
+    ledger: Ledger,
+    spec: Spec,
+    others: Iterable[Spec] = (),
+    *,
+    forget_ids: bool = False,
+    log: Log = print,
+) -> Adopted:
+    """Take over what batches left in a pipeline's sink. The same call again changes nothing.
+
+    `others`: pipelines that may be adopted later, whose numbers are left free. `forget_ids`: go on
+    where neither files nor source hold a batch's ids; they come again as new records, in scope
+    `bucket` as late ones.
+    TerminalError: what is there does not go together, or the ledger has other batches.
+    """
+    try:
+        return _adopt(ledger, spec, others, forget_ids=forget_ids, log=log)
+    except OSError as error:
+        raise RetryableError(
+            f"adopt of {spec.name}: {error}; the ledger has nothing of it yet. Fix that, then run "
+            "this again"
+        ) from error
+
+
+def _adopt(
+    ledger: Ledger, spec: Spec, others: Iterable[Spec], *, forget_ids: bool, log: Log
+) -> Adopted:
+    target, sink, kept = open_sink(spec), spec.sink_path(), layout.of(spec)
+    found = _markers(sink, kept)
+    names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
+    there = traces.look(sink, kept, names.values())
+    notes = target.notes()
+    landed = [note.batch_id for note in notes.found] if notes else []
+    known = _known(ledger, spec, target.address, kept, found)
+    if known is not None:
+        return known
+    if there == Traces() and not landed:
+        raise StateError(
+            f"{target.address} and {kept} hold nothing of semel, so there is nothing to adopt; "
+            f"run {spec.name}"
+        )
+    _check(spec, kept, found)
+    batches = histories(found)
+    of_ledger = check_landed(spec, target, kept, found, notes)
+    batch_max = _batch_max(there.batch_max, found, landed)
+    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers(o, log) for o in others])
+    partitions = partitions_of(open_source(spec), found)
+    lost = note.gaps([marker.commit_seq for marker in found])
+    with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
+        catalog = _catalog(spec, batches, partitions, now, Path(spills), forget_ids=forget_ids)
+        if lost:
+            note.write(kept, lost)
+        _write(ledger, spec, target.address, kept, batches, partitions, catalog, of_ledger)
+    outputs = [marker for batch in batches for marker in batch.outputs]
+    listed = {marker.target_of(file) for marker in outputs for file in marker.files}
+    named = {*(str(sink / path) for path in there.output), *(str(kept / p) for p in there.kept)}
+    numbers = {marker.batch_id for marker in found}
+    named |= {str(kept / path) for path, of in there.replaced.items() if of not in numbers}
+    made = ((m.made_by, m.replay.fence if m.replay else m.fence) for m in outputs)
+    won = {f"b{number:08d}/f{fence:04d}" for number, fence in made}
+    return Adopted(
+        pipeline=spec.name,
+        found=False,
+        batches=len(found),
+        replays=len(outputs) - len(found),
+        source_partitions=len(partitions),
+        files_found=sum(part.found for part in partitions),
+        ids=sum(run.ids for run in catalog.runs),
+        id_runs=len(catalog.runs),
+        batches_expired=catalog.expired,
+        batches_forgotten=catalog.forgotten,
+        commits_lost=tuple((first, last) for first, last in lost),
+        strays=tuple(sorted(named - listed)),
+        staging=tuple(sorted(there.staging.keys() - won)),
+    )
+
+
+def _specs(spec: Spec, found: list[Marker]) -> list[Spec]:
+    return [spec, *(marker.spec for marker in found)]
+
+
+def _markers(sink: Path | None, kept: Path) -> list[Marker]:
+    try:
+        return markers_in(sink, kept)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error}. Or move that marker aside: then its batch is not taken over, and its "
+            "records are read again by the pipeline's next run",
+            next=AGAIN,
+        ) from error
+
+
+# Keeps D3.
+def _known(
+    ledger: Ledger, spec: Spec, address: str, kept: Path, found: list[Marker]
+) -> Adopted | None:
+    """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        if pipeline is None:
+            owner = pipelines.owner(connection, address, str(kept))
+            if owner is None:
+                return None
+            raise TerminalError(
+                f"the sink {address} belongs to pipeline {owner.name!r} in this ledger; "
+                f"{spec.name!r} cannot take over its batches"
+            )
+        unknown = owned.not_of(connection, pipeline.pipeline_id, spec.name, found)
+    if not unknown:
+        return Adopted(pipeline=spec.name, found=True, batches=len(found))
+    raise TerminalError(
+        f"this ledger has {spec.name}, and not {_some(unknown)} whose markers lie in {kept}: it "
+        "was restored to an earlier time, or they ran with another ledger. Make an empty database "
+        "the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline",
+        next="semel migrate",
+    )
+
+
+def _some(found: list[Marker]) -> str:
+    shown = ", ".join(str(marker.batch_id) for marker in found[:5])
+    return f"batches {shown}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+# Keeps D2.
+def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
+    """Prove that markers are of one pipeline, this one, and tell one story."""
+    if foreign := [marker for marker in found if marker.pipeline != spec.name]:
+        raise TerminalError(
+            f"{_some(foreign)} in {kept} are of pipeline {foreign[0].pipeline!r}; "
+            f"{spec.name!r} cannot take them over: give the pipeline its old name"
+        )
+    for one, other in pairwise(found):
+        if one.commit_seq == other.commit_seq or one.bucket_seconds != other.bucket_seconds:
+            raise CorruptionError(
+                f"the markers {one.path} and {other.path} are of two ledgers: their places in the "
+                "order of commits, or their buckets, do not go together; move those aside that do "
+                "not belong here"
+            )
+    claims = sorted(
+        (c.source_partition_id, c.start, c.end, m.path) for m in found for c in m.claims
+    )
+    for (part, _, end, path), (other_part, start, _, other) in pairwise(claims):
+        if part == other_part and start < end:
+            raise CorruptionError(
+                f"the markers {path} and {other} claim the same {spec.source.unit} of source "
+                f"partition {part}; move aside the one that does not belong here"
+            )
+    if found:
+        identity.check(identity.to_text(identity.identity_of(found[-1].spec)), spec)
+
+
+def _numbers(other: Spec, log: Log) -> tuple[int, int]:
+    """The highest batch and source partition that another pipeline's sink shows."""
+    sink, kept = other.sink_path(), layout.of(other)
+    batch_max = traces.look(sink, kept, [other]).batch_max
+    try:
+        found = markers_in(sink, kept)
+        return _batch_max(batch_max, found), _partition_max(found)
+    except CorruptionError as error:
+        log(f"the numbers of {other.name} are not left free as a whole: {error}")
+        return batch_max, 0
+
+
+def _batch_max(named: int, found: list[Marker], landed: Iterable[int] = ()) -> int:
+    """The highest number of a batch: that of a replay into a table is in no file's name."""
+    return max([named, *landed, *(marker.made_by for marker in found)])
+
+
+def _partition_max(found: list[Marker]) -> int:
+    return max((c.source_partition_id for m in found for c in m.claims), default=0)
+
+
+def _pass_numbers(
+    ledger: Ledger,
+    spec: Spec,
+    batches: list[History],
+    batch_max: int,
+    others: list[tuple[int, int]],
+) -> datetime:
+    """Let the sequences pass all numbers. Returns the ledger's time.
+
+    TerminalError: this ledger gave some of them to others.
+    """
+    numbers = [(batch_max, _partition_max([batch.first for batch in batches])), *others]
+    with ledger.transaction() as connection:
+        change(connection, "adopt", "lock_numbers")
+        # Keeps D5.
+        taken = rows(
+            connection,
+            "adopt",
+            "taken",
+            batches=[marker.made_by for batch in batches for marker in batch.outputs],
+            partitions=list({c.source_partition_id for b in batches for c in b.claims}),
+        )
+        if taken:
+            shown = ", ".join(f"{r['what']} {r['number']} to {r['name']!r}" for r in taken[:5])
+            raise TerminalError(
+                f"this ledger gave {len(taken)} numbers of {spec.name}'s to others ({shown}), and "
+                "two cannot share one. Adopt each pipeline before any of them runs: make an empty "
+                "database the ledger (SEMEL_LEDGER_DSN), migrate it, and adopt each pipeline; or "
+                f"give {spec.name} a ledger of its own",
+                next="semel migrate",
+            )
+        rows(
+            connection,
+            "adopt",
+            "pass_numbers",
+            batch_max=max(batch for batch, _ in numbers),
+            partition_max=max(part for _, part in numbers),
+        )
+        now = row(connection, "adopt", "now")["now"]
+        failpoints.point("adopt.before_numbers")
+    failpoints.point("adopt.after_numbers")
+    return now
+
+
+def _catalog(
+    spec: Spec,
+    batches: list[History],
+    partitions: list[Adoptee],
+    now: datetime,
+    folder: Path,
+    *,
+    forget_ids: bool,
+) -> _Catalog:
+    """Read the ids of all batches that are remembered. TerminalError names those that are gone."""
+    horizon = int(spec.dedup.horizon.total_seconds())
+    of = {part.known.source_partition_id: part for part in partitions}
+    made = runs.OldRuns(folder, horizon)
+    expired, gone = [], []
+    for batch in batches:
+        marker = batch.first
+        if marker.spec.by_position:
+            continue
+        # Keeps C8.
+        if _last_time(marker) + marker.spec.dedup.horizon <= now:
+            expired.append(marker)
+            continue
+        try:
+            ids = ids_of(batch, [of[c.source_partition_id].here(c) for c in batch.claims])
+        except GoneError as error:
+            gone.append((marker, str(error)))
+            continue
+        buckets = union(part.buckets for part in ids)
+        end = buckets and buckets.end
+        last = last_time(marker.batch_time, end, marker.bucket_seconds)
+        made.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
+    # Keeps D7.
+    if gone and not forget_ids:
+        why = "; ".join(f"batch {marker.batch_id}: {why}" for marker, why in gone[:3])
+        raise TerminalError(
+            f"the ids of {_some([marker for marker, _ in gone])} of {spec.name} cannot be found "
+            f"any more ({why}). Restore what is missing; or `semel adopt {spec.name} --forget-ids` "
+            "goes on without them: records with these ids that come again are new (in scope bucket, "
+            "all of their buckets are late)",
+            next=AGAIN,
+        )
+    # Keeps D8.
+    lacking = [_buckets(marker) for marker in (*expired, *(marker for marker, _ in gone))]
+    return _Catalog(
+        runs=made.finish(),
+        forgotten_buckets=union(lacking) or Buckets(),
+        expired=len(expired),
+        forgotten=tuple(marker.batch_id for marker, _ in gone),
+    )
+
+
+def _last_time(marker: Marker) -> datetime:
+    """From when on the horizon of a batch's ids counts."""
+    buckets = _buckets(marker)
+    return last_time(marker.batch_time, buckets and buckets.end, marker.bucket_seconds)
+
+
+def _buckets(marker: Marker) -> Buckets | None:
+    """The buckets that a batch's ids can be of, in scope `bucket`."""
+    if marker.buckets is not None or marker.spec.dedup.scope is not Scope.BUCKET:
+        return marker.buckets
+    # The marker is of an earlier version. No record_time is more than a day ahead.
+    ahead = timedelta(seconds=limits.RECORD_TIME_AHEAD_SECONDS)
+    newest = int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
+    return Buckets.before(newest + 1)
+
+
+# Keeps D4.
+def _write(
+    ledger: Ledger,
+    spec: Spec,
+    address: str,
+    kept: Path,
+    batches: list[History],
+    partitions: list[Adoptee],
+    catalog: _Catalog,
+    of_ledger: str | None,
+) -> None:
+    last = batches[-1].first if batches else None
+    newest = max((batch.newest for batch in batches), key=lambda m: m.committed_at, default=None)
+    with ledger.transaction() as connection:
+        made = row(
+            connection,
+            "adopt",
+            "insert_pipeline",
+            name=spec.name,
+            sink_address=address,
+            archive_path=str(kept),
+            identity=identity.to_text(identity.identity_of(spec)),
+            shards=spec.dedup.shards,
+            bucket_seconds=last.bucket_seconds if last else spec.bucket_seconds,
+            commit_seq=last.commit_seq if last else 0,
+            batch_time_last=max((batch.first.batch_time for batch in batches), default=None),
+            forgotten=catalog.forgotten_buckets.to_ledger(),
+            sink_schema=json.dumps(newest.sink_columns) if newest else None,
+            created_at=of_ledger,
+        )
+        if made is None:
+            raise RetryableError(
+                f"pipeline {spec.name} was made by another process meanwhile; run this again to "
+                "see what became of it"
+            )
+        pipeline_id = made["pipeline_id"]
+        write_partitions(connection, pipeline_id, partitions)
+        write_batches(connection, pipeline_id, batches, open_source(spec).split_size)
+        if catalog.runs:
+            horizon = int(spec.dedup.horizon.total_seconds())
+            segment_id = ensure_segment(connection, pipeline_id, horizon)
+            for run in catalog.runs:
+                runs.write(connection, pipeline_id, segment_id, run)
+        failpoints.point("adopt.before_adopt")
+    failpoints.point("adopt.after_adopt")

@@ -1,0 +1,86 @@
+"""All that markers tell of a batch whose ledger was lost: each of its outputs, and what it read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semel.errors import AGAIN, CorruptionError
+from semel.model.batch import Claim
+from semel.reader import Marker, generations
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A batch. `outputs`: the markers of its generations, the newest last.
+
+    `before`: of an admission the batch that left it its dead letters. `claims`: the ranges that its
+    records lie in, which are its own, or those of the batch that it admits.
+    """
+
+    outputs: tuple[Marker, ...]
+    before: Marker | None
+    claims: tuple[Claim, ...]
+
+    @property
+    def first(self) -> Marker:
+        """The batch's own output. What became of its records is told by this one."""
+        return self.outputs[0]
+
+    @property
+    def newest(self) -> Marker:
+        """The output that counts."""
+        return self.outputs[-1]
+
+    @property
+    def replays(self) -> tuple[Marker, ...]:
+        """The outputs that replays made."""
+        return self.outputs[1:]
+
+
+# Keeps D2.
+def histories(found: Sequence[Marker]) -> list[History]:
+    """The batches of some markers, in the same order.
+
+    CorruptionError: the marker of a replaced output is gone, damaged or another batch's, or dead
+    letters were judged that no marker speaks of.
+    """
+    of = {marker.batch_id: marker for marker in found}
+    admissions = {(m.admits.batch_id, m.admits.admission): m for m in found if m.admits}
+    made = []
+    for marker in found:
+        before, claims = None, marker.claims
+        if marker.admits:
+            root, number = marker.admits.batch_id, marker.admits.admission
+            before = admissions.get((root, number - 1)) if number > 1 else of.get(root)
+            if before is None or root not in of or admissions[root, number] is not marker:
+                raise CorruptionError(
+                    f"the marker {marker.path} is of admission {number} of batch {root}, whose "
+                    "dead letters it judged again, and the marker of that batch or of an "
+                    "admission before is gone, or there are two of this one. Restore them from a "
+                    "backup, or move all of them aside: then their records are read again",
+                    next=AGAIN,
+                )
+            claims = of[root].claims
+        outputs = tuple(_outputs(marker))
+        made.append(History(outputs=outputs, before=before, claims=claims))
+    return made
+
+
+def _outputs(marker: Marker) -> list[Marker]:
+    try:
+        found = generations(marker)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error}. It was kept aside when batch {marker.batch_id} was replayed. Or move "
+            f"{marker.path} aside, and what is left of {marker.archive / 'replaced'} for that "
+            "batch: then its records are read again by the pipeline's next run",
+            next=AGAIN,
+        ) from error
+    for old in found[:-1]:
+        same = ("pipeline", "fence", "commit_seq", "input_digest", "claims", "admits")
+        if any(getattr(old, name) != getattr(marker, name) for name in same):
+            raise CorruptionError(
+                f"{old.path} and {marker.path} are of one number, and not of one batch; restore "
+                "the right ones from a backup",
+                next=AGAIN,
+            )
+    return found

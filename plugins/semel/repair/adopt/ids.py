@@ -1,0 +1,232 @@
+"""The ids of a finalized batch, from its files alone: for a catalog that was lost.
+
+They are looked for in the ids files of the batch, then in its output (without transforms, for these
+may drop or change ids), then in the source: the claimed ranges, less what decisions and dead
+letters name. Whatever is read was proven first: files by size and checksum, ranges by head and
+tail. What comes out is as many distinct ids as the marker says that there were survivors, or an
+error.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel import limits
+from semel.catalog import sortedids
+from semel.catalog.buckets import Buckets, union
+from semel.catalog.ids import hash_ids, seconds_of
+from semel.errors import CorruptionError, SourceError
+from semel.formats.pieces import gathered
+from semel.model.batch import Claim
+from semel.model.manifest import Kind
+from semel.pipeline import Scope
+from semel.reader import MarkedFile, Marker, rows_of
+from semel.repair.adopt.history import History
+from semel.sources import Source
+from semel.sources.declared import open_source
+from semel.stage import verdicts
+from semel.stage.ids_file import read_ids
+from semel.stage.job import StageJob, splits_of
+from semel.stage.read import read_again
+from semel.storage import checksum
+
+_EVER = 1 << 62  # Seconds beyond any clock: what is ahead is in the dead letters.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIds:
+    """The ids of a batch in one shard, sorted by h1 (uint64) with their h2 (uint32), none twice."""
+
+    shard: int
+    h1: np.ndarray
+    h2: np.ndarray
+    buckets: Buckets | None
+
+
+class GoneError(Exception):
+    """Neither ids files nor output nor source give a batch's ids. The message says of each why."""
+
+
+_POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
+
+Part = tuple[np.ndarray, np.ndarray, np.ndarray, Buckets | None]
+"""h1, h2 and shard of some ids, and in scope `bucket` the buckets that they are of."""
+
+_NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
+
+
+def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
+    """The ids of a batch, by shard. `claims` are its ranges, in the files as they lie now.
+
+    Any of its outputs gives them whose files are there still.
+    """
+    marker = batch.first
+    if not marker.counts.survivors:
+        return []
+    ways: dict[str, Callable[[], list[ShardIds]]] = {}
+    if marker.of_kind(Kind.IDS):
+        ways["ids files"] = lambda: _kept(marker)
+    for made in reversed(batch.outputs):
+        if made.sink and not made.spec.transforms:
+            name = f"output of generation {made.generation}" if batch.replays else "output"
+            ways[name] = partial(_of_output, marker, made)
+    ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
+    whys = []
+    for name, way in ways.items():
+        try:
+            return way()
+        except (OSError, ValueError, pa.ArrowException, SourceError, CorruptionError) as error:
+            whys.append(f"{name}: {error}")
+    raise GoneError("; ".join(whys))
+
+
+def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
+    return _proven(marker, _in_output(made))
+
+
+def _kept(marker: Marker) -> list[ShardIds]:
+    found = []
+    for file in marker.of_kind(Kind.IDS):
+        of, h1, h2 = read_ids(whole_file(marker, file))
+        if of.shards != marker.spec.dedup.shards:
+            raise ValueError(f"{file.path} has {of.shards} shards")
+        found.append(ShardIds(shard=of.shard, h1=h1, h2=h2, buckets=of.buckets))
+    _check_count(marker, sum(len(part.h1) for part in found))
+    return found
+
+
+def whole_file(marker: Marker, file: MarkedFile) -> Path:
+    """A listed file that is what its marker says. OSError, ValueError."""
+    path = marker.path_of(file)
+    if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
+        raise ValueError(f"{file.path} is not what its marker says")
+    return path
+
+
+def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
+    """Ids by shard, sorted. ValueError when they are not as many as there were survivors."""
+    none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
+    held = [none, *parts]
+    h1, h2, shard = (np.concatenate([part[at] for part in held]) for at in range(3))
+    buckets = union(part[3] for part in held)
+    found = []
+    for number in np.unique(shard):
+        own = shard == number
+        once = distinct(h1[own], h2[own])
+        found.append(ShardIds(shard=int(number), h1=once[0], h2=once[1], buckets=buckets))
+    _check_count(marker, sum(len(part.h1) for part in found))
+    return found
+
+
+def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ids sorted by h1, each once."""
+    order = sortedids.grouped_order(h1, h2)
+    h1, h2 = h1[order], h2[order]
+    once = sortedids.is_first(h1, h2)
+    return h1[once], h2[once]
+
+
+def _check_count(marker: Marker, found: int) -> None:
+    if found != marker.counts.survivors:
+        raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
+
+
+def _in_output(marker: Marker) -> Iterator[Part]:
+    spec = marker.spec
+    by_bucket = spec.dedup.scope is Scope.BUCKET
+    names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
+    declared = spec.arrow_schema()
+    for file in marker.of_kind(Kind.DATA):
+        whole_file(marker, file)
+        for table in gathered(rows_of(marker, file, names), limits.PIECE_BYTES_MAX):
+            # JSON Lines holds dates as text.
+            columns = [table.column(name).cast(declared.field(name).type) for name in names]
+            table = pa.table(columns, names=names)
+            buckets = None
+            if by_bucket:
+                buckets = np.floor_divide(
+                    seconds_of(table.column(spec.record_time)), marker.bucket_seconds
+                )
+            ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
+            if not ids.valid.all():
+                raise ValueError(f"{file.path} has rows without an id")
+            found = None if buckets is None else Buckets.of(buckets)
+            yield ids.h1, ids.h2, ids.shard, found
+
+
+def in_source(
+    marker: Marker,
+    claims: tuple[Claim, ...],
+    but: tuple[Kind, ...] = _NO_SURVIVORS,
+    before: Marker | None = None,
+) -> Iterator[Part]:
+    """The ids of a batch's records, read again, but for those that files of the kinds `but` name.
+
+    `before`: of an admission, whose dead letters its records are. SourceError: the source is not
+    what it was. ValueError, CorruptionError: such a file is not.
+    """
+    skip = _dropped(marker, but)
+    source = open_source(marker.spec)
+    source.check(claims, marker.batch_id)
+    job = job_of(marker, claims, source)
+    with tempfile.TemporaryDirectory() as folder:
+        if before is not None:
+            letters = verdicts.read(before, before.counts).letters()
+            selected = letters.select(Path(folder), job.splits, only=True, judged=True)
+            job = replace(job, selected=selected)
+        yield from _read_again(job, skip)
+
+
+def _read_again(job: StageJob, skip: dict[int, np.ndarray]) -> Iterator[Part]:
+    for split in job.splits:
+        offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
+        done = read_again(job, split, offsets)
+        for shard, ids in done.ids.items():
+            shards = np.full(len(ids.h1), shard, np.uint16)
+            yield ids.h1, ids.h2, shards, done.report.buckets
+
+
+def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
+    """The offsets of a batch's duplicates or rejected records, by source partition."""
+    tables = [
+        pq.read_table(whole_file(marker, file), columns=list(_POSITION.names), partitioning=None)
+        for kind in kinds
+        for file in marker.of_kind(kind)
+    ]
+    table = pa.concat_tables([_POSITION.empty_table(), *(t.cast(_POSITION) for t in tables)])
+    part, offset = (table.column(name).to_numpy() for name in _POSITION.names)
+    return {int(number): offset[part == number] for number in np.unique(part)}
+
+
+def job_of(
+    marker: Marker,
+    claims: tuple[Claim, ...],
+    source: Source,
+    split_size: int | None = None,
+) -> StageJob:
+    """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
+    return StageJob(
+        spec=marker.spec,
+        pipeline_id=0,
+        batch_id=marker.batch_id,
+        attempt_id=0,
+        began_at=datetime.min,
+        fence=marker.fence,
+        folder=Path(),
+        source=source,
+        splits=splits_of(list(claims), split_size or source.split_size, whole=whole),
+        shards=marker.spec.dedup.shards,
+        bucket_seconds=marker.bucket_seconds,
+        forgotten=Buckets(),
+        now_seconds=_EVER,
+        segment_id=None,
+        runs=(),
+    )

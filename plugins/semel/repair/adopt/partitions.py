@@ -1,0 +1,81 @@
+"""The source partitions of batches whose ledger was lost: from their claims, and where they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from semel.model.batch import Claim
+from semel.reader import Marker
+from semel.sources import Partition, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoptee:
+    """A source partition as it is taken over. `found`: its source shows where it is now.
+
+    It is closed when another partition has its name or its identity now.
+    """
+
+    known: Partition
+    found: bool
+
+    def here(self, claim: Claim) -> Claim:
+        """A claim of this partition, where it is now."""
+        if not self.found:
+            return claim
+        return replace(claim, name=self.known.name, identity=self.known.identity)
+
+
+def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
+    """The source partitions that markers name, in the order of their numbers."""
+    claims: dict[int, list[Claim]] = defaultdict(list)
+    for marker in sorted(markers, key=lambda marker: marker.batch_id):
+        for claim in marker.claims:
+            claims[claim.source_partition_id].append(claim)
+    generations: dict[str, int] = defaultdict(int)
+    known = []
+    for number in sorted(claims):
+        part = _known(number, claims[number])
+        generations[part.name] += 1
+        known.append(replace(part, generation=generations[part.name]))
+    places = zip(known, source.locate(known), strict=True)
+    return _settled([Adoptee(known=now or was, found=now is not None) for was, now in places])
+
+
+def _known(number: int, claims: list[Claim]) -> Partition:
+    """What the claims of a partition say of it: the last one knows its name, the farthest what was
+    read. How it looked then, nobody knows any more.
+    """
+    last, farthest = claims[-1], max(claims, key=lambda claim: claim.end)
+    return Partition(
+        source_partition_id=number,
+        name=last.name,
+        generation=1,
+        identity=last.identity,
+        fingerprint="",
+        settled=False,
+        reached=farthest.end,
+        seen=farthest.end,
+        evidence=farthest.evidence,
+        closed=False,
+    )
+
+
+def _settled(placed: list[Adoptee]) -> list[Adoptee]:
+    """Close what stands in the way of another one: a name and an identity are one partition's."""
+    names: set[str] = set()
+    identities: set[str] = set()
+    closed: set[int] = set()
+    # Those that are there go first, then the newer ones.
+    for part in sorted(placed, key=lambda p: (not p.found, -p.known.source_partition_id)):
+        known = part.known
+        if known.name in names or known.identity in identities:
+            closed.add(known.source_partition_id)
+        else:
+            names.add(known.name)
+            identities.add(known.identity)
+    return [
+        replace(p, known=replace(p.known, closed=p.known.source_partition_id in closed))
+        for p in placed
+    ]

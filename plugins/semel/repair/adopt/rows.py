@@ -1,0 +1,137 @@
+"""The rows of the ledger for batches whose ledger was lost: one statement for each kind of row."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import pairwise
+
+import sqlalchemy as sa
+
+from semel import limits
+from semel.ledger import change
+from semel.model.manifest import Kind
+from semel.reader import Marker
+from semel.repair.adopt.history import History
+from semel.repair.adopt.partitions import Adoptee
+
+_Asked = tuple[str, int | None, int | None]
+"""A request, and which batch it replays or admits: what ordinals are counted by."""
+
+
+def write_partitions(
+    connection: sa.Connection, pipeline_id: int, partitions: list[Adoptee]
+) -> None:
+    """The source partitions, under their old numbers."""
+    known = [asdict(part.known) for part in partitions]
+    change(
+        connection,
+        "adopt",
+        "insert_partitions",
+        pipeline_id=pipeline_id,
+        partitions=json.dumps(known),
+    )
+
+
+def write_batches(
+    connection: sa.Connection, pipeline_id: int, batches: list[History], split_size: int
+) -> None:
+    """The batches with their attempts, claims and files; then their replays, each a batch too.
+
+    `batches` come in the order of commits. `split_size`: by which a plan of their source cuts.
+    """
+    ordinals: Counter[_Asked] = Counter()
+    replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
+    for some in (*_parts([each.first for each in batches]), *_parts(replays)):
+        _insert_batches(connection, pipeline_id, some, ordinals, split_size)
+        _insert_attempts(connection, some)
+        _insert_claims(connection, some)
+        _insert_files(connection, some)
+    pairs = [pair for each in batches for pair in pairwise(each.outputs)]
+    replaced = [{"batch_id": old.made_by, "replaced_by": new.made_by} for old, new in pairs]
+    change(connection, "adopt", "replaced", replaced=json.dumps(replaced))
+
+
+def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
+    for start in range(0, len(markers), limits.MARKERS_AT_ONCE):
+        yield markers[start : start + limits.MARKERS_AT_ONCE]
+
+
+def _insert_batches(
+    connection: sa.Connection,
+    pipeline_id: int,
+    some: list[Marker],
+    ordinals: Counter[_Asked],
+    split_size: int,
+) -> None:
+    batches = []
+    for m in some:
+        request = m.replay.request_key if m.replay else m.request_key
+        replays = m.batch_id if m.replay else None
+        admits = m.admits.batch_id if m.admits and not m.replay else None
+        ordinals[request, replays, admits] += 1
+        own = m.interval if not (m.replay or m.admits) else (None, None)
+        start, end = (time.isoformat() if time else None for time in own)
+        batches.append(
+            {
+                "batch_id": m.made_by,
+                "request_key": request,
+                "ordinal": ordinals[request, replays, admits],
+                "spec": m.spec.to_json(),
+                "spec_digest": m.spec_digest,
+                "interval_start": start,
+                "interval_end": end,
+                "commit_seq": m.commit_seq if m.replay is None else None,
+                "batch_time": m.batch_time.isoformat() if m.replay is None else None,
+                "committed_at": m.replay.committed_at if m.replay else m.batch_time.isoformat(),
+                "replays": replays,
+                "generation": m.generation,
+                "admits": admits,
+                "admission": m.admits.admission if m.admits and not m.replay else None,
+            }
+        )
+    change(
+        connection,
+        "adopt",
+        "insert_batches",
+        pipeline_id=pipeline_id,
+        split_bytes=split_size,
+        batches=json.dumps(batches),
+    )
+
+
+def _insert_attempts(connection: sa.Connection, some: list[Marker]) -> None:
+    attempts = [
+        {
+            **vars(m.counts),
+            "batch_id": m.made_by,
+            "fence": m.replay.fence if m.replay else m.fence,
+            "input_digest": m.input_digest,
+            "sink_schema": json.dumps(m.sink_columns),
+        }
+        for m in some
+    ]
+    change(connection, "adopt", "insert_attempts", attempts=json.dumps(attempts))
+
+
+def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
+    roots = [m for m in some if m.replay is None]
+    claims = [{**asdict(claim), "batch_id": m.batch_id} for m in roots for claim in m.claims]
+    change(connection, "adopt", "insert_claims", claims=json.dumps(claims))
+
+
+def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
+    # A manifest has none of what finalize writes, and that of a replay none of what is its root's.
+    not_of = {True: set(Kind) - {Kind.DATA}, False: {Kind.CLAIMS, Kind.REFUSED}}
+    files = [
+        {
+            **vars(file),
+            "batch_id": m.made_by,
+            "ordinal": at,
+            "final_path": m.target_of(file),
+        }
+        for m in some
+        for at, file in enumerate(m.files)
+        if file.kind not in not_of[m.replay is not None]
+    ]
+    change(connection, "adopt", "insert_files", files=json.dumps(files))

@@ -1,0 +1,115 @@
+"""Id runs for a catalog that is made again: the ids of many batches as few sorted runs.
+
+They are spilled to files, so that reading them needs no transaction, and writing them no memory.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import sqlalchemy as sa
+
+from semel import limits
+from semel.catalog.buckets import Buckets, union
+from semel.catalog.payload import Encoder, write_pieces
+from semel.catalog.runs import span_seconds
+from semel.ledger import row
+from semel.repair.adopt.ids import ShardIds, distinct
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldRun:
+    """A run that is to be written. Its ids, sorted, lie in the files `h1` and `h2`."""
+
+    shard: int
+    buckets: Buckets | None
+    seq_min: int
+    seq_max: int
+    expires_at: datetime
+    ids: int
+    h1: Path
+    h2: Path
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """The ids of one shard that are not spilled yet."""
+
+    parts: list[ShardIds] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    ends: list[datetime] = field(default_factory=list)
+
+
+class OldRuns:
+    """Takes the ids of batches in the order of their commits.
+
+    Runs hold what expires in one drop span, as merged runs do: so no id is kept for much longer
+    than its horizon.
+    """
+
+    def __init__(self, folder: Path, horizon_seconds: int) -> None:
+        self._folder, self._span = folder, span_seconds(horizon_seconds)
+        self._groups: dict[int, _Group] = defaultdict(_Group)
+        self._of_span: float | None = None
+        self._held = 0
+        self._runs: list[OldRun] = []
+
+    def add(self, seq: int, expires_at: datetime, parts: list[ShardIds]) -> None:
+        """The ids of the batch with this place in the order of commits."""
+        span = expires_at.timestamp() // self._span
+        if span != self._of_span or self._held > limits.OLD_IDS_AT_ONCE:
+            self._spill()
+        self._of_span = span
+        for part in parts:
+            group = self._groups[part.shard]
+            group.parts.append(part)
+            group.seqs.append(seq)
+            group.ends.append(expires_at)
+            self._held += len(part.h1)
+
+    def finish(self) -> list[OldRun]:
+        """All runs, in the order of their commits."""
+        self._spill()
+        return self._runs
+
+    def _spill(self) -> None:
+        for shard, group in sorted(self._groups.items()):
+            h1, h2 = distinct(
+                np.concatenate([part.h1 for part in group.parts]),
+                np.concatenate([part.h2 for part in group.parts]),
+            )
+            files = [self._folder / f"{len(self._runs)}.{name}.npy" for name in ("h1", "h2")]
+            for path, column in zip(files, (h1, h2), strict=True):
+                np.save(path, column)
+            self._runs.append(
+                OldRun(
+                    shard=shard,
+                    buckets=union(part.buckets for part in group.parts),
+                    seq_min=min(group.seqs),
+                    seq_max=max(group.seqs),
+                    expires_at=max(group.ends),  # Keeps G7.
+                    ids=len(h1),
+                    h1=files[0],
+                    h2=files[1],
+                )
+            )
+        self._groups.clear()
+        self._held = 0
+
+
+def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
+    """Write a run, header and payload, as one that is visible. It belongs to no attempt."""
+    encoder = Encoder(run.ids)
+    encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
+    checksum = encoder.finish()
+    header = row(
+        connection, "catalog", "insert_run",
+        pipeline_id=pipeline_id, attempt_id=None, shard=run.shard, segment_id=segment_id,
+        buckets=run.buckets and run.buckets.to_ledger(), ids=run.ids,
+        filter_bytes=encoder.filter_bytes, checksum=checksum,
+        seq_min=run.seq_min, seq_max=run.seq_max, expires_at=run.expires_at,
+        asked=None, false_hits=None,
+    )  # fmt: skip
+    write_pieces(connection, segment_id, header["id_run_id"], encoder.take())

@@ -1,0 +1,319 @@
+"""days: how far a pipeline is with each interval of time, by its ledger and by its source.
+
+How it works:
+1. cut the asked time into cells: those of the schedule, or days (UTC);
+2. read the batches of that time from the ledger, and no others;
+3. put what the source shows, and what of it no batch has, into the cell of its time;
+4. decide each cell's state from these facts (`judge`).
+
+A pipeline with `select: arrival` has no intervals: its batches stand on the day of their commit.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import StrEnum
+from itertools import pairwise
+
+from semel import limits
+from semel.declare.parts import Select
+from semel.ledger import Ledger, pipelines, row
+from semel.model.batch import Counts
+from semel.pipeline import Spec
+from semel.reports import intervals
+from semel.reports.day_batches import BatchOfDay, Group, groups_of
+from semel.reports.gaps import Gap, Gaps
+from semel.reports.gaps import State as GapState
+from semel.sources import Found
+
+
+class State(StrEnum):
+    """How far a pipeline is with one interval."""
+
+    COMPLETE = "complete"
+    """All that the source shows of it is finalized."""
+    PARTLY = "partly"
+    """Some of it is finalized; some is in no batch."""
+    UNCLAIMED = "unclaimed"
+    """Records are there, and no batch has any of them."""
+    REFUSED = "refused"
+    """A file of it is refused: a person decides."""
+    IN_WORK = "in work"
+    """A batch that is not finalized yet has some of it."""
+    WAITING = "waiting"
+    """All complete records are finalized; a last line or a file is not complete yet."""
+    DONE = "done"
+    """Its batches are finalized. Whether the source holds more of it is not known."""
+    HOLE = "hole"
+    """The source shows nothing of it, though of time before and after it, and no batch is of it."""
+    NOTHING = "nothing there"
+    """The source shows nothing of it, and no batch is of it."""
+    NO_BATCH = "no batch"
+    """No batch is of it. Whether the source holds some of it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How many names (files) the source shows of one cell, and of how many some is not finalized.
+
+    `open`: an open batch has some of it. A name may count in several; `settled` are those that
+    count in none: all of them is finalized. `left`: the positions (bytes, offsets) of the unclaimed
+    ones that no batch has.
+    """
+
+    shown: int = 0
+    unclaimed: int = 0
+    waiting: int = 0
+    refused: int = 0
+    open: int = 0
+    settled: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a cell's state is decided by. `done`: some of it is finalized. `between`: there is
+    something of time before and of time after it.
+    """
+
+    looked: bool
+    refused: bool
+    open: bool
+    unclaimed: bool
+    waiting: bool
+    done: bool
+    between: bool
+
+
+def judge(facts: Facts) -> State:
+    """The state of a cell, the first that holds. `looked`: the source was looked at."""
+    if facts.refused:
+        return State.REFUSED
+    if facts.open:
+        return State.IN_WORK
+    if facts.unclaimed:
+        return State.PARTLY if facts.done else State.UNCLAIMED
+    if facts.waiting:
+        return State.WAITING
+    if facts.done:
+        return State.COMPLETE if facts.looked else State.DONE
+    if not facts.looked:
+        return State.NO_BATCH
+    return State.HOLE if facts.between else State.NOTHING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """One cell [start, end). `seen` is None where the source was not looked at, or has no times.
+
+    `batches` are the newest of `batch_count`, and `counts` is the account of the `counted` ones:
+    committed, and whole in the cell. `silent`: how many open ones give no sign of life. `command`
+    reads what is unclaimed of it, where something is.
+    """
+
+    start: datetime
+    end: datetime
+    state: State
+    batches: tuple[BatchOfDay, ...]
+    batch_count: int
+    counted: int
+    counts: Counts
+    silent: int
+    seen: Seen | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Days:
+    """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
+
+    `looked`: the source was looked at, could be read, and has times. `undated` is what it shows and
+    has no time, or lies outside of the cells; None where it was not looked at. `newest`: the end of
+    the newest interval that is known, when the asked time was moved to it. `cut`: there are more
+    batches before the first cell than one answer holds.
+    """
+
+    pipeline: str
+    by_commit: bool
+    looked: bool
+    days: tuple[Day, ...]
+    undated: Seen | None = None
+    newest: datetime | None = None
+    cut: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What a look at the source came to: `semel.reports.gaps.gaps_beside`."""
+
+    gaps: Gaps
+    found: Sequence[Found] = field(repr=False)
+
+
+def days(
+    ledger: Ledger,
+    spec: Spec,
+    sight: Sight | None,
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    now: datetime,
+) -> Days:
+    """How far each cell is. `since` and `until` are days (UTC), both of them included.
+
+    Left out, the last DAYS_SHOWN cells up to now; and when nothing is in them, those up to the
+    newest interval that is known. LimitError: the time holds more than DAYS_MAX cells.
+    """
+    by_commit = spec.source.select is Select.ARRIVAL
+    edges, newest = intervals.between(_schedule(spec), since, until, now), None
+    groups, found = groups_of(ledger, spec, edges)
+    if not found and since is until is None and not _shown_in(sight, edges):
+        newest = _newest(ledger, spec, sight)
+        if newest is not None:
+            edges = intervals.ending(_schedule(spec), newest)
+            groups, found = groups_of(ledger, spec, edges)
+    cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
+    if cut:
+        kept = [edge for edge in edges if edge > found[0]["oldest"]]
+        edges = kept if len(kept) > 1 else edges[-2:]
+        groups, _ = groups_of(ledger, spec, edges)
+    seen = None if sight is None else _seen(sight, edges)
+    blind = by_commit or seen is None or not spec.source.dated or _is_blind(sight)
+    dated = None if blind else seen
+    known = [item.when for item in (sight.found if sight else ()) if item.when]
+    known += [edges[n] for group in groups for n in group.cells]
+    oldest, newest_known = min(known, default=now), max(known, default=now)
+    return Days(
+        pipeline=spec.name,
+        by_commit=by_commit,
+        looked=dated is not None,
+        days=tuple(
+            _day(
+                spec,
+                cell,
+                [group for group in groups if n in group.cells],
+                None if dated is None else dated[n],
+                between=oldest < cell[0] and cell[1] <= newest_known,
+            )
+            for n, cell in enumerate(pairwise(edges))
+        ),
+        undated=None if seen is None else seen[-1],
+        newest=newest,
+        cut=cut,
+    )
+
+
+def command(spec: Spec, start: datetime, end: datetime) -> str:
+    """What reads the unclaimed records of [start, end), in a shell, as it stands."""
+    return f"semel run {spec.name} --interval {intervals.moment(start)} {intervals.moment(end)}"
+
+
+def _schedule(spec: Spec) -> str | None:
+    """What cuts its time; None: days."""
+    return None if spec.source.select is Select.ARRIVAL else spec.schedule
+
+
+def _shown_in(sight: Sight | None, edges: list[datetime]) -> bool:
+    found = sight.found if sight else ()
+    return any(item.when and edges[0] <= item.when < edges[-1] for item in found)
+
+
+def _is_blind(sight: Sight) -> bool:
+    """Whether the source shows nothing, and refuses something without a time: its folder, say."""
+    return not sight.found and any(item.when is None for item in sight.gaps.refusals)
+
+
+def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
+    """The end of the newest interval of a batch, or behind the newest time that the source shows.
+
+    Of a pipeline without intervals, that of the newest commit.
+    """
+    times: list[datetime | None] = []
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+        if pipeline is not None:
+            values = {"pipeline_id": pipeline.pipeline_id}
+            if spec.source.select is Select.ARRIVAL:
+                known = row(connection, "days", "newest_commit", **values)
+            else:
+                known = row(connection, "days", "newest_interval", **values)
+            times = [known["at"]] if known else []
+    times += [f.when + intervals.TICK for f in (sight.found if sight else ()) if f.when]
+    return max(filter(None, times), default=None)
+
+
+_UNSETTLED = ("unclaimed", "waiting", "refused", "open")
+
+
+def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
+    """What the source shows of each cell; the last one is what lies in none of them."""
+    times = {item.name: item.when for item in sight.found}
+    times |= {item.name: item.when for item in sight.gaps.refusals if item.when}
+    counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]
+
+    def count(kind: str, names: Iterable[str]) -> None:
+        for name in names:
+            when = times.get(name)
+            inside = when is not None and edges[0] <= when < edges[-1]
+            counted[bisect_right(edges, when) - 1 if inside else -1][kind].add(name)
+
+    def of(*states: GapState) -> list[Gap]:
+        return [gap for gap in sight.gaps.gaps if gap.state in states]
+
+    count("shown", (item.name for item in sight.found))
+    count("unclaimed", (gap.name for gap in of(GapState.UNCLAIMED)))
+    count("waiting", (gap.name for gap in of(GapState.WAITING)))
+    count("open", (gap.name for gap in of(GapState.PLANNED, GapState.COMMITTED)))
+    count("refused", (refusal.name for refusal in sight.gaps.refusals))
+    for one in counted:
+        one["settled"] = one["shown"].difference(*(one[kind] for kind in _UNSETTLED))
+    left = Counter[str]()
+    for gap in of(GapState.UNCLAIMED):
+        left[gap.name] += gap.end - gap.start
+    return [
+        Seen(
+            left=sum(left[name] for name in one["unclaimed"]),
+            **{kind: len(names) for kind, names in one.items()},
+        )
+        for one in counted
+    ]
+
+
+def _day(
+    spec: Spec,
+    cell: tuple[datetime, datetime],
+    groups: list[Group],
+    seen: Seen | None,
+    *,
+    between: bool,
+) -> Day:
+    start, end = cell
+    there = seen or Seen()
+    state = judge(
+        Facts(
+            looked=seen is not None,
+            refused=there.refused > 0,
+            open=there.open > 0 or any(g.open for g in groups),
+            unclaimed=there.unclaimed > 0,
+            waiting=there.waiting > 0,
+            # A batch of another interval may have it: by lookback, or because it was longer.
+            done=there.settled > 0 or any(g.finalized for g in groups),
+            between=between,
+        )
+    )
+    newest = sorted((b for g in groups for b in g.newest), key=lambda b: -b.batch_id)
+    stuck = any(g.stuck for g in groups)
+    return Day(
+        start=start,
+        end=end,
+        state=state,
+        batches=tuple(newest[: limits.DAYS_BATCHES_NAMED]),
+        batch_count=sum(g.count for g in groups),
+        counted=sum(g.counted for g in groups if g.whole),
+        counts=sum((g.counts for g in groups if g.whole), start=Counts()),
+        silent=sum(g.silent for g in groups),
+        seen=seen,
+        command=command(spec, start, end) if there.unclaimed or stuck else None,
+    )

@@ -1,0 +1,278 @@
+"""find: where a record id is, or why it is nowhere. Reads finalized files alone.
+
+The catalog forgets which batch an id came from when it merges; the markers, the output and the
+decisions do not.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from semel import limits
+from semel.declare.ddl import ColumnType
+from semel.declare.wording import those
+from semel.errors import CorruptionError, TerminalError
+from semel.formats.decimals import is_no_decimal
+from semel.formats.pieces import pieces
+from semel.model.manifest import Kind
+from semel.pipeline import Spec
+from semel.reader import BOUNDED, Marker, columns_in_files, dataset_of, markers, markers_of
+from semel.sinks import OutputGoneError, Sink
+from semel.sinks.declared import open_sinks
+
+_HELP = "semel find --help"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One place of an id. `what`: output, dead_letter, or the reason of a decision.
+
+    `source` and `offset` (in the source's unit) are the record's own; the output has them only with
+    sink.position_columns. `made_by`: of output the replay that made it, if one did.
+    """
+
+    what: str
+    batch_id: int
+    file: str
+    source: str | None = None
+    offset: int | None = None
+    detail: str = ""
+    made_by: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The answer."""
+
+    pipeline: str
+    id: dict[str, str]
+    places: tuple[Place, ...]
+    batches: int
+    gone: tuple[int, ...]
+    """Batches of which the sink has deleted rows, as it is to: these cannot be found there."""
+    damaged: dict[int, str]
+    """Batches of which the sink cannot say which rows it has, and why."""
+    in_output: bool
+    """Whether the id columns reach the output at all."""
+
+    @property
+    def told(self) -> Iterator[str]:
+        """Where survivors cannot be seen, in sentences."""
+        if self.gone:
+            yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
+        for batch, why in self.damaged.items():
+            yield f"rows of batch {batch} were not searched: {why}"
+        if not self.in_output:
+            yield "the id columns do not reach the output: survivors cannot be seen there"
+
+
+def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
+    """Find the record whose id columns have these values, in declared order, or one JSON text.
+
+    TerminalError: the pipeline has no record id, or the values are not one.
+    """
+    wanted = _values(spec, values)
+    found = markers(sink_path) if sink_path else markers_of(spec)
+    gone: list[int] = []
+    damaged: dict[int, str] = {}
+    with open_sinks(spec) as sink_of:
+        places = (
+            *(p for m in found for p in _in_output(m, wanted, sink_of, gone, damaged)),
+            *(p for m in found for p in _in_decisions(m, wanted)),
+            *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
+        )
+    return Search(
+        pipeline=spec.name,
+        id={name: str(value) for name, value in wanted.items()},
+        places=places[: limits.FIND_PLACES_MAX],
+        batches=len(found),
+        gone=tuple(gone),
+        damaged=damaged,
+        in_output=all(set(wanted) <= set(m.sink_schema.names) for m in found),
+    )
+
+
+def _values(spec: Spec, values: list[str]) -> dict[str, object]:
+    names = spec.record_id
+    if not names:
+        raise TerminalError(
+            f"pipeline {spec.name} has no record_id: a record is its position there, and has no "
+            "other id to look for",
+            next=f"semel batches {spec.name}",
+        )
+    if len(values) == 1 and values[0].lstrip()[:1] in ("[", "{"):
+        try:
+            plain = json.loads(values[0], parse_float=str)
+        except (ValueError, RecursionError) as error:
+            shown = values[0][:200]
+            raise TerminalError(f"the id {shown!r} is not JSON: {error}", next=_HELP) from error
+        if isinstance(plain, dict):
+            plain = [plain.get(name) for name in names]
+        values = ["" if value is None else str(value) for value in plain]
+    if len(values) != len(names):
+        raise TerminalError(
+            f"{len(values)} values were given, and an id of {spec.name} has {len(names)}: "
+            f"{', '.join(names)}; give one argument for each, or one JSON object",
+            next=_HELP,
+        )
+    kinds = spec.column_types()
+    return {n: _value(n, kinds[n], text) for n, text in zip(names, values, strict=True)}
+
+
+def _value(name: str, kind: ColumnType, text: str) -> object:
+    try:
+        text.encode()  # Half a surrogate pair is in no record.
+        match kind.word:
+            case "bigint" | "int" | "smallint":
+                return int(text)
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case "decimal" if is_no_decimal(text, kind.arrow()):
+                raise ValueError("too many digits, or none")
+            case "decimal":
+                return Decimal(text)
+            case "date":
+                return date.fromisoformat(text)
+            case "timestamp":
+                moment = datetime.fromisoformat(text)
+                return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            case _:
+                return text
+    except (ValueError, KeyError) as error:
+        why = f"{text!r} is not a valid value of the id column {name} ({kind})"
+        raise TerminalError(why, next=_HELP) from error
+
+
+def _in_output(
+    marker: Marker,
+    wanted: dict[str, object],
+    sink_of: Callable[[Spec], Sink],
+    gone: list[int],
+    damaged: dict[int, str],
+) -> Iterator[Place]:
+    schema = columns_in_files(marker)
+    files = list(marker.of_kind(Kind.DATA))
+    if not files or not set(wanted) <= set(schema.names):
+        return
+    if marker.sink is None:
+        try:
+            yield from _in_sink(marker, wanted, sink_of(marker.spec))
+        except OutputGoneError:
+            gone.append(marker.batch_id)
+        except CorruptionError as error:
+            damaged[marker.batch_id] = str(error)
+        return
+    position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
+    condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
+    # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
+    for file in files:
+        table = dataset_of(marker.sink, marker.spec, [file], schema).to_table(
+            columns=position, filter=condition, **BOUNDED
+        )
+        rows = table.to_pylist() if position else [{}] * table.num_rows
+        yield from (_output_place(marker, file.path, row) for row in rows)
+
+
+def _in_sink(marker: Marker, wanted: dict[str, object], sink: Sink) -> Iterator[Place]:
+    for table in sink.rows(marker):
+        fields = {n: (ds.field(n), table.schema.field(n).type) for n in wanted}
+        rows = table.filter(_condition(fields, wanted)).to_pylist()
+        yield from (_output_place(marker, sink.address, row) for row in rows)
+
+
+def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
+    return Place(
+        what="output",
+        batch_id=marker.batch_id,
+        file=file,
+        source=_path(marker, row.get("_semel_source")),
+        offset=row.get("_semel_offset"),
+        made_by=marker.replay.batch_id if marker.replay else None,
+    )
+
+
+def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+    for file in marker.of_kind(Kind.DECISIONS):
+        decisions = ds.dataset(marker.path_of(file), format="parquet")
+        ids = decisions.schema.field("record_id").type
+        fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
+        table = decisions.to_table(
+            columns=["source_partition_id", "offset", "reason"],
+            filter=_condition(fields, wanted),
+            **BOUNDED,
+        )
+        for row in table.to_pylist():
+            yield Place(
+                what=row["reason"],
+                batch_id=marker.batch_id,
+                file=file.path,
+                source=_path(marker, row["source_partition_id"]),
+                offset=row["offset"],
+            )
+
+
+def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Iterator[Place]:
+    """Dead letters whose bytes hold every value, as they are or as JSON or CSV writes texts: they
+    need not be readable as records.
+
+    `told`: what was wrong may be said, which shows a part of the record.
+    """
+    texts = [str(value).encode() for value in wanted.values()]
+    columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
+    for file in marker.of_kind(Kind.DEAD_LETTERS):
+        for rows in pieces(marker.path_of(file), columns):
+            for row in rows.to_pylist():
+                if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
+                    yield Place(
+                        what="dead_letter",
+                        batch_id=marker.batch_id,
+                        file=file.path,
+                        source=_path(marker, row["source_partition_id"]),
+                        offset=row["offset"],
+                        detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
+                    )
+
+
+_ESCAPE = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
+
+
+def _readings(raw: bytes) -> Iterator[bytes]:
+    """A record's bytes, and with JSON's escapes and CSV's doubled quotes undone, where it has any."""
+    yield raw
+    if b"\\" in raw:
+        yield _ESCAPE.sub(_unescaped, raw)
+    if b'""' in raw:
+        yield raw.replace(b'""', b'"')
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    # Half a surrogate pair stays as it is: no id has one.
+    return json.loads(b'"%b"' % found[0]).encode(errors="surrogatepass")
+
+
+def _condition(
+    fields: dict[str, tuple[ds.Expression, pa.DataType]], wanted: dict[str, object]
+) -> ds.Expression:
+    condition = ds.scalar(True)
+    for name, (field, kind) in fields.items():
+        value = wanted[name]
+        if isinstance(value, date) and not isinstance(value, datetime) and pa.types.is_string(kind):
+            value = value.isoformat()  # JSON Lines holds dates as text.
+        try:
+            condition = condition & (field == pa.scalar(value, kind))
+        except (pa.ArrowException, OverflowError) as error:
+            why = f"{value!r} is not a valid value of the id column {name} ({kind})"
+            raise TerminalError(why, next=_HELP) from error
+    return condition
+
+
+def _path(marker: Marker, part: int | None) -> str | None:
+    return next((c.name for c in marker.ranges if c.source_partition_id == part), None)

@@ -1,0 +1,175 @@
+"""gaps: what the source holds and no finalized batch has, by name, and who is working on it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from enum import StrEnum
+
+from semel import limits
+from semel.errors import RetryableError
+from semel.ledger import Ledger, Row, pipelines, rows
+from semel.model.batch import Pipeline
+from semel.pipeline import Spec
+from semel.plan.survey import Request, Survey, look
+from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
+from semel.sources.declared import open_source
+
+_ROUNDS_MAX = 20
+
+
+class State(StrEnum):
+    """Why a range is not finalized."""
+
+    UNCLAIMED = "unclaimed"
+    """No batch has it: the next run takes it."""
+    PLANNED = "planned"
+    COMMITTED = "committed"
+    WAITING = "waiting"
+    """A last line without its end, or a file that is not closed yet: nothing to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
+    it again. `interval`: its batch's. `day`: with `select: interval`, the day (UTC) that what is
+    unclaimed belongs to.
+    """
+
+    name: str
+    start: int
+    end: int
+    state: State
+    batch_id: int | None = None
+    request_key: str | None = None
+    silent: bool = False
+    interval: tuple[datetime, datetime] | None = None
+    day: date | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is working on it, though somebody could."""
+        return self.state is State.UNCLAIMED or self.silent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Positions [start, end) of a file, or the like, that were accepted as lost."""
+
+    name: str
+    start: int
+    end: int
+    reason: str
+    accepted_by: str
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """The answer of gaps. Refused files are judged as a plan would judge them now.
+
+    `losses` are the last LOSSES_SHOWN of what a person gave up.
+    """
+
+    pipeline: str
+    gaps: tuple[Gap, ...]
+    refusals: tuple[Refusal, ...]
+    losses: tuple[Loss, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether a person or a run is needed: there are idle gaps or refused files."""
+        return bool(self.refusals) or any(gap.idle for gap in self.gaps)
+
+    @property
+    def files(self) -> int:
+        """How many of them hold what no finalized batch has."""
+        return len({item.name for item in (*self.gaps, *self.refusals)})
+
+
+def gaps(ledger: Ledger, spec: Spec) -> Gaps:
+    """List the gaps of a pipeline, in the order of paths and positions.
+
+    RetryableError: the ledger did not answer, or files are moved faster than they are read.
+    """
+    return gaps_beside(ledger, spec)[0]
+
+
+def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
+    """The same, beside all that the source shows now."""
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    if pipeline is None:
+        shown, offers, refused = unplanned(spec)
+        found = [gap for offer in offers for gap in _of(offer, {})]
+        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
+    pipeline_id = pipeline.pipeline_id
+    seen = _seen(ledger, spec, pipeline)
+    with ledger.transaction() as connection:
+        silent = spec.limits.orphan_after.total_seconds()
+        held = rows(
+            connection, "look", "open_claims", pipeline_id=pipeline_id, orphan_seconds=silent
+        )
+        losses = rows(
+            connection,
+            "partitions",
+            "losses",
+            pipeline_id=pipeline_id,
+            count=limits.LOSSES_SHOWN,
+        )
+    whens = {one.name: one.when for one in seen.shown.found}
+    found = [
+        _dated(gap, whens.get(gap.name))
+        for offer in seen.matched.offers
+        for gap in _of(offer, seen.free)
+    ]
+    found += map(_held, held)
+    found.sort(key=lambda gap: (gap.name, gap.start))
+    answer = Gaps(
+        pipeline=spec.name,
+        gaps=tuple(found),
+        refusals=seen.refusals,
+        losses=tuple(Loss(**r) for r in losses),
+    )
+    return answer, seen.shown.found
+
+
+def _held(claim: Row) -> Gap:
+    """What an open batch has claimed."""
+    values = {**claim, "state": State(claim["state"])}
+    start, end = values.pop("interval_start"), values.pop("interval_end")
+    return Gap(**values, interval=(start, end) if start else None)
+
+
+def _dated(gap: Gap, when: datetime | None) -> Gap:
+    if gap.state is not State.UNCLAIMED or when is None:
+        return gap
+    return replace(gap, day=when.astimezone(UTC).date())
+
+
+def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
+    for _ in range(_ROUNDS_MAX):
+        try:
+            return look(ledger, pipeline, Request(spec=spec))
+        except FileNotFoundError:
+            continue
+    raise RetryableError(
+        f"the source of {spec.name} changed {_ROUNDS_MAX} times in a row while it was looked at; "
+        "run this again"
+    )
+
+
+def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
+    """What a first plan would see: all that is there, what it may take, and what is refused."""
+    source = open_source(spec)
+    shown = source.discover()
+    matched = source.match(shown, nothing_known(shown), None)
+    return shown, matched.offers, (*shown.refused, *matched.refused)
+
+
+def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
+    """What no batch has of one offer."""
+    for start, end in unclaimed(offer, free):
+        yield Gap(name=offer.name, start=start, end=end, state=State.UNCLAIMED)
+    reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
+    if reached < offer.ahead:
+        yield Gap(name=offer.name, start=reached, end=offer.ahead, state=State.WAITING)

@@ -1,0 +1,418 @@
+"""replay: compute the output of finalized batches again, with the transforms and the spec of today.
+
+A replay is a batch of its own, which goes through stage, commit and finalize like any other. It
+reads the ranges that its root, the batch that it replays, has claimed, and takes the root's
+verdicts: which records survived is never decided again. So it claims nothing, adds no id, and takes
+no place in the order of commits. Its commit retires the output before it, and its finalize puts the
+marker of the new one in the place of the old one.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from semel import failpoints, limits
+from semel.archive import layout, provenance
+from semel.errors import RetryableError, SemelError, SourceError, StateError, TerminalError
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger, Row, pipelines, row, rows
+from semel.model.batch import Batch, BatchStatus, Counts, Log, Pipeline, batch_of, run_of, runs
+from semel.pipeline import Spec
+from semel.plan.abandon import abandon
+from semel.plan.register import register
+from semel.runs.run import finish
+from semel.sinks.declared import open_sink
+from semel.stage import Engine
+from semel.stage.replayed import check_source, check_verdicts, has_letters, outputs
+
+SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
+"""A planned batch that has shown no sign of life for so long counts as dead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """A batch that can be replayed, or `why` it cannot.
+
+    `generation`: that of its newest output, from 1; `newest`: the batch that made that output.
+    `done`: the request has nothing left to do for it. `counts`: what became of its records.
+    """
+
+    batch_id: int
+    request_key: str
+    interval: tuple[datetime, datetime] | None
+    generation: int
+    newest: int
+    counts: Counts
+    done: bool = False
+    why: SemelError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What one replay did. `found`: an earlier run of the request had planned it."""
+
+    batch: Batch
+    found: bool
+    finalized: Finalized
+
+
+def roots(
+    ledger: Ledger,
+    spec: Spec,
+    *,
+    batches: tuple[int, int] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> list[int]:
+    """The batches to replay in a range, in the order of their commits.
+
+    `batches`: first and last number. `interval`: [start, end), in which each batch's own interval
+    lies; or its commit, where the pipeline has no intervals. StateError: there are none.
+    """
+    pipeline = _pipeline(ledger, spec)
+    with ledger.transaction() as connection:
+        found = _roots(connection, pipeline, batches=batches, interval=interval)
+    if not found:
+        what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
+        raise StateError(
+            f"{spec.name} has nothing to replay in {what}: no batch is there, or only replays and "
+            "batches that were abandoned",
+            next=f"semel batches {spec.name}",
+        )
+    return [r["batch_id"] for r in found]
+
+
+def look(
+    ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
+) -> Root:
+    """Whether a batch can be replayed now. The bytes of its decisions and dead letters are checked,
+    unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
+    """
+    pipeline = _pipeline(ledger, spec)
+    found = _root(ledger, pipeline, spec, root)
+    mine = _of_request(ledger, spec, request_key, root)
+    done = mine is not None and _answers(pipeline, spec, mine, found, once=once)
+    begun = mine is not None and mine.open
+    why = None if done or begun else _why_not(ledger, spec, pipeline, found)
+    between = found["interval_start"], found["interval_end"]
+    return Root(
+        batch_id=root,
+        request_key=found["request_key"],
+        interval=between if between[0] else None,
+        generation=found["generation"],
+        newest=found["newest"],
+        counts=Counts.from_row(found),
+        done=done,
+        why=why,
+    )
+
+
+def plan(
+    ledger: Ledger, spec: Spec, request_key: str, root: int, *, once: bool = False
+) -> tuple[Batch, bool]:
+    """Find the request's replay of a batch, or write one down: it, and whether it was found.
+
+    The same request gets the same replay until another one has replaced its output, or it was
+    abandoned: then it gets a new one. With `once` it gets the one that was replaced, too, as long
+    as the code and the declaration are still those that made it.
+    StateError, CorruptionError, SourceError, TerminalError: it cannot be replayed, and nothing was
+    written. RetryableError: another request is replaying it now.
+    """
+    pipeline = register(ledger, spec)
+    mine = _of_request(ledger, spec, request_key, root)
+    found = _root(ledger, pipeline, spec, root)
+    if mine is not None:
+        if _answers(pipeline, spec, mine, found, once=once):
+            return mine, True
+        if mine.open and not outdated(ledger, spec, mine):
+            return mine, True
+    with ledger.transaction() as connection:
+        other = _at_work(connection, root)
+    if other is not None:
+        finish_or_refuse(ledger, spec, other, request_key, root)
+        found = _root(ledger, pipeline, spec, root)
+    _check(ledger, spec, pipeline, found)
+    stored = provenance.stored(spec)
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        # Keeps RP2.
+        now = _roots(connection, pipeline, batches=(root, root))
+        if not now or now[0]["newest"] != found["newest"] or _at_work(connection, root):
+            raise RetryableError(
+                f"another request began to replay batch {root} at the same time",
+                next=f"semel show {root}",
+            )
+        made = insert(
+            connection, spec, stored, request_key, replays=root, generation=found["generation"] + 1
+        )
+        failpoints.point("replay.before_write")
+    failpoints.point("replay.after_write")
+    return made, False
+
+
+def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
+    """Plan a request's replays of some batches, each once: of all of them, or of none.
+
+    Errors as of `refuse`.
+    """
+    found = [look(ledger, spec, root, request_key, once=True) for root in roots]
+    refuse(ledger, spec, found)
+    return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
+
+
+def refuse(ledger: Ledger, spec: Spec, found: list[Root]) -> None:
+    """TerminalError: some of the batches cannot be replayed, with the reason of each; so none is.
+    RetryableError: the only reason is that other requests are replaying them now.
+
+    Where what they have read is gone for good, the next step is to replay the others.
+    """
+    refused = [one for one in found if one.why is not None]
+    if not refused:
+        return
+    count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
+    lines = [f"batch {one.batch_id}: {one.why}" for one in refused]
+    busy = all(isinstance(one.why, RetryableError) for one in refused)
+    step = refused[0].why.next or f"semel show {refused[0].batch_id}"
+    lasting = any(isinstance(one.why, SourceError) and one.why.lasting for one in refused)
+    if lasting and (others := _commands(ledger, spec, found)):
+        lines.append(f"The others can be replayed: {', then '.join(f'`{c}`' for c in others)}")
+        step = others[0]
+    raise (RetryableError if busy else TerminalError)(
+        "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]), next=step
+    )
+
+
+def _commands(ledger: Ledger, spec: Spec, found: list[Root]) -> list[str]:
+    """What replays just those of the batches that can be."""
+    good = [one.batch_id for one in found if one.why is None]
+    if not good:
+        return []
+    between = sorted(roots(ledger, spec, batches=(min(good), max(good))))
+    return [
+        f"semel replay {spec.name} --batches {first}" + (f"..{last}" if last > first else "")
+        for first, last in runs(good, between)
+    ]
+
+
+def request_of(spec: Spec) -> str:
+    """The name of a request by hand: another one once the code or the declaration changes."""
+    return f"cli:replay:{provenance.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
+
+
+def planned(
+    ledger: Ledger, spec: Spec, request_key: str, root: int | None = None
+) -> list[Batch]:
+    """The newest replay of each batch that a request has replayed, in the order of their roots.
+
+    `root`: of that batch alone.
+    """
+    pipeline = _pipeline(ledger, spec)
+    with ledger.transaction() as connection:
+        found = rows(
+            connection, "replay", "of_request",
+            pipeline_id=pipeline.pipeline_id, request_key=request_key, root=root,
+        )  # fmt: skip
+        return [batch_of(connection, spec, r["batch_id"]) for r in found]
+
+
+def run(
+    ledger: Ledger,
+    spec: Spec,
+    request_key: str,
+    root: int,
+    engine: Engine,
+    log: Log = print,
+) -> Replayed:
+    """Plan, stage, commit and finalize the replay of one batch. It goes on where it stopped."""
+    batch, found = plan(ledger, spec, request_key, root)
+    finalized = finish(ledger, spec, batch.batch_id, engine, log)
+    return Replayed(batch=finalized.batch, found=found, finalized=finalized)
+
+
+def run_all(
+    ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: Engine, log: Log
+) -> Iterator[Replayed]:
+    """Replay some batches, one after the other. An error ends it: those before it stay replayed."""
+    for at, root in enumerate(roots, 1):
+        log(f"batch {root} ({at} of {len(roots)})")
+        yield run(ledger, spec, request_key, root, engine, log)
+
+
+def _pipeline(ledger: Ledger, spec: Spec) -> Pipeline:
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    if pipeline is None:
+        raise StateError(
+            f"pipeline {spec.name} has never planned a batch, so there is nothing to replay",
+            next=f"semel run {spec.name}",
+        )
+    return pipeline
+
+
+def _roots(
+    connection: sa.Connection,
+    pipeline: Pipeline,
+    *,
+    batches: tuple[int, int] | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+) -> list[Row]:
+    first, last = batches or (None, None)
+    since, until = interval or (None, None)
+    return rows(
+        connection, "replay", "roots", pipeline_id=pipeline.pipeline_id,
+        first=first, last=last, since=since, until=until,
+    )  # fmt: skip
+
+
+def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
+    """The batch that is to be replayed. StateError: it is a replay itself, or was abandoned."""
+    with ledger.transaction() as connection:
+        found = _roots(connection, pipeline, batches=(root, root))
+        if found:
+            return found[0]
+        batch = batch_of(connection, spec, root)
+    if batch.replays is not None:
+        raise StateError(
+            f"batch {root} is itself a replay, of batch {batch.replays}",
+            next=f"semel replay {spec.name} --batches {batch.replays}",
+        )
+    raise StateError(
+        f"batch {root} was abandoned, and its records are free for a later plan",
+        next=f"semel batches {spec.name}",
+    )
+
+
+def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
+    return next(iter(planned(ledger, spec, request_key, root)), None)
+
+
+def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:
+    """Whether the request needs no new replay of a batch: its own is finalized and still counts.
+
+    With `once` it may have been replaced, if the code and the declaration of now made it.
+    """
+    if mine.status is not BatchStatus.FINALIZED:
+        return False
+    if not once:
+        return found["newest"] == mine.batch_id
+    kept = Path(pipeline.archive_path)
+    made = provenance.of_marker(layout.replaced(kept, mine.root, mine.generation))
+    if found["newest"] == mine.batch_id or made is None:
+        made = provenance.of_marker(layout.marker(kept, mine.root))
+    now = provenance.look(spec).named.digest
+    return mine.spec_digest == spec.digest() and made is not None and made.digest == now
+
+
+def insert(
+    connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
+) -> Batch:
+    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`). `stored`:
+    its declaration, with the code of now.
+    """
+    places = {"replays": None, "generation": 1, "admits": None, "admission": None, **place}
+    made = row(
+        connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
+        spec_digest=spec.digest(), **places,
+    )  # fmt: skip
+    return batch_of(connection, spec, made["batch_id"])
+
+
+def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
+    """Give up a planned replay or admission whose declaration is not what it was, unless it shows
+    life. Returns whether it was given up.
+    """
+    if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():
+        return False
+    reason = "its declaration changed since it was planned"
+    return abandon(ledger, batch.batch_id, reason, silent_only=True) is not None
+
+
+def _at_work(connection: sa.Connection, root: int) -> Row | None:
+    return row(connection, "replay", "at_work", root=root, silent_seconds=SILENT_SECONDS)
+
+
+# Keeps RP2, RP9.
+def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
+    """Finish what another request has committed, or give up what it has planned and left.
+
+    `root`: the batch that both replay, or whose dead letters both judge again. RetryableError: the
+    other one is still at work.
+    """
+    _refuse_alive(other, root)
+    number = other["batch_id"]
+    if other["status"] == BatchStatus.COMMITTED:
+        finalize(ledger, spec, number)
+        return
+    reason = f"it gave no sign of life, and {request_key} went on with batch {root}"
+    if abandon(ledger, number, reason, silent_only=True) is None:
+        raise _busy(other, root)  # It has begun an attempt meanwhile.
+
+
+def _refuse_alive(other: Row, root: int) -> None:
+    if other["status"] == BatchStatus.PLANNED and other["alive"]:
+        raise _busy(other, root)
+
+
+def _busy(other: Row, root: int) -> RetryableError:
+    number = other["batch_id"]
+    return RetryableError(
+        f"batch {number} (run {run_of(other['request_key'])}) is at work on batch {root}; wait "
+        "for it, or abandon it",
+        next=f"semel show {number}",
+    )
+
+
+def _why_not(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row
+) -> SemelError | None:
+    """Why a batch cannot be replayed now.
+
+    While another replay of it is open, only whether that one shows life: plan finishes it or gives
+    it up first, and checks the batch after that.
+    """
+    root = found["batch_id"]
+    try:
+        with ledger.transaction() as connection:
+            other = _at_work(connection, root)
+        if other is not None:
+            _refuse_alive(other, root)
+        else:
+            _check(ledger, spec, pipeline, found)
+    except SemelError as error:
+        return error
+    return None
+
+
+def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
+    """SemelError: a replay of the batch is known to fail, and why."""
+    root = found["batch_id"]
+    if found["newest_status"] != BatchStatus.FINALIZED:
+        number = found["newest"]
+        raise StateError(
+            f"batch {number} (run {run_of(found['newest_key'])}) is {found['newest_status']}, and "
+            "only a finalized batch can be replayed; let its run finish",
+            next=f"semel show {number}",
+        )
+    # Keeps RP8.
+    old = outputs(ledger, pipeline, root, found["generation"] + 1)
+    if set(old.types) != {spec.sink.type}:
+        raise TerminalError(
+            f"the output of batch {root} is in a sink of another type ({old.types[-1]}) than the "
+            f"pipeline has now ({spec.sink.type}), which cannot replace it; give the corrected "
+            "transforms to a pipeline of another name and sink: it reads the source from its start"
+        )
+    open_sink(spec, pipeline.sink_address).check_replace(old)
+    # Keeps RP1.
+    check_verdicts(ledger, pipeline, root)
+    if found["admits"]:
+        before = has_letters(ledger, found["admits"], found["admission"])
+        check_verdicts(ledger, pipeline, before)
+    check_source(ledger, spec, found["admits"] or root)
+
+
+def _shown(interval: tuple[datetime, datetime] | None) -> str:
+    return " to ".join(t.isoformat() for t in interval) if interval else "all of its output"

@@ -1,0 +1,144 @@
+"""requarantine: judge the dead letters of a finalized batch again, by the declaration of now.
+
+An admission is a batch of its own. It reads again, at their places in the source, the records that
+the dead letters of its root name; the second one reads what the first one left, and so on. What is
+good now is new, unless today's catalog has its id. What is still bad becomes a dead letter of the
+admission, where the next one finds it. So a dead letter is admitted once.
+"""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from semel import failpoints
+from semel.archive import provenance
+from semel.errors import StateError
+from semel.finalize import Finalized
+from semel.ledger import Ledger, Row, pipelines, row
+from semel.model.batch import Batch, BatchStatus, Log, Pipeline, batch_of
+from semel.pipeline import Spec
+from semel.plan.register import register
+from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
+from semel.runs.run import finish
+from semel.stage import Engine
+from semel.stage.replayed import check_source, check_verdicts, has_letters
+
+_MEANWHILE = "another request began to judge the dead letters of batch {root} at the same time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """What became of the dead letters of a batch. `finalized` is None when none were left."""
+
+    root: int
+    batch: Batch | None
+    finalized: Finalized | None
+
+
+def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
+    """How many dead letters are left of each of these batches that has any."""
+    with ledger.transaction() as connection:
+        found = [batch_of(connection, spec, number) for number in batches]
+    own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
+    counted = {number: letters_left(ledger, spec, number) for number in own}
+    return {number: count for number, count in counted.items() if count}
+
+
+def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
+    """How many dead letters of a finalized batch no admission has admitted.
+
+    StateError: it is none whose dead letters can be judged again.
+    """
+    with ledger.transaction() as connection:
+        batch = batch_of(connection, spec, root)
+        last = _last(connection, root)
+    if batch.replays or batch.admits:
+        raise StateError(
+            f"batch {root} has claimed nothing itself, it takes records of batch {batch.claims_of} "
+            "again; name that batch",
+            next=f"semel replay {spec.name} --batches {batch.claims_of} --requarantine",
+        )
+    if batch.status is not BatchStatus.FINALIZED:
+        raise StateError(
+            f"batch {root} is {batch.status}, and only dead letters of a finalized batch can be "
+            "judged again; let its run finish",
+            next=f"semel show {root}",
+        )
+    return _left(ledger, last, root)
+
+
+def _left(ledger: Ledger, last: Row | None, root: int) -> int:
+    """How many the newest admission left; the root's, while that one has not committed."""
+    if last is not None and last["letters"] is not None:
+        return last["letters"]
+    won = ledger.rows("replay", "won", root=root)[0]
+    return won["quarantined"] + won["late"]
+
+
+def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
+    """Find the request's admission of a batch, or write one down. None: no dead letter is left.
+
+    StateError, CorruptionError, SourceError: they cannot be judged again; nothing was written.
+    """
+    pipeline = register(ledger, spec)
+    letters_left(ledger, spec, root)  # Refuses what has none of its own.
+    with ledger.transaction() as connection:
+        last = _last(connection, root)
+    if last is not None and last["status"] != BatchStatus.FINALIZED:
+        if last["request_key"] != request_key:
+            finish_or_refuse(ledger, spec, last, request_key, root)
+        else:
+            with ledger.transaction() as connection:
+                mine = batch_of(connection, spec, last["batch_id"])
+            if not outdated(ledger, spec, mine):
+                return mine
+    with ledger.transaction() as connection:
+        last = _last(connection, root)
+    if not _left(ledger, last, root):
+        return None
+    return _write(ledger, spec, pipeline, request_key, root, last)
+
+
+def run(
+    ledger: Ledger, spec: Spec, request_key: str, root: int, engine: Engine, log: Log = print
+) -> Admitted:
+    """Plan, stage, commit and finalize an admission. The same request goes on where it stopped."""
+    batch = plan(ledger, spec, request_key, root)
+    if batch is None:
+        return Admitted(root=root, batch=None, finalized=None)
+    done = finish(ledger, spec, batch.batch_id, engine, log)
+    return Admitted(root=root, batch=done.batch, finalized=done)
+
+
+def _write(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    request_key: str,
+    root: int,
+    last: Row | None,
+) -> Batch:
+    """Write an admission that follows the `last` one. StateError: another one followed it."""
+    if last is not None and last["status"] != BatchStatus.FINALIZED:
+        raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
+    admission = last["admission"] + 1 if last else 1
+    check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
+    check_source(ledger, spec, root)
+    stored = provenance.stored(spec)
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        # Keeps RP9.
+        now = _last(connection, root)
+        if (now and now["batch_id"]) != (last and last["batch_id"]):
+            raise StateError(_MEANWHILE.format(root=root), next=f"semel show {root}")
+        made = insert(
+            connection, spec, stored, request_key, admits=root, admission=admission
+        )
+        failpoints.point("requarantine.before_write")
+    failpoints.point("requarantine.after_write")
+    return made
+
+
+def _last(connection: sa.Connection, root: int) -> Row | None:
+    values = {"root": root, "silent_seconds": SILENT_SECONDS}
+    return row(connection, "replay", "last_admission", **values)

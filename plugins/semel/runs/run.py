@@ -1,0 +1,92 @@
+"""`semel run`: the verbs of one run, one after the other, without Airflow."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from semel import limits
+from semel.commit import Committed, commit
+from semel.finalize import Finalized, finalize
+from semel.ledger import Ledger
+from semel.model.batch import Log
+from semel.pipeline import Spec
+from semel.plan import Plan, plan
+from semel.stage import Engine, Staged, stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What one pass of the verbs did, and how many seconds each took. Nothing new: only `plan`."""
+
+    plan: Plan
+    staged: Staged | None = None
+    committed: Committed | None = None
+    finalized: Finalized | None = None
+    seconds: dict[str, float]
+
+
+def run_batch(
+    ledger: Ledger,
+    spec: Spec,
+    request_key: str,
+    engine: Engine,
+    interval: tuple[datetime, datetime] | None = None,
+    log: Log = print,
+) -> Ran:
+    """Plan, stage, commit and finalize one batch. The same request goes on where it stopped.
+
+    With `source.on_empty: wait` it looks again each minute while there is nothing to take.
+    """
+    seconds: dict[str, float] = {}
+
+    def timed(verb: str, call: Callable[[], Any]) -> Any:
+        started = time.monotonic()
+        done = call()
+        seconds[verb] = round(time.monotonic() - started, 3)
+        return done
+
+    began = time.monotonic()
+    while True:
+        planned = timed("plan", lambda: plan(ledger, spec, request_key, interval))
+        if not planned.must_wait(spec, timedelta(seconds=time.monotonic() - began)):
+            break
+        log(f"{spec.name} has nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")
+        time.sleep(limits.LOOK_AGAIN_SECONDS)
+    if planned.batch is None:
+        return Ran(plan=planned, seconds=seconds)
+    steps = steps_of(ledger, spec, planned.batch.batch_id, engine, log)
+    done = {verb: timed(verb, step) for verb, step in steps.items()}
+    return Ran(
+        plan=planned,
+        staged=done["stage"],
+        committed=done["commit"],
+        finalized=done["finalize"],
+        seconds=seconds,
+    )
+
+
+def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) -> Finalized:
+    """Stage, commit and finalize a planned batch. What is done already is not done again."""
+    steps = steps_of(ledger, spec, batch_id, engine, log)
+    steps["stage"]()
+    steps["commit"]()
+    return steps["finalize"]()
+
+
+def steps_of(
+    ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log
+) -> dict[str, Callable[[], Any]]:
+    """What there is to do with a planned batch, by verb, in this order: `Staged`, `Committed` and
+    `Finalized` come back.
+    """
+
+    def staging() -> Staged:
+        return stage(ledger, spec, batch_id, engine, log)
+
+    return {
+        "stage": staging,
+        "commit": lambda: commit(ledger, spec, batch_id, staging, log),
+        "finalize": lambda: finalize(ledger, spec, batch_id),
+    }

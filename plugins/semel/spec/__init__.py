@@ -1,1 +1,0 @@
-"""A pipeline as its user declares it."""

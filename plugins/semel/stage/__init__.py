@@ -1,0 +1,402 @@
+"""stage: one attempt at a batch. It may be repeated, killed and run twice at once; nothing of it is
+visible to readers.
+
+How it works:
+1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
+   live id runs: the pinned list, which is all that the attempt may consult;
+2. make the attempt's folder, keep the code in it, and check the planned ranges;
+3. look for records that the last attempts died of, and judge a part of the batch, to stop here when
+   it is surely too bad;
+4. run the job (job.py) in an engine;
+5. check again, make everything durable, and seal the manifest with `running -> staged`.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from semel import failpoints
+from semel.archive import layout, owned, provenance
+from semel.archive.held import Known
+from semel.catalog.buckets import union
+from semel.catalog.runs import ensure_segment, snapshot
+from semel.declare.wording import count
+from semel.errors import (
+    AGAIN,
+    ANEW,
+    AttemptLostError,
+    CorruptionError,
+    RetryableError,
+    SourceError,
+    StateError,
+    TerminalError,
+)
+from semel.ledger import Ledger, attempts, pipelines, row, rows
+from semel.ledger.heartbeat import heartbeat
+from semel.model.batch import (
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchStatus,
+    Claim,
+    Counts,
+    Ignored,
+    Log,
+    Pipeline,
+    opened,
+)
+from semel.model.manifest import Kind, ManifestFile, SplitReport, StagedFile
+from semel.pipeline import Spec, identity
+from semel.reader import arrow_type
+from semel.sinks import Sink
+from semel.sinks.declared import open_sink
+from semel.sources import Source
+from semel.sources.declared import open_source
+from semel.stage import account, fatal, replayed
+from semel.stage.job import StageJob, splits_of
+from semel.stage.sample import check_sample
+from semel.storage import check_links_of, make_folder, sync_folder
+
+DIED_ATTEMPTS = 2
+"""That many that died over the same part of a batch are no chance: its records are looked at."""
+
+
+class Outcome(Protocol):
+    """What an engine hands back: a report for each split, what transforms wrote, the columns."""
+
+    reports: list[SplitReport]
+    files: tuple[StagedFile, ...]
+    sink_schema: list[list[str]]
+
+
+class Engine(Protocol):
+    """Runs the job of an attempt.
+
+    Called once per attempt, in the driver. Its tasks may run several times and at the same time.
+    Raises RetryableError when the engine failed; an error that a task raised keeps its class.
+    """
+
+    def run(self, job: StageJob) -> Outcome: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """The answer of stage. `attempt` is None when the batch has committed already. `kept`: as
+    `Finalized` has it, once it is finalized.
+    """
+
+    batch: Batch
+    attempt: Attempt | None
+    found: bool
+    counts: Counts = Counts()
+    files: int = 0
+    aside: account.SetAside | None = None
+    kept: dict[str, Path] = field(default_factory=dict)
+    ignored: Ignored = Ignored()
+
+
+def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = print) -> Staged:
+    """Stage a planned batch; a batch that is staged or committed is answered without a new fence.
+
+    AttemptLostError: another attempt won, or the batch was given up, while this one ran.
+    TerminalError: the spec or the source is not what was planned, or a limit was broken.
+    """
+    with ledger.transaction() as connection:
+        pipeline, batch = opened(connection, spec, batch_id)
+        done = row(connection, "stage", "staged", batch_id=batch_id)
+        found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
+        claims = [Claim.from_row(r) for r in found]
+        known = owned.known_batches(connection, pipeline)
+    if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
+        return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(done))
+    if batch.status is BatchStatus.ABANDONED:
+        raise StateError(
+            f"batch {batch_id} was abandoned, and its records are free for a later plan", next=ANEW
+        )
+    # Keeps S4.
+    if batch.spec_digest != spec.digest():
+        if identity.is_whole(pipeline.identity):
+            identity.check(pipeline.identity, spec)  # Such a change no plan takes either.
+        raise TerminalError(
+            f"batch {batch_id} was planned by another version of the declaration of {spec.name} "
+            f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put that file back, or "
+            "let the batch be planned again by the new one; "
+            f"`semel abandon {batch_id}` gives it up",
+            next=ANEW,
+        )
+    # Keeps S19.
+    if done is not None:
+        attempt = Attempt.from_row(done)
+        return Staged(batch=batch, attempt=attempt, found=True, counts=Counts.from_row(done))
+    return _attempt(ledger, spec, pipeline, batch, claims, known, engine, log)
+
+
+def _attempt(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    claims: list[Claim],
+    known: list[Known],
+    engine: Engine,
+    log: Log,
+) -> Staged:
+    source = open_source(spec)
+    claims = source.find(claims, batch.batch_id)
+    attempt, job = _begin(ledger, spec, pipeline, batch, claims, source)
+    read = f"{count(len(job.splits), 'split')} in {count(job.tasks, 'task')}"
+    log(f"batch {batch.batch_id}, attempt {attempt.fence}: reads {read}")
+    try:
+        with heartbeat(ledger, batch.batch_id):
+            # Keeps S5.
+            for folder in (job.spill_dir, job.data_dir):
+                make_folder(folder)
+            fatal.make_folder(job.folder)
+            sink = open_sink(spec, pipeline.sink_address)
+            with sink:
+                refuses = sink.check(_columns(job), job.data_dir)
+                replay = batch.replays is not None
+                owned.check_held(ledger, pipeline, sink, known, job.data_dir, replay=replay)
+                notes = refuses.notes if refuses else ()
+                if batch.replays is not None:
+                    notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
+            for note in notes:
+                log(note)
+            texts = layout.code(Path(pipeline.archive_path))
+            taken = provenance.take(spec, batch, texts, job.folder, log)
+            job = replace(job, refuses=refuses, code=taken)
+            failpoints.point("stage.after_folders")
+            if attempt.fence > DIED_ATTEMPTS:
+                before = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
+                root = Path(pipeline.archive_path)
+                fatal.check(job, [layout.attempt(root, batch.batch_id, n) for n in before])
+            if batch.claims_of == batch.batch_id:
+                check_sample(job)
+                outcome = engine.run(job)
+            else:
+                outcome = replayed.run_job(ledger, pipeline, batch, job, engine)
+            failpoints.point("stage.after_job")
+            source.check(claims, batch.batch_id)
+        return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
+    except BaseException as error:
+        _give_up(ledger, pipeline, batch, attempt, error)
+        if isinstance(error, SourceError):
+            _retry_elsewhere(source, claims, batch.batch_id, error)
+        raise
+
+
+def _give_up(
+    ledger: Ledger, pipeline: Pipeline, batch: Batch, attempt: Attempt, error: BaseException
+) -> None:
+    """Lose a failed attempt. Raises the error that tells the caller more than `error` does."""
+    try:
+        found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
+        attempts.lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
+        became = ledger.rows("stage", "became", batch_id=batch.batch_id)[0]
+    except RetryableError:
+        return  # The ledger is away: the attempt stays open, which is safe.
+    if isinstance(error, Exception) and found["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
+        # It was given up while it ran, and collect may have taken what it worked with.
+        raise AttemptLostError(attempts.message(batch, attempt, found, became)) from error
+    if isinstance(error, OSError):
+        raise RetryableError(
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
+            f"Fix the file system below {pipeline.archive_path}, then run stage again"
+        ) from error
+
+
+def _retry_elsewhere(
+    source: Source, claims: list[Claim], batch_id: int, error: SourceError
+) -> None:
+    """RetryableError when all that was planned is in the source, though not where it was."""
+    try:
+        moved = source.find(claims, batch_id) != claims
+    except SourceError:
+        return
+    if moved:
+        raise RetryableError(
+            f"batch {batch_id}: what was planned was moved or compressed while it was read "
+            f"({error}); it is there, so run stage again"
+        ) from error
+
+
+def _begin(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    claims: list[Claim],
+    source: Source,
+) -> tuple[Attempt, StageJob]:
+    with ledger.transaction() as connection:
+        pipelines.lock(connection, pipeline)
+        pinned = snapshot(connection, pipeline.pipeline_id)
+        begun = row(
+            connection,
+            "stage",
+            "begin_attempt",
+            batch_id=batch.batch_id,
+            snapshot_seq=pinned.commit_seq,
+            forgotten=pinned.forgotten.to_ledger(),
+            driver=f"{socket.gethostname()}:{os.getpid()}",
+        )
+        if begun is None:
+            raise AttemptLostError(
+                f"batch {batch.batch_id} takes no new attempt: "
+                + attempts.winner(row(connection, "stage", "became", batch_id=batch.batch_id))
+            )
+        segment = None
+        if not spec.by_position and batch.replays is None:
+            # After the attempt: it began before its segment's span ends, so collect counts it.
+            horizon = int(spec.dedup.horizon.total_seconds())
+            segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
+        failpoints.point("stage.before_begin")
+    failpoints.point("stage.after_begin")
+    attempt = Attempt.from_row(begun)
+    folder = layout.attempt(Path(pipeline.archive_path), batch.batch_id, attempt.fence)
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
+    return attempt, StageJob(
+        spec=spec,
+        pipeline_id=pipeline.pipeline_id,
+        batch_id=batch.batch_id,
+        attempt_id=attempt.attempt_id,
+        began_at=begun["started_at"],
+        fence=attempt.fence,
+        folder=folder,
+        source=source,
+        splits=splits_of(claims, batch.split_bytes, whole=whole),
+        shards=pipeline.shards,
+        bucket_seconds=pipeline.bucket_seconds,
+        forgotten=pinned.forgotten,
+        now_seconds=begun["now_seconds"],
+        segment_id=segment,
+        runs=() if batch.replays else pinned.runs,
+        scratch=ledger.scratch,
+    )
+
+
+def _seal(
+    ledger: Ledger,
+    spec: Spec,
+    pipeline: Pipeline,
+    batch: Batch,
+    attempt: Attempt,
+    job: StageJob,
+    outcome: Outcome,
+    sink: Sink,
+) -> Staged:
+    staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
+    counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
+    written = sum(f.records for f in staged if f.kind is Kind.DATA)
+    counts = Counts(**{**asdict(counts), "rows_written": written})
+    # Keeps S20.
+    if not spec.transforms and written != counts.survivors:
+        raise CorruptionError(
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
+            f"and {written} rows were written; this is a defect of semel, nothing was committed"
+        )
+    # What a replay or an admission sets aside was set aside, and told, before.
+    aside = None
+    if batch.claims_of == batch.batch_id:
+        aside = account.set_aside(job, outcome.reports, counts)
+    schema = json.dumps(outcome.sink_schema)
+    # Keeps S17.
+    if pipeline.sink_schema not in (None, schema):
+        raise TerminalError(
+            f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
+            f"output had {pipeline.sink_schema}; change the transform back, or `semel accept "
+            f"{spec.name} --columns` to let the output have new columns from here on",
+            next=AGAIN,
+        )
+    columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
+    sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
+    digest = account.input_digest(job, outcome.reports)
+    manifest = list(_final_names(sink, pipeline, batch, attempt, staged))
+    root = Path(pipeline.archive_path)
+    check_links_of((f.path for f in staged), root)
+    # Keeps S10.
+    for folder in (job.data_dir, job.folder, job.folder.parent):
+        sync_folder(folder)
+    failpoints.point("stage.after_sync")
+    buckets = union(report.buckets for report in outcome.reports)
+    sealed = {
+        "buckets": buckets and buckets.to_ledger(),
+        "input_digest": digest,
+        "sink_schema": schema,
+        **asdict(counts),
+    }
+    _write_manifest(ledger, batch, attempt, manifest, sealed)
+    return Staged(
+        batch=batch,
+        attempt=attempt,
+        found=False,
+        counts=counts,
+        files=len(manifest),
+        aside=aside,
+        kept=layout.all_kept(root, {file.kind for file in manifest}, batch.batch_id),
+        ignored=account.ignored_of(spec, outcome.reports),
+    )
+
+
+def _columns(job: StageJob) -> pa.Schema | None:
+    """The columns of the output, as far as they are known before the job."""
+    return None if job.spec.transforms else job.output_schema()
+
+
+def _write_manifest(
+    ledger: Ledger,
+    batch: Batch,
+    attempt: Attempt,
+    manifest: list[ManifestFile],
+    sealed: dict[str, object],
+) -> None:
+    """`running -> staged`, with the columns `sealed` of the attempt and its files."""
+    digest = sealed["input_digest"]
+    files = json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)])
+    with ledger.transaction() as connection:
+        rows(connection, "commit", "lock_batch", batch_id=batch.batch_id)
+        other = row(
+            connection, "stage", "other_digest", batch_id=batch.batch_id, input_digest=digest
+        )
+        if other is not None:
+            raise TerminalError(
+                f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
+                f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a "
+                "file was edited in between, or a topic compacted; once the batch is abandoned, "
+                "what is there now is planned anew",
+                next=f"semel abandon {batch.batch_id}",
+            )
+        values = {"attempt_id": attempt.attempt_id, "files": files, **sealed}
+        done = row(connection, "stage", "seal", **values)
+        if done is None:
+            found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
+            became = row(connection, "stage", "became", batch_id=batch.batch_id)
+            raise AttemptLostError(attempts.message(batch, attempt, found, became))
+        failpoints.point("stage.before_seal")
+    failpoints.point("stage.after_seal")
+
+
+def _final_names(
+    sink: Sink, pipeline: Pipeline, batch: Batch, attempt: Attempt, staged: list[StagedFile]
+) -> Iterator[ManifestFile]:
+    root = Path(pipeline.archive_path)
+    for part, file in enumerate(staged):
+        if file.kind is Kind.DATA:
+            final = sink.target(batch.batch_id, attempt.fence, part, file)
+        else:
+            final = layout.kept(root, file.kind, batch.batch_id, part)
+        yield ManifestFile(
+            kind=file.kind,
+            staged_path=file.path,
+            final_path=str(final),
+            records=file.records,
+            bytes=file.bytes,
+            checksum=file.checksum,
+        )

@@ -1,0 +1,109 @@
+"""What a job's reports come to: why records were set aside, and the digest of what was read."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import xxhash
+
+from semel.errors import ANEW, LimitError
+from semel.formats import words
+from semel.model.batch import Counts, Ignored
+from semel.model.manifest import Sample, SplitReport
+from semel.pipeline import Spec
+from semel.stage.job import StageJob
+from semel.stage.read import OUTSIDE_REASONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """Why records were set aside: how many for each reason, and a few lines that show one."""
+
+    reasons: dict[str, int]
+    samples: tuple[str, ...] = ()
+
+
+def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
+    """Why records were set aside. LimitError when it is a larger share than declared, of those
+    that were quarantined or of those that were late.
+    """
+    reasons: Counter[str] = Counter()
+    samples: dict[str, Sample] = {}
+    for report in reports:
+        reasons.update(report.reasons)
+        samples = report.samples | samples
+    found = SetAside(reasons=dict(reasons), samples=tuple(samples_of(job, reasons, samples)))
+    # Keeps S16.
+    if counts.quarantined > job.spec.limits.quarantine_ratio_max * counts.records_read:
+        share = f"{counts.quarantined:,} of {counts.records_read:,} records"
+        raise too_many(job, f"{share} would be quarantined", found.samples)
+    # Keeps S28.
+    if counts.late > job.spec.limits.late_ratio_max * counts.records_read:
+        raise _too_late(job, counts, found.samples)
+    return found
+
+
+def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
+    """The error that says so: the fact, one record for each reason, and what to do."""
+    limit = f"limits.quarantine_ratio_max {job.spec.limits.quarantine_ratio_max}"
+    lines = [f"batch {job.batch_id}: {fact}, more than {limit} allows"]
+    lines += samples
+    lines += [
+        "No reader sees any of it. Correct the file, or the pipeline's YAML (its schema, or",
+        "limits.quarantine_ratio_max): the batch is planned anew when the whole run is cleared, or",
+        f"`semel run {job.spec.name}` is repeated",
+    ]
+    return LimitError("\n".join(lines), next=ANEW)
+
+
+def _too_late(job: StageJob, counts: Counts, samples: Iterable[str]) -> LimitError:
+    share = f"{counts.late:,} of {counts.records_read:,} records are late"
+    limit = f"limits.late_ratio_max {job.spec.limits.late_ratio_max}"
+    lines = [f"batch {job.batch_id}: {share}, more than {limit} allows"]
+    lines += samples
+    lines += [
+        f"The ids of their buckets of {job.spec.record_time} were forgotten, a dedup.horizon after",
+        "their commit: nobody can tell which of these are repeats. In the pipeline's YAML",
+        "`dedup.late: accept` takes them all as new, and `limits.late_ratio_max: 1.0` sets them aside",
+        "as dead letters: the batch is planned anew when the whole run is cleared, or",
+        f"`semel run {job.spec.name}` is repeated",
+    ]
+    return LimitError("\n".join(lines), next=ANEW)
+
+
+def samples_of(
+    job: StageJob, reasons: Mapping[str, int], samples: Mapping[str, Sample]
+) -> Iterator[str]:
+    """One record for each reason, as lines: how many, where, what is wrong with it, its text."""
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        sample = samples[reason]
+        claim = job.splits[sample.split].claim
+        (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
+        first = "" if count == 1 else ", one of them"
+        where = words.place(line, sample.offset, job.spec.source.unit)
+        yield f"{reason} {count:,}{first}: {claim.name!r} {where}"
+        if sample.text:
+            yield f"    {sample.detail}"
+            yield f"    {sample.text}"
+
+
+def ignored_of(spec: Spec, reports: list[SplitReport]) -> Ignored:
+    """The keys that nobody declared; without their names where no text of records is told."""
+    found = reduce(Ignored.__add__, (report.ignored for report in reports), Ignored())
+    if spec.limits.log_samples:
+        return found
+    return replace(found, keys={f"key {n}": c for n, c in enumerate(found.keys.values(), 1)})
+
+
+def input_digest(job: StageJob, reports: list[SplitReport]) -> str:
+    """A digest of what was read: ranges, bytes, and how many records were good and bad."""
+    found = xxhash.xxh3_128()
+    for split, report in zip(job.splits, reports, strict=True):
+        claim = split.claim
+        # What is late, or refused by a sink, depends on when it is read.
+        bad = {k: v for k, v in report.reasons.items() if k not in OUTSIDE_REASONS}
+        part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
+        found.update(json.dumps(part, sort_keys=True).encode())
+    return found.hexdigest()

@@ -1,0 +1,157 @@
+"""Records that end the process which reads them: a native library dies of them by a signal.
+
+How it works: a task notes in the attempt's folder which splits it reads, and takes the note away.
+So a note outlasts a process that died. Where the two attempts before died over the same split, the
+driver has its records read again, in a process that forks another one for each part of them, and
+halves what dies, until records stand alone.
+
+Known limitation: a process that was killed from outside, or for the memory it took, leaves its note
+too; then no record is found, and the attempt goes on.
+"""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from semel.errors import TerminalError
+from semel.formats import words
+from semel.formats.selection import NONE, Selection
+from semel.sources import Source
+from semel.stage.job import Split, StageJob
+
+FOUND_MAX = 3
+"""Records that are looked for: each takes some twenty readings of a part of its split."""
+
+PART_SECONDS = 120
+"""After that a part of a split that is still being read counts as one that never ends."""
+
+
+@contextmanager
+def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
+    """Note for as long as this lasts that splits are being read. `name`: of one note at a time."""
+    note = _folder(job.folder) / name
+    note.write_text(json.dumps([split.number for split in splits]))
+    yield
+    note.unlink(missing_ok=True)
+
+
+def make_folder(attempt: Path) -> None:
+    """Make the folder of an attempt's notes."""
+    _folder(attempt).mkdir(exist_ok=True)
+
+
+def _folder(attempt: Path) -> Path:
+    return attempt / "reading"
+
+
+def died_over(attempts: Sequence[Path]) -> list[int]:
+    """The numbers of the splits that each of some attempts was reading when it ended."""
+    each = [set(_noted_in(attempt)) for attempt in attempts]
+    return sorted(set.intersection(*each)) if each else []
+
+
+def _noted_in(attempt: Path) -> Iterator[int]:
+    for note in _folder(attempt).glob("*"):
+        with suppress(ValueError, FileNotFoundError):  # Cut off as its writer died, or gone.
+            yield from json.loads(note.read_text())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fatal:
+    """A record that ends its reader. `signal`: the number."""
+
+    split: int
+    offset: int
+    signal: int
+
+
+def check(job: StageJob, attempts: Sequence[Path]) -> None:
+    """TerminalError: the attempts died of records, which it names."""
+    numbers = died_over(attempts)
+    found = search(job.source, [job.splits[n] for n in numbers], job.batch_id) if numbers else []
+    if not found:
+        return
+    places = []
+    for one in found:
+        claim = job.splits[one.split].claim
+        (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
+        at = words.place(line, one.offset, job.spec.source.unit)
+        places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
+    raise TerminalError(
+        f"batch {job.batch_id}: its last {len(attempts)} attempts died while they read, and so does "
+        f"whatever reads the record at {', and at '.join(places)}. Nothing was committed. Take it "
+        "out of the source, or declare the column that cannot be read as string; then give the "
+        "batch up, and the next run plans its records anew",
+        next=f"semel abandon {job.batch_id}",
+    )
+
+
+def _name(number: int) -> str:
+    if number == signal.SIGALRM:
+        return f"not read within {PART_SECONDS} s"
+    return f"signal {number}, {signal.strsignal(number)}"
+
+
+def search(source: Source, splits: list[Split], batch_id: int) -> list[Fatal]:
+    """The first records of some splits that end a process which reads them, in one of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "semel.stage.fatal"],
+        input=pickle.dumps((source, splits, batch_id)), stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    lines = done.stdout.decode().splitlines()
+    return [Fatal(**json.loads(line)) for line in lines if line.startswith("{")]
+
+
+def _main() -> None:
+    source, splits, batch_id = pickle.load(sys.stdin.buffer)
+    left = FOUND_MAX
+    for split in splits:
+        for offset, number in _fatal(source, split, batch_id, left):
+            left -= 1
+            print(json.dumps({"split": split.number, "offset": offset, "signal": number}))
+
+
+def _fatal(
+    source: Source, split: Split, batch_id: int, count_max: int
+) -> Iterator[tuple[int, int]]:
+    """The offsets of records that are fatal alone, each with the signal."""
+    nothing = Selection(offsets=NONE, only=True)
+    blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
+    parts = deque([np.concatenate([NONE, *(block.left_out for block in blocks)])])
+    while parts and count_max:
+        part = parts.popleft()
+        number = _died(source, split, batch_id, part) if len(part) else 0
+        if number and len(part) == 1:
+            count_max -= 1
+            yield int(part[0]), number
+        elif number:
+            parts.extendleft((part[len(part) // 2 :], part[: len(part) // 2]))
+
+
+def _died(source: Source, split: Split, batch_id: int, offsets: np.ndarray) -> int:
+    """The signal by which a process ended that read some records; 0 for none."""
+    if child := os.fork():
+        status = os.waitpid(child, 0)[1]
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    try:
+        signal.alarm(PART_SECONDS)
+        some = Selection(offsets=offsets, only=True)
+        for _ in source.read(split, batch_id, xxhash.xxh3_128(), some):
+            pass
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

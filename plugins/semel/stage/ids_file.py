@@ -1,0 +1,76 @@
+"""A batch's new ids as files beside its decisions: with them a lost catalog can be made again.
+
+Parquet, one file for each shard that has new ids: the columns `h1` (uint64) and `h2` (uint32),
+sorted by h1, 12 bytes an id. The file's metadata says which shard they are of, of how many, and in
+scope `bucket` which buckets they lie in.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from semel.catalog.buckets import Buckets
+from semel.model.manifest import Kind, StagedFile
+from semel.storage import Sealed
+
+_KEY = b"semel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What an ids file is of; in scope `bucket`, of which buckets of record time."""
+
+    shard: int
+    shards: int
+    buckets: Buckets | None
+
+    def to_bytes(self) -> bytes:
+        """As JSON, for the file's metadata."""
+        buckets = None if self.buckets is None else self.buckets.ranges
+        plain = {"shard": self.shard, "shards": self.shards, "buckets": buckets}
+        return json.dumps(plain).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """What `to_bytes` made, or an earlier version that knew the first and the last bucket."""
+        plain = json.loads(data)
+        hull = plain.pop("bucket_start", None), plain.pop("bucket_end", None)
+        ranges = plain.pop("buckets", None if hull[0] is None else [hull])
+        return cls(**plain, buckets=None if ranges is None else Buckets.of_ranges(ranges))
+
+
+def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
+    """Write the ids of a shard as one new file, durably, and say what it is."""
+    schema = pa.schema(
+        [("h1", pa.uint64()), ("h2", pa.uint32())], {_KEY: of.to_bytes()}
+    )
+    table = pa.table([pa.array(h1), pa.array(h2)], schema=schema)
+    with Sealed(path) as file:
+        # Hashes neither compress nor repeat: trying costs time for nothing.
+        pq.write_table(
+            table, file, compression="none", use_dictionary=False, write_statistics=False
+        )
+    return StagedFile(
+        kind=Kind.IDS,
+        path=str(path),
+        folder="",
+        suffix=".parquet",
+        records=table.num_rows,
+        bytes=file.size,
+        checksum=file.checksum,
+    )
+
+
+def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
+    """What `write_ids` wrote: of which shard, h1 and h2. OSError, pa.ArrowException, ValueError."""
+    table = pq.read_table(path, columns=["h1", "h2"], partitioning=None)
+    try:
+        of = Shard.from_bytes(table.schema.metadata[_KEY])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its metadata does not say which ids it holds ({error})") from error
+    return of, table.column("h1").to_numpy(), table.column("h2").to_numpy()

@@ -1,0 +1,141 @@
+"""Files as a sink: Arrow tables become files of its format, in Hive-style folders if asked.
+
+Called in a write task. A file is closed and fsynced before it is named in a report; nothing here
+gives a file its final name (finalize does).
+"""
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel import limits
+from semel.errors import LimitError
+from semel.formats.table import sink_format
+from semel.model.manifest import Kind, StagedFile
+from semel.storage import Sealed
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartWriter:
+    """Collects the rows of one task and writes one file per folder, several when they grow large.
+
+    `folder` is the attempt's data folder; more than `held_bytes_max` (the format's, unless given)
+    is never held. TerminalError: a value that the format does not hold.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        tag: str,
+        kind: Kind = Kind.DATA,
+        format: str = "parquet",
+        partition_by: tuple[str, ...] = (),
+        held_bytes_max: int | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._tag = tag
+        self._kind = kind
+        self._format = format
+        self._keys = list(partition_by)
+        self._held_bytes_max = held_bytes_max or sink_format(format).held_bytes_max
+        self._held: dict[str, list[pa.Table]] = defaultdict(list)
+        self._bytes: Counter[str] = Counter()
+        self._of_split: set[str] = set()
+        self._files: list[StagedFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        for folder, part in self._parts(table):
+            self._of_split.add(folder)
+            self._held[folder].append(part)
+            self._bytes[folder] += part.nbytes
+            if self._bytes[folder] > self._held_bytes_max:
+                self._flush(folder)
+        if self._bytes.total() > self._held_bytes_max:
+            self.close()
+        if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
+            raise LimitError(
+                f"sink.partition_by {self._keys} has more than "
+                f"{limits.PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
+                "fewer values"
+            )
+
+    def end_split(self) -> None:
+        """What comes next is of another split. Its folders are counted anew."""
+        self._of_split.clear()
+        many = len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX
+        if many or self._bytes.total() > self._held_bytes_max:
+            self.close()
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Write what is held, in the order of the folders. Returns all files."""
+        for folder in sorted(self._held):
+            self._flush(folder)
+        return tuple(self._files)
+
+    def _parts(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if not table.num_rows:
+            return
+        if not self._keys:
+            yield "", table
+            return
+        names = [_folder_values(table.column(key)) for key in self._keys]
+        labels = pc.binary_join_element_wise(*names, "/")
+        rest = table.drop_columns(self._keys)
+        encoded = pc.dictionary_encode(labels)
+        for code, label in enumerate(encoded.dictionary.to_pylist()):
+            folder = "/".join(
+                f"{quote(key, safe='')}={value}"
+                for key, value in zip(self._keys, label.split("/"), strict=True)
+            )
+            if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
+                raise LimitError(
+                    f"sink.partition_by {self._keys}: a record's folder is longer than "
+                    f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+                )
+            yield folder, rest.filter(pc.equal(encoded.indices, code))
+
+    def _flush(self, folder: str) -> None:
+        held = self._held.pop(folder, [])
+        del self._bytes[folder]
+        if not held:
+            return
+        table = pa.concat_tables(held)
+        path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
+        self._files.append(write_table(path, table, self._kind, folder, self._format))
+
+
+def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
+    """Write a table as one new file, durably, and say what it is.
+
+    TerminalError: it holds a number that the format does not.
+    """
+    form = sink_format(format)
+    with Sealed(path) as file:
+        form.code().write(table, file)
+    return StagedFile(
+        kind=kind,
+        path=str(path),
+        folder=folder,
+        suffix=form.suffix,
+        records=table.num_rows,
+        bytes=file.size,
+        checksum=file.checksum,
+    )
+
+
+def _folder_values(column: pa.ChunkedArray) -> pa.Array:
+    """A column's values as they stand in folder names: escaped, null as Hive writes it."""
+    encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
+    values = (quote(value, safe="") for value in encoded.dictionary.to_pylist())
+    # A text that reads like null's folder is escaped, so that it is not taken for null.
+    names = pa.array(
+        [v.replace("_", "%5F", 1) if v == NULL_FOLDER else v for v in values], pa.string()
+    )
+    return pc.fill_null(names.take(encoded.indices), NULL_FOLDER)

@@ -1,0 +1,352 @@
+"""read: a split's bytes become a spill of valid records, packed ids, and dead letters.
+
+Runs in a task, for each of its splits, and once more per retry or speculation. Its result is a pure
+function of the planned bytes and the job; only file names differ between tries.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from semel import limits
+from semel.catalog.buckets import Buckets
+from semel.catalog.ids import hash_ids, seconds_of
+from semel.errors import TerminalError
+from semel.formats import words
+from semel.formats.lines import Fault, Reason
+from semel.formats.records import OFFSET, REJECTED, Block, printable
+from semel.formats.selection import EVERYTHING
+from semel.model.batch import Counts, Ignored
+from semel.model.manifest import Sample, SplitReport
+from semel.pipeline import Late, Scope
+from semel.stage import fatal
+from semel.stage.classify import SplitIds
+from semel.stage.job import Split, StageJob, output_columns
+from semel.stage.spill import Spill
+from semel.stage.task_files import TaskFiles
+from semel.stage.together import read_together, small_groups
+
+DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
+LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
+REASONS = {
+    LATE: ("late", "too late: the ids of its bucket of record_time are forgotten"),
+    TIME_AHEAD: ("record_time_ahead", "record_time is more than a day in the future"),
+    TIME_MISSING: ("record_time_missing", "expected a time, as it is record_time; found nothing"),
+    ID_MISSING: ("id_missing", "expected a value, as it is part of record_id; found nothing"),
+}
+SINK_REFUSES = "sink_refuses"
+OUTSIDE_REASONS = frozenset(
+    {REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES, str(Reason.unknown_schema)}
+)
+"""Reasons that the clock, what is forgotten, a sink or a Schema Registry decide: two attempts may
+differ in them."""
+
+
+Write = Callable[[pa.Table], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What became of a split: its report, and its ids by shard (none with identity by position)."""
+
+    report: SplitReport
+    ids: dict[int, SplitIds]
+
+
+def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
+    """Read the splits of a task. The last one's report names what the task wrote.
+
+    `write`: the records go to output files at once (no catalog, no transform). SourceError: a file
+    is no longer what was planned.
+    """
+    out = TaskFiles(job, f"r{task:05d}")
+    with nullcontext() if write else Spill(job, task) as spill:
+        done = []
+        for group in small_groups(job, job.splits_of_task(task)):
+            with fatal.noted(job, f"r{task}", group):
+                found = _read_small(job, group, out, spill) if len(group) > 1 else None
+                done += found or [_read(job, split, out, spill) for split in group]
+    report = replace(done[-1].report, files=out.close())
+    return [*done[:-1], replace(done[-1], report=report)]
+
+
+def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
+    """The ids of a split's valid records, but for those at the offsets `skip`, in any order;
+    nothing is written.
+
+    SourceError: the source is no longer what was planned.
+    """
+    return _Reader(job, split, skip=skip).run(lambda _: None, lambda _: None)
+
+
+def _read_small(
+    job: StageJob, splits: list[Split], out: TaskFiles, spill: Spill | None
+) -> list[Read] | None:
+    """Read small files together; None when each is to be read by itself."""
+    together = read_together(job, splits)
+    if together is None:
+        return None
+    table, parts = together
+    done, row = [], 0
+    for split, (report, ids) in zip(splits, parts, strict=True):
+        if spill is None:
+            own = table.slice(row, report.counts.survivors)
+            out.rows(output_columns(job, split, own))
+            out.end_split()
+        else:
+            report = replace(report, spill=spill.path, spill_row=spill.rows + row)
+        row += report.counts.survivors
+        done.append(Read(report=report, ids=ids))
+    if spill is not None:
+        spill.write(table)
+    return done
+
+
+def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
+    """How many records of a split are good and bad, for one part of it after the other.
+
+    Nothing is written. SourceError as in `read_task`.
+    """
+    reader = _Reader(job, split)
+    with fatal.noted(job, "sample", [split]):
+        for block in reader.blocks():
+            yield reader.tally_of(block)
+
+
+def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> Read:
+    reader = _Reader(job, split)
+    if spill is None:
+        result = reader.run(lambda table: out.rows(output_columns(job, split, table)), out.letters)
+    else:
+        place = {"spill": spill.path, "spill_row": spill.rows}
+        result = reader.run(spill.write, out.letters)
+        result = replace(result, report=replace(result.report, **place))
+    out.end_split()
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """How many records were good, and why others were rejected; one of these for each reason.
+
+    `ignored` are keys that nobody declared.
+    """
+
+    kept: int = 0
+    bytes: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, Sample] = field(default_factory=dict)
+    ignored: Ignored = Ignored()
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            kept=self.kept + other.kept,
+            bytes=self.bytes + other.bytes,
+            reasons=self.reasons + other.reasons,
+            samples=other.samples | self.samples,
+            ignored=self.ignored + other.ignored,
+        )
+
+    @property
+    def records(self) -> int:
+        """All of them."""
+        return self.kept + self.reasons.total()
+
+    @property
+    def late(self) -> int:
+        """Those that were rejected, but are not the source's fault."""
+        return self.reasons[REASONS[LATE][0]]
+
+    @property
+    def quarantined(self) -> int:
+        """What limits.quarantine_ratio_max counts."""
+        return self.reasons.total() - self.late
+
+
+def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
+    """The error that a record which survived is no valid record now: where, and what is wrong."""
+    at = min(block.faults)
+    reason, detail = block.faults[at]
+    offset = int(block.lines.offsets[at])
+    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    where = f"{split.claim.name!r} {words.place(line, offset, job.spec.source.unit)}"
+    shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
+    why = (
+        "Either the schema changed so that it does not fit any more, or the file was edited in "
+        "place; put the one or the other back"
+    )
+    if reason == SINK_REFUSES:
+        why = "The table does not take it; change the table"
+    if reason == Reason.unknown_schema:
+        why = "Register that schema again under its id (mode IMPORT), or restore the registry"
+    return TerminalError(
+        f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
+        f"{where}: {reason}{shown}. {why}. The output "
+        "stays what it was"
+    )
+
+
+class _Reader:
+    """One pass over a split. `skip`: offsets of records that are left out, too."""
+
+    def __init__(
+        self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
+    ) -> None:
+        self._job, self._split = job, split
+        self._digest = xxhash.xxh3_128()
+        self._selection = job.selected.of(split, job.splits) if job.selected else None
+        if skip is not None:
+            self._selection = (self._selection or EVERYTHING).without(skip)
+        self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._seen = Buckets() if job.spec.dedup.scope is Scope.BUCKET else None
+
+    def run(self, write: Write, letters: Write) -> Read:
+        """Give `write` the valid records, and `letters` the others, as they come."""
+        tally, left_out = Tally(), 0
+        for block in self.blocks():
+            left_out += len(block.left_out)
+            write(block.table)
+            if block.faults:
+                source = np.full(len(block.faults), self._split.claim.source_partition_id)
+                letters(block.rejected().add_column(0, DEAD_LETTERS.field(0), pa.array(source)))
+            tally += self.tally_of(block)
+        counts = Counts(
+            records_read=tally.records,
+            survivors=tally.kept,
+            quarantined=tally.quarantined,
+            late=tally.late,
+            bytes_read=self._job.bytes_of(self._split, tally.bytes),
+        )
+        records = tally.records + left_out
+        self._digest.update(repr((self._split.start, self._split.end, records)).encode())
+        report = SplitReport(
+            split=self._split.number,
+            digest=self._digest.hexdigest(),
+            counts=counts,
+            buckets=self._seen,
+            reasons=dict(tally.reasons),
+            samples=tally.samples,
+            ignored=tally.ignored,
+        )
+        return Read(report=report, ids=self._by_shard())
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks of the split, without records that have no id or come too late."""
+        job = self._job
+        found = job.source.read(self._split, job.batch_id, self._digest, self._selection)
+        if job.selected is not None and not job.selected.judged:
+            return map(self._survivors, found)
+        return map(self._identify, map(self._takeable, found))
+
+    # Keeps RP3.
+    def _survivors(self, block: Block) -> Block:
+        """A block of records that survived. TerminalError: one of them is not valid now."""
+        block = self._takeable(block)
+        if block.faults:
+            raise invalid(self._job, self._split, block)
+        return block
+
+    def tally_of(self, block: Block) -> Tally:
+        """What became of a block's records."""
+        reasons: Counter[str] = Counter()
+        firsts: dict[str, int] = {}
+        for at, (reason, _) in block.faults.items():
+            reasons[str(reason)] += 1
+            firsts[str(reason)] = min(at, firsts.get(str(reason), at))
+        return Tally(
+            kept=block.table.num_rows,
+            bytes=block.bytes_read,
+            reasons=reasons,
+            samples={reason: self._sample(block, at) for reason, at in firsts.items()},
+            ignored=block.ignored,
+        )
+
+    def _sample(self, block: Block, at: int) -> Sample:
+        lines = block.lines
+        sample = Sample(split=self._split.number, offset=int(lines.offsets[at]))
+        if not self._job.spec.limits.log_samples:
+            return sample
+        start = int(lines.starts[at])
+        end = min(int(lines.ends[at]), start + limits.RECORD_SHOWN_BYTES)
+        text = words.record(bytes(memoryview(lines.data)[start:end]))
+        return replace(sample, detail=printable(block.faults[at][1]), text=text)
+
+    # Keeps S27.
+    def _takeable(self, block: Block) -> Block:
+        """Reject the records that the sink will refuse. What transforms make is looked at later."""
+        if self._job.refuses is None or self._job.spec.transforms or not block.table.num_rows:
+            return block
+        faults: dict[int, Fault] = {}
+        offsets = block.table.column(OFFSET).to_numpy()
+        for refused in self._job.refuses(output_columns(self._job, self._split, block.table)):
+            why = SINK_REFUSES, f"{refused.reason}: {refused.detail}"
+            for offset in offsets[refused.rows].tolist():
+                faults.setdefault(offset, why)
+        if not faults:
+            return block
+        bad = sorted(faults)
+        return block.without(np.array(bad), [faults[offset] for offset in bad])
+
+    def _identify(self, block: Block) -> Block:
+        """Hash the ids of a block; reject rows without one, and rows of forgotten buckets."""
+        spec, table = self._job.spec, block.table
+        if spec.by_position or not table.num_rows:
+            return block
+        reason = np.zeros(table.num_rows, np.uint8)
+        buckets = None
+        if spec.dedup.scope is Scope.BUCKET:
+            buckets = self._buckets(table, reason)
+        hashed = hash_ids(table, spec.record_id, shards=self._job.shards, bucket=buckets)
+        # Keeps S7.
+        reason[~hashed.valid] = ID_MISSING
+        good = reason == 0
+        h1, h2, shard = hashed.h1, hashed.h2, hashed.shard
+        if not good.all():
+            offsets = table.column(OFFSET).to_numpy()[~good]
+            faults = self._faults(table.filter(pa.array(~good)), reason[~good])
+            block = block.without(offsets, faults)
+            h1, h2, shard = h1[good], h2[good], shard[good]
+            buckets = buckets[good] if buckets is not None else None
+        if buckets is not None:
+            self._seen = self._seen | Buckets.of(buckets)
+        self._ids.append((h1, h2, shard))
+        return block
+
+    def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
+        """What is said of records without id, or of another time; each names its column."""
+        spec = self._job.spec
+        columns = np.full(len(reason), spec.record_time or "", object)
+        for name in reversed(spec.record_id or ()):
+            columns[(reason == ID_MISSING) & table.column(name).is_null().to_numpy()] = name
+        found = (REASONS[code] for code in reason.tolist())
+        return [(why, f"{name}: {said}") for name, (why, said) in zip(columns, found, strict=True)]
+
+    def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
+        """The bucket of each row by its record time. Marks rows that have none or are too late."""
+        job = self._job
+        time = table.column(job.spec.record_time)
+        seconds = seconds_of(time)
+        buckets = np.floor_divide(seconds, job.bucket_seconds)
+        quarantines = job.spec.dedup.late is Late.QUARANTINE
+        if quarantines and job.forgotten.overlaps(Buckets.of(buckets)):
+            reason[job.forgotten.has(buckets)] = LATE
+        reason[seconds > job.now_seconds + limits.RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
+        reason[time.is_null().to_numpy()] = TIME_MISSING
+        return buckets
+
+    def _by_shard(self) -> dict[int, SplitIds]:
+        if not self._job.judges:
+            return {}
+        empty = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
+        h1, h2, shard = (np.concatenate(a) for a in zip(empty, *self._ids, strict=True))
+        row = np.arange(len(h1), dtype=np.uint32)
+        found = {}
+        for number in range(self._job.shards):
+            own = np.flatnonzero(shard == number)
+            found[number] = SplitIds(split=self._split.number, h1=h1[own], h2=h2[own], row=row[own])
+        return found

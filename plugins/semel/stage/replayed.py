@@ -1,0 +1,157 @@
+"""What a replay or an admission reads of earlier batches, and checks: markers, verdicts, input.
+
+Plan asks here whether a batch can be replayed, and stage runs the job of one. All three read the
+ranges that the first batch claimed:
+- a replay reads all of it but for the records that have a verdict, and judges nothing;
+- an admission reads only the records that the dead letters before it name, and judges them again;
+- a replay of an admission reads those of these that survived, and judges nothing.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from semel.archive import layout
+from semel.errors import AGAIN, CorruptionError, SourceError, TerminalError
+from semel.ledger import Ledger, Row
+from semel.model.batch import Batch, Claim, Counts, Pipeline
+from semel.pipeline import Spec
+from semel.reader import Marker, read_marker
+from semel.sinks import Old
+from semel.sources import of_finalized
+from semel.sources.declared import open_source
+from semel.stage import account, verdicts
+from semel.stage.job import StageJob
+from semel.stage.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from semel.stage import Engine, Outcome
+
+
+class Read(NamedTuple):
+    """What the winner of a finalized batch counted, and its verdicts."""
+
+    won: Row
+    verdicts: Verdicts
+
+
+def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
+    """The marker of a batch whose newest finalized output is of this generation.
+
+    It may be that of the next generation already, which is written before its batch is finalized:
+    it names the same decisions and dead letters. CorruptionError: it is gone, or of an earlier one.
+    """
+    path = layout.marker(Path(pipeline.archive_path), root)
+    marker = read_marker(path, None)
+    if marker.pipeline != pipeline.name or marker.generation < generation:
+        raise CorruptionError(
+            f"{path} is of generation {marker.generation} of {marker.pipeline!r}, and the newest "
+            f"finalized output of batch {root} is generation {generation}; restore it from a backup"
+        )
+    return marker
+
+
+def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
+    """The verdicts of a finalized batch that is no replay.
+
+    CorruptionError: its marker, decisions or dead letters are gone or not what they were.
+    """
+    won, marker = _winner(ledger, pipeline, batch_id)
+    return Read(won, verdicts.read(marker, Counts.from_row(won)))
+
+
+def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
+    """CorruptionError: as of `verdicts_of`, as far as it is seen without reading the verdicts."""
+    won, marker = _winner(ledger, pipeline, batch_id)
+    verdicts.check(marker, Counts.from_row(won))
+
+
+def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Marker]:
+    won = ledger.rows("replay", "won", root=batch_id)[0]
+    return won, marker_of(pipeline, batch_id, won["generation"])
+
+
+def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
+    """The batch that has the dead letters for an admission of a batch: the admission before it."""
+    if admission == 1:
+        return admits
+    values = {"root": admits, "admission": admission - 1}
+    return ledger.rows("replay", "admission", **values)[0]["batch_id"]
+
+
+def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> Old:
+    """What a replay replaces: the outputs of its root that were finalized before it."""
+    return outputs(ledger, pipeline, batch.root, batch.generation)
+
+
+def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> Old:
+    """The outputs of a batch before a generation."""
+    before = ledger.rows("replay", "generations", root=root, generation=generation)
+    return Old(
+        pipeline=pipeline.name,
+        commit_seq=before[0]["commit_seq"],
+        batches=tuple(r["batch_id"] for r in before),
+        modes=tuple(r["mode"] for r in before),
+        types=tuple(r["type"] for r in before),
+    )
+
+
+def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
+    """SourceError where what a batch claimed is not in the source as it was."""
+    claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
+    source = open_source(spec)
+    try:
+        source.check(source.find(claims, root), root)
+    except SourceError as error:
+        step = f"semel show {root}" if error.lasting else AGAIN
+        raise type(error)(
+            f"{of_finalized(error)}. The output stays what it is", next=step, lasting=error.lasting
+        ) from error
+
+
+def run_job(
+    ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: "Engine"
+) -> "Outcome":
+    """Run the job of a replay or an admission. The reports of a replay count also what it left out.
+
+    TerminalError: a survivor is not valid now, or the source is not what was read then.
+    """
+    root = verdicts_of(ledger, pipeline, batch.replays or batch.claims_of)
+    chosen = root.verdicts
+    if batch.admission is not None:
+        before = has_letters(ledger, batch.admits, batch.admission)
+        letters = verdicts_of(ledger, pipeline, before).verdicts.letters()
+        chosen = letters.without(chosen) if batch.replays else letters
+    only, judged = batch.admission is not None, batch.replays is None
+    selected = chosen.select(job.spill_dir, job.splits, only=only, judged=judged)
+    outcome = engine.run(replace(job, selected=selected))
+    if judged:
+        settled = root.verdicts.settled(outcome.reports, job.splits)
+        _check_input(batch, account.input_digest(job, settled), batch.claims_of, root.won)
+        taken = sum(report.counts.records_read for report in outcome.reports)
+        _check_records(batch, "dead letters", taken, len(chosen.offset))
+        return outcome
+    reports = root.verdicts.settled(outcome.reports, job.splits)
+    # Keeps RP3.
+    _check_input(batch, account.input_digest(job, reports), batch.replays, root.won)
+    survivors = sum(report.counts.survivors for report in reports)
+    _check_records(batch, "survivors", survivors, root.won["survivors"])
+    return replace(outcome, reports=reports)
+
+
+def _check_input(batch: Batch, digest: str, of: int, won: Row) -> None:
+    if digest != won["input_digest"]:
+        raise TerminalError(
+            f"batch {batch.batch_id} read other bytes (digest {digest[:12]}) than batch {of} did "
+            f"({won['input_digest'][:12]}), whose records it takes again: the source was changed "
+            "since. Put it back as it was; the output stays what it is"
+        )
+
+
+def _check_records(batch: Batch, what: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise CorruptionError(
+            f"batch {batch.batch_id} found {found:,} {what} in the same bytes that had {wanted:,}: "
+            "decisions or dead letters name places where no record begins; restore them from a "
+            "backup"
+        )

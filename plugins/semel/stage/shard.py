@@ -1,0 +1,113 @@
+"""classify, as a task: one shard of all splits against the pinned runs, and its new id run."""
+
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from semel import settings
+from semel.catalog.buckets import union
+from semel.catalog.payload import FilterCache, Tally, contains, store_run
+from semel.errors import TerminalError, UnavailableError
+from semel.ledger import Ledger
+from semel.model.manifest import SplitReport, StagedFile
+from semel.stage.classify import Dropped, SplitIds, classify
+from semel.stage.ids_file import Shard, write_ids
+from semel.stage.job import StageJob
+
+LEDGER_REMEDY = (
+    f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each executor "
+    "(docs/operations.md), then run stage again; `semel check` tells what each executor has"
+)
+
+
+def ledger_of(job: StageJob) -> Ledger:
+    """The ledger that this executor's environment names.
+
+    TerminalError: it names none, or another one than the driver's.
+    """
+    try:
+        ledger = _scratch(job.scratch) if job.scratch else _ledger(settings.ledger_dsn())
+    except UnavailableError as error:
+        raise TerminalError(
+            f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
+            f"{LEDGER_REMEDY}"
+        ) from error
+    found = ledger.rows("stage", "began", attempt_id=job.attempt_id)
+    # Keeps S23.
+    if [row["started_at"] for row in found] != [job.began_at]:
+        raise TerminalError(
+            f"an executor on {socket.gethostname()} was pointed to {ledger}, which has no "
+            f"attempt {job.attempt_id} that began at {job.began_at}: it is not the driver's "
+            f"ledger. {LEDGER_REMEDY}"
+        )
+    return ledger
+
+
+@cache
+def _ledger(dsn: str) -> Ledger:
+    """Tasks of this process that follow each other keep the ledger's connection."""
+    return Ledger(dsn)
+
+
+def _scratch(database: str) -> Ledger:
+    """A compare's own database, on the ledger's server."""
+    url = sa.make_url(settings.ledger_dsn()).set(database=database)
+    return Ledger(url.render_as_string(hide_password=False), scratch=database)
+
+
+@contextmanager
+def _connected(job: StageJob) -> Iterator[Ledger]:
+    """The job's ledger. Connections to a scratch one are let go of: it is dropped soon."""
+    ledger = ledger_of(job)
+    try:
+        yield ledger
+    finally:
+        if job.scratch:
+            ledger.engine.dispose()
+
+
+@cache
+def filters_in(folder: Path) -> FilterCache:
+    """The filters that this worker process has open."""
+    return FilterCache(folder)
+
+
+def classify_shard(
+    job: StageJob, shard: int, parts: list[SplitIds], reports: list[SplitReport]
+) -> tuple[dict[int, Dropped], tuple[StagedFile, ...]]:
+    """Decide who is dropped in one shard, and store the ids of those who are not.
+
+    Returns what each split loses, and the file of ids if the pipeline keeps them. A pure function
+    of the parts and the pinned list but for that file's name; storing the same run again changes
+    nothing.
+    """
+    if not any(len(part.h1) for part in parts):
+        return {}, ()  # There is nothing to ask the ledger.
+    buckets = union(report.buckets for report in reports)
+    runs = [run for run in job.runs if run.may_hold(shard, buckets)]
+    filters, tally = filters_in(settings.cache_dir()), Tally()
+    with _connected(job) as ledger:
+        verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
+        if len(verdict.h1):
+            store_run(
+                ledger,
+                pipeline_id=job.pipeline_id,
+                attempt_id=job.attempt_id,
+                shard=shard,
+                segment_id=job.segment_id,
+                buckets=buckets,
+                h1=verdict.h1,
+                h2=verdict.h2,
+                tally=tally,
+            )
+    files: tuple[StagedFile, ...] = ()
+    if job.spec.keeps_ids and len(verdict.h1):
+        path = job.data_dir / f"c{shard:05d}-ids-{uuid.uuid4().hex}"
+        of = Shard(shard=shard, shards=job.shards, buckets=buckets)
+        files = (write_ids(path, of, verdict.h1, verdict.h2),)
+    return verdict.dropped, files

@@ -1,0 +1,48 @@
+"""What a task writes, for all of its splits: one output file a folder, decisions, dead letters.
+
+So a task that reads a thousand small files does not leave as many behind.
+"""
+
+import pyarrow as pa
+
+from semel import limits
+from semel.model.manifest import Kind, StagedFile
+from semel.stage.job import StageJob
+from semel.stage.part_files import PartWriter
+
+
+class TaskFiles:
+    """The files of one task. None is there before its rows are, and `close` ends them all."""
+
+    def __init__(self, job: StageJob, tag: str) -> None:
+        sink, folder = job.spec.sink, str(job.data_dir)
+        self._output = PartWriter(
+            folder, format=sink.format, partition_by=sink.partition_by, tag=tag
+        )
+        self._decisions = PartWriter(folder, tag=f"{tag}-decisions", kind=Kind.DECISIONS)
+        self._letters = PartWriter(
+            folder,
+            tag=f"{tag}-letters",
+            kind=Kind.DEAD_LETTERS,
+            held_bytes_max=limits.LETTERS_HELD_BYTES,
+        )
+
+    def rows(self, table: pa.Table) -> None:
+        """Rows of the output."""
+        self._output.write(table)
+
+    def decisions(self, table: pa.Table) -> None:
+        """Records that were dropped, and why."""
+        self._decisions.write(table)
+
+    def letters(self, table: pa.Table) -> None:
+        """Records that were rejected."""
+        self._letters.write(table)
+
+    def end_split(self) -> None:
+        """What comes next is of another split."""
+        self._output.end_split()
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Write what is held. Returns all files."""
+        return (*self._output.close(), *self._decisions.close(), *self._letters.close())

@@ -1,0 +1,159 @@
+"""Reading many small files together: one parse and one round of hashing for all of them.
+
+For each file these take longer than its few records. What comes out is what `semel.stage.read`
+makes of each split alone, to the digest; where one of the records is no good, it is asked.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from semel import limits
+from semel.catalog.ids import HashedIds, hash_ids
+from semel.formats import declared as formats
+from semel.formats.records import OFFSET, read_split
+from semel.formats.selection import Selection
+from semel.model.batch import Counts, Ignored
+from semel.model.manifest import SplitReport
+from semel.pipeline import Scope
+from semel.stage.classify import SplitIds
+from semel.stage.job import Split, StageJob, output_columns
+
+Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
+"""The valid records of all splits, one behind the other; of each its report and its ids by shard.
+Keys that nobody declared are in the first report, for all."""
+
+
+def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]]:
+    """Cut a task's splits, in their order, into those that may be read together."""
+    group: list[Split] = []
+    held = 0
+    for split in splits:
+        size = split.end - split.start
+        small = _may_join(job, split) and held + size <= limits.BLOCK_BYTES
+        if group and not small:
+            yield group
+            group, held = [], 0
+        group.append(split)
+        held += size if _may_join(job, split) else limits.BLOCK_BYTES
+    if group:
+        yield group
+
+
+def _may_join(job: StageJob, split: Split) -> bool:
+    """Whether a split is a whole claim of few bytes, whose lines stand alone."""
+    claim = split.claim
+    return (
+        job.source.joins(claim)
+        and job.spec.dedup.scope is Scope.HORIZON
+        and (split.start, split.end) == (claim.start, claim.end)
+        and split.end - split.start <= limits.SMALL_SPLIT_BYTES
+    )
+
+
+def read_together(job: StageJob, splits: list[Split]) -> Together | None:
+    """Read splits of one group, or None: each is to be read by itself.
+
+    SourceError: a file is no longer what was planned.
+    """
+    texts = []
+    for split in splits:
+        texts.append(job.source.text(split, job.batch_id))
+        if len(texts[-1]) < split.end - split.start:
+            return None
+    # An empty line before each file, so that none goes on in the next one.
+    sizes = [1 + len(text) for text in texts]
+    begins = np.cumsum([1, *sizes[:-1]])
+    selection = None
+    if job.selected is not None:
+        own = [
+            job.selected.of(split, job.splits).offsets - split.start + begin
+            for split, begin in zip(splits, begins, strict=True)
+        ]
+        selection = Selection(offsets=np.concatenate(own), only=job.selected.only)
+    parsed = _parsed(job, b"\n" + b"\n".join(texts), selection)
+    if parsed is None:
+        return None
+    table, left_out, ignored = parsed
+    at = table.column(OFFSET).to_numpy()
+    owner = np.searchsorted(begins, at, side="right") - 1
+    starts = np.array([split.start for split in splits], np.int64)
+    offsets = pa.array(at - begins[owner] + starts[owner], pa.int64())
+    index = table.schema.get_field_index(OFFSET)
+    table = table.set_column(index, table.schema.field(index), offsets)
+    ends = np.searchsorted(owner, np.arange(len(splits) + 1))
+    records = np.diff(ends) + np.diff(np.searchsorted(left_out, [*begins, 1 + sum(sizes)]))
+    asked = job.refuses is not None and not job.spec.transforms
+    if asked and job.refuses(output_columns(job, splits[0], table)):
+        return None
+    hashed = None
+    if job.judges and table.num_rows:
+        hashed = hash_ids(table, job.spec.record_id, shards=job.shards)
+        if not hashed.valid.all():
+            return None
+    parts = []
+    for split, text, read, start, end in zip(
+        splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
+    ):
+        report = _report(job, split, text, read, int(end - start))
+        report = replace(report, ignored=Ignored() if parts else ignored)
+        parts.append((report, _ids(job, split, hashed, start, end)))
+    return table, parts
+
+
+def _parsed(
+    job: StageJob, data: bytes, selection: Selection | None
+) -> tuple[pa.Table, np.ndarray, Ignored] | None:
+    """The records of some lines, where others were left out, and what was passed over; None when
+    one of them is no record."""
+    schema = job.spec.arrow_schema()
+    blocks = read_split(
+        io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
+        format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
+        exact=job.spec.record_id, selection=selection,
+    )  # fmt: skip
+    tables, left_out, ignored = [], [], Ignored()
+    for block in blocks:
+        if block.faults:
+            return None
+        tables.append(block.table)
+        left_out.append(block.left_out)
+        ignored += block.ignored
+    return pa.concat_tables(tables).combine_chunks(), np.concatenate(left_out), ignored
+
+
+def _report(
+    job: StageJob, split: Split, text: bytes, records: int, survivors: int
+) -> SplitReport:
+    """The report of a split that has `records`, of which the job took the `survivors`."""
+    digest = xxhash.xxh3_128(text)
+    digest.update(repr((split.start, split.end, records)).encode())
+    return SplitReport(
+        split=split.number,
+        digest=digest.hexdigest(),
+        counts=Counts(
+            records_read=survivors, survivors=survivors, bytes_read=job.bytes_of(split)
+        ),
+    )
+
+
+def _ids(
+    job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
+) -> dict[int, SplitIds]:
+    """The ids of the rows [start, end) by shard; every shard has its part, also an empty one."""
+    if not job.judges:
+        return {}
+    h1, h2, shard = (
+        (hashed.h1[start:end], hashed.h2[start:end], hashed.shard[start:end])
+        if hashed
+        else (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16))
+    )
+    found = {}
+    for number in range(job.shards):
+        own = np.flatnonzero(shard == number).astype(np.uint32)
+        found[number] = SplitIds(split=split.number, h1=h1[own], h2=h2[own], row=own)
+    return found

@@ -1,0 +1,179 @@
+"""write: a split's spill minus its dropped rows becomes output files and decisions.
+
+Runs in a task after classify, for each of its splits, and once more per retry or speculation. Which
+rows are kept is a pure function of the job; with transforms, the rows pass through Spark and
+`write_rows` writes what comes out of them.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from semel import limits
+from semel.errors import CorruptionError, TerminalError
+from semel.formats.pieces import cut
+from semel.formats.records import OFFSET
+from semel.model.manifest import SplitReport, StagedFile
+from semel.stage.classify import Dropped, Repeat
+from semel.stage.job import Split, StageJob, output_columns
+from semel.stage.spill import Spilled
+from semel.stage.task_files import TaskFiles
+
+REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
+
+
+def write_task(
+    job: StageJob,
+    task: int,
+    parts: list[tuple[SplitReport, list[Dropped]]],
+    *,
+    write: bool,
+    files: tuple[StagedFile, ...] = (),
+) -> list[SplitReport]:
+    """Write the decisions and, with `write`, the survivors of a task's splits (in source order).
+
+    Returns the whole account; the last report names what the task wrote here, and `files`, which
+    classify wrote. Without `write` the kept rows go to a file beside the spill, for `survivors` to
+    read.
+    """
+    out = TaskFiles(job, f"w{task:05d}")
+    spill = _opened([report for report, _ in parts])
+    done, codes = [], []
+    for report, dropped in parts:
+        code = _codes(job, report, dropped)
+        _decide(job, report, code, out, spill, write=write)
+        done.append(_judged(report, code))
+        codes.append(code)
+    if not write:
+        kept = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
+        np.save(kept, np.concatenate(codes) == 0)
+        done = [replace(report, kept=kept) for report in done]
+    return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close(), *files))]
+
+
+def _opened(reports: list[SplitReport]) -> Spilled:
+    """The spill of a task's splits, whose rows follow each other in it."""
+    starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
+    found = {report.spill for report in reports}
+    if len(found) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
+        raise CorruptionError(
+            f"the rows of splits {reports[0].split} to {reports[-1].split} do not follow each "
+            f"other in {sorted(found)}; this is a defect of semel, nothing was committed"
+        )
+    return Spilled(reports[0].spill)
+
+
+def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
+    """What becomes of each row of a split: 0, or the `Repeat` that it is."""
+    rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
+    reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
+    code = np.zeros(report.counts.survivors, np.uint8)
+    code[rows] = reason
+    if np.count_nonzero(code) != len(rows):
+        raise CorruptionError(
+            f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this "
+            "is a defect of semel, nothing was committed"
+        )
+    return code
+
+
+def _decide(
+    job: StageJob,
+    report: SplitReport,
+    code: np.ndarray,
+    out: TaskFiles,
+    spill: Spilled,
+    *,
+    write: bool,
+) -> None:
+    """Write a split's decisions and, with `write`, its survivors."""
+    split = job.splits[report.split]
+    for table, codes in _parts(spill, report, code):
+        if codes.any():
+            out.decisions(_decisions(job, split, table, codes))
+        if write:
+            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
+            out.rows(output_columns(job, split, kept))
+    out.end_split()
+
+
+def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
+    """The report with the account of a split's duplicates."""
+    dropped = int(np.count_nonzero(code))
+    catalog = int(np.count_nonzero(code == Repeat.OF_CATALOG))
+    counts = replace(
+        report.counts,
+        survivors=len(code) - dropped,
+        duplicates_batch=dropped - catalog,
+        duplicates_catalog=catalog,
+    )
+    return replace(report, counts=counts)
+
+
+def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBatch]:
+    """The kept rows of a task's splits, for the transforms."""
+    spill = Spilled(reports[0].spill)
+    mask = np.load(reports[0].kept) if reports[0].kept else None
+    for report in reports:
+        counts = report.counts
+        count = counts.survivors + counts.duplicates_batch + counts.duplicates_catalog
+        code = np.zeros(count, np.uint8)
+        if mask is not None:
+            code[~mask[report.spill_row : report.spill_row + count]] = 1
+        for table, codes in _parts(spill, report, code):
+            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
+            yield from output_columns(job, job.splits[report.split], kept).to_batches()
+
+
+def write_rows(
+    job: StageJob, part: int, batches: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> tuple[StagedFile, ...]:
+    """Write what the transforms made in one Spark partition, as `schema`. Returns the files."""
+    out = TaskFiles(job, f"t{part:05d}")
+    for batch in batches:
+        # Spark hands times over in the zone of its session: the same moments, another type.
+        table = pa.Table.from_batches([batch]).cast(schema)
+        for rows in cut(table, limits.PIECE_BYTES_MAX):
+            _refuse(job, rows)
+        out.rows(table)
+    return out.close()
+
+
+# Keeps S27.
+def _refuse(job: StageJob, table: pa.Table) -> None:
+    """TerminalError when transforms made rows that the sink will refuse: no record is to blame."""
+    refused = job.refuses(table) if job.refuses is not None else []
+    if refused:
+        first = refused[0]
+        raise TerminalError(
+            f"batch {job.batch_id}: the transforms made {len(first.rows)} rows in one block that "
+            f"the sink will refuse ({first.reason}: {first.detail}); filter or correct them in the "
+            "last transform, or change the table"
+        )
+
+
+def _parts(
+    spill: Spilled, report: SplitReport, code: np.ndarray
+) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """A split's rows in pieces, each with its rows' codes."""
+    start = 0
+    for table in spill.rows(report.spill_row, len(code)):
+        yield table, code[start : start + table.num_rows]
+        start += table.num_rows
+
+
+def _decisions(job: StageJob, split: Split, table: pa.Table, codes: np.ndarray) -> pa.Table:
+    dropped = table.filter(pa.array(codes != 0))
+    ids = dropped.select(list(job.spec.record_id)).combine_chunks()
+    source = np.full(dropped.num_rows, split.claim.source_partition_id, np.int64)
+    return pa.table(
+        {
+            "source_partition_id": source,
+            "offset": dropped.column(OFFSET),
+            "reason": REASONS.take(pa.array(codes[codes != 0])),
+            "record_id": ids.to_struct_array(),
+        }
+    )
