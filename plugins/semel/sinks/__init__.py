@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from semel.errors import TerminalError
-from semel.model.manifest import ManifestFile, StagedFile
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from semel.model.manifest import ManifestFile, StagedFile
     from semel.reader import Marker
 
 
@@ -75,7 +75,7 @@ class Won:
     batch_id: int
     fence: int
     commit_seq: int
-    files: tuple[ManifestFile, ...]
+    files: "tuple[ManifestFile, ...]"
     schema: "pa.Schema"
     digest: str
     replaces: tuple[int, ...] = ()
@@ -184,14 +184,14 @@ class Sink(Protocol):
         """
         ...
 
-    def check_staged(self, schema: "pa.Schema", files: Sequence[StagedFile]) -> None:
+    def check_staged(self, schema: "pa.Schema", files: "Sequence[StagedFile]") -> None:
         """Refuse what only the whole output shows. By stage, before its seal.
 
         TerminalError: these rows cannot become visible together.
         """
         ...
 
-    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
+    def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:
         """The name that a data file will have, unique for (batch, part). Pure; by stage's seal."""
         ...
 
@@ -203,7 +203,7 @@ class Sink(Protocol):
         """
         ...
 
-    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+    def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
         """Make these files' rows visible. By finalize; it may run twice, also at once.
 
         Idempotent by batch; it never replaces what another call has made, and what a faster twin

@@ -32,7 +32,7 @@ from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ids_of
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
-from semel.repair.adopt.rows import write_batches, write_partitions
+from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.sinks.declared import open_sink
 from semel.sources.declared import open_source
 
