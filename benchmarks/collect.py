@@ -18,7 +18,6 @@ from typing import Any
 import harness
 from grow import Grown
 from harness import Clock, Place, WatchedLedger
-
 from semel.collect import Collected, collect
 
 

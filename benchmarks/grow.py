@@ -14,7 +14,6 @@ import pyarrow as pa
 from data import ids_of, seconds_of
 from harness import Place, quiet
 from semel import settings
-from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
 from semel.catalog.payload import FilterCache, store_run
 from semel.catalog.runs import Run, delete_payload, snapshot
@@ -23,6 +22,7 @@ from semel.collect.merge import merge, merge_candidates
 from semel.commit import commit
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Counts
+from semel.model.buckets import Buckets
 from semel.model.manifest import Kind, SplitReport, StagedFile
 from semel.pipeline import Spec
 from semel.plan import plan

@@ -25,10 +25,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import harness
 import yaml
-from data import SCHEMA, Shape, landed
 
+import harness
+from data import SCHEMA, Shape, landed
 from semel import stack
 from semel.demo.airflow_api import FINISHED, AirflowApi
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from semel.catalog.buckets import Buckets
 from semel.model.batch import Claim
+from semel.model.buckets import Buckets
+from semel.model.split import splits_of
 from semel.pipeline import Spec
 from semel.sources.files import FilesSource
 from semel.stage import fatal
-from semel.stage.job import StageJob, splits_of
+from semel.stage.job import StageJob
 
 
 def claim_of(path: object, ordinal: int, start: int, end: int, *, tail_hash: str = "") -> Claim:
@@ -34,6 +35,6 @@ def job_over(
         "pipeline_id": 1, "batch_id": 1, "attempt_id": 1, "began_at": datetime.min, "fence": 1,
         "shards": 1, "bucket_seconds": 60, "forgotten": Buckets(), "now_seconds": 0, "segment_id": None,
         "runs": (), "splits": splits_of(claims, split_bytes, whole=ordinals),
-        "source": FilesSource(spec=spec, root=folder),
+        "source": FilesSource(context=spec.of_source(), root=folder),
     }  # fmt: skip
     return StageJob(spec=spec, folder=folder, **values | changes)

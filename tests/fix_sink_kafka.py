@@ -17,9 +17,9 @@ from fix_kafka import Kafka, Read, Record
 from fix_pipelines import Workbench
 from fix_sinks import Place, won_of
 from semel import failpoints
+from semel.archive.marker import Marker
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import RetryableError
-from semel.reader import Marker
 from semel.sinks import Presence, Won
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget

@@ -18,8 +18,8 @@ from semel.archive import layout
 from semel.finalize import publish
 from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.sinks import Sink, Won
-from semel.sinks.declared import open_sink
 from semel.sinks.folder import Folder, Looks
 from semel.stage.part_files import PartWriter
 
@@ -120,7 +120,7 @@ class Place:
     def finalize(self, won: Won) -> None:
         """What finalize does with the output of a batch."""
         spec, looks = self.spec(), Looks()
-        kept = Folder(layout.of(spec), spec, looks)
+        kept = Folder(layout.of(spec), spec.of_sink(), looks)
         with open_sink(spec, looks=looks) as sink:
             publish(sink, kept, won, list(won.files), looks)
 

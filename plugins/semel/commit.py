@@ -25,6 +25,7 @@ from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.ledger.attempts import lose
+from semel.ledger.batches import opened
 from semel.model.batch import (
     Attempt,
     AttemptStatus,
@@ -33,7 +34,6 @@ from semel.model.batch import (
     Counts,
     Log,
     Pipeline,
-    opened,
     run_of,
 )
 from semel.pipeline import Spec
@@ -71,7 +71,7 @@ def commit(
     losses = 0
     for _ in range(limits.COMMIT_ROUNDS_MAX):
         with ledger.transaction() as connection:
-            pipeline, batch = opened(connection, spec, batch_id)
+            pipeline, batch = opened(connection, spec.name, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
         if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
             # Keeps C12.

@@ -17,14 +17,14 @@ from semel import failpoints
 from semel.archive import layout, owned, provenance, write_marker
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, row, rows
-from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline, opened
+from semel.ledger.batches import opened
+from semel.model.arrow import arrow_type
+from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
 from semel.pipeline import Spec
-from semel.reader import arrow_type
+from semel.pipeline.opening import open_source, open_stored
 from semel.sinks import Act, Sink, Won, judge
-from semel.sinks.declared import open_stored
 from semel.sinks.folder import Folder, Looks
-from semel.sources.declared import open_source
 from semel.storage import remove_folder
 
 _ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
@@ -75,7 +75,7 @@ def finalize(
 
 def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec, batch_id)
+        pipeline, batch = opened(connection, spec.name, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
@@ -116,7 +116,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
         # Keeps F5.
-        publish(sink, Folder(root, spec, looks), output, files, looks)
+        publish(sink, Folder(root, spec.of_sink(), looks), output, files, looks)
         count = sink.refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.content(spec, pipeline, batch, won, counts, files)

@@ -13,12 +13,12 @@ from fix_topics import Topic, claimed, in_output, messages_of, run
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger
+from semel.model.split import splits_of
+from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.adopt import adopt
 from semel.reports.gaps import gaps
-from semel.sources.declared import open_source
-from semel.stage.job import splits_of
 
 
 @pytest.fixture

@@ -28,15 +28,15 @@ from semel.errors import (
     UnavailableError,
 )
 from semel.ledger import Ledger
+from semel.model.split import splits_of
+from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports.gaps import gaps
 from semel.runs.run import run_batch
 from semel.sources import kafka as source
-from semel.sources.declared import open_source
 from semel.sources.kafka import claimed as claims_of_kafka
 from semel.sources.kafka import edges, topics
-from semel.stage.job import splits_of
 from test_kill import scripts
 
 # Its package has a function of that name.

@@ -13,6 +13,7 @@ from fix_markers import duckdb_count, snippet
 from fix_pipelines import Workbench, events
 from semel import failpoints, limits
 from semel.archive import layout
+from semel.archive.marker import markers
 from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, Doing
@@ -21,7 +22,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
-from semel.reader import markers
 from semel.reports.find import find
 from semel.runs.run import run_batch
 from semel.stage import stage

@@ -72,7 +72,7 @@ def sql(statement: str, old: str, new: str = "") -> Removal:
 
     def remove() -> None:
         verb, name = statement.split(".")
-        found = importlib.import_module("semel.ledger")._queries(verb)
+        found = importlib.import_module("semel.clients.sql")._queries(verb)
         text = found[name].text
         assert old in text, f"{statement} does not say {old!r}"
         found[name] = sa.text(text.replace(old, new))
@@ -124,7 +124,7 @@ def first_word_cleared(original: Callable) -> Callable:
 
 def _nothing() -> object:
     """What is said of a target that holds what it should."""
-    return importlib.import_module("semel.archive.held").Differences()
+    return importlib.import_module("semel.sinks.held").Differences()
 
 
 class NoSync:
@@ -355,7 +355,7 @@ OF_SECONDS: dict[str, Removal] = {
         "finalize:_finalize", "open_stored(Spec.from_json(batch.spec), ", new="open_stored(spec, "
     ),
     "a target is held against the ledger": all_of(
-        other("archive.held:compare", lambda _: lambda *_: _nothing()),
+        other("sinks.held:compare", lambda _: lambda *_: _nothing()),
         gives("sinks.postgres.noted:refuse_others"),
     ),
     "adopt holds a target against the markers": gives("repair.adopt:check_landed"),

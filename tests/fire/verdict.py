@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checker import assert_exact
+from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import markers_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Verdict:
 
 def sources(spec: Spec) -> list[Path]:
     """The source files of a pipeline."""
-    return sorted(spec.source_root().glob(spec.source_pattern()))
+    return sorted(spec.source_root().glob(spec.source.below()))
 
 
 def bytes_of(spec: Spec) -> int:

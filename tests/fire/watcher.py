@@ -18,8 +18,8 @@ import xxhash
 
 from beside import BrokenPromise, Going
 from semel.archive import layout
+from semel.archive.marker import Marker, marker_paths, read_marker
 from semel.model.manifest import Kind
-from semel.reader import Marker, marker_paths, read_marker
 
 PASS_SECONDS = 1.0
 

@@ -15,13 +15,13 @@ from fix_postgres import lose
 from fix_shell import Shell
 from semel import failpoints
 from semel.archive import layout
+from semel.archive.marker import markers
 from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
-from semel.reader import markers
 from semel.repair.accept import accept_file
 from semel.repair.adopt import adopt
 from semel.stage import stage

@@ -14,16 +14,16 @@ from fix_account import first_batch, ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel import limits
+from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import Marker, markers
+from semel.pipeline.opening import open_source
 from semel.repair.adopt import adopt
 from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ids_of
 from semel.repair.adopt.partitions import partitions_of
-from semel.sources.declared import open_source
 from semel.spark.engine import SparkEngine
 
 SCHEMA = {"t": "string", "i": "int", "d": "date", "at": "timestamp", "m": "decimal(9,2)"}

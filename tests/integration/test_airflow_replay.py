@@ -11,10 +11,11 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import BY_DAY, DAY, ONE, run, three_days
 from fix_tasks import Tasks
+from semel.archive.marker import markers
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
-from semel.reader import dataset, markers
+from semel.reader import dataset
 from semel.runs import replay
 from semel.stage import stage
 

@@ -11,11 +11,12 @@ import pytest
 from fix_account import Letter, ids, lines, refusals, run, settled
 from fix_pipelines import Workbench, events
 from semel import limits
+from semel.archive.marker import markers
 from semel.audit import audit
 from semel.formats.table import SINKS
 from semel.ledger import Ledger
 from semel.pipeline import Spec
-from semel.reader import dataset, markers
+from semel.reader import dataset
 from semel.repair.adopt.history import histories
 from semel.repair.adopt.ids import ids_of
 from semel.reports.find import find

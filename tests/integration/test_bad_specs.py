@@ -11,10 +11,10 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_specs import as_first_stored, first_digest
 from semel import limits, pipeline, summary
+from semel.archive.marker import markers
 from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.reader import markers
 from semel.repair.accept import accept_columns
 from semel.stage import stage
 

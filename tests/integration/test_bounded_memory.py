@@ -18,17 +18,18 @@ from fix_postgres import lose
 from fix_sink_postgres import TABLE, Warehouse
 from semel import limits
 from semel.archive import layout
+from semel.archive.marker import markers_of
 from semel.compare import Range, compare
 from semel.finalize import finalize
 from semel.formats.pieces import gathered, pieces
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import markers_of, rows_of
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
 from semel.sinks import keys
+from semel.sinks.output import rows_of
 from semel.stage.part_files import PartWriter, write_table
 
 TEXT = 20_000

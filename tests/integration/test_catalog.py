@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from semel import limits
 from semel.catalog import payload
 from semel.catalog import runs as catalog
-from semel.catalog.buckets import Buckets
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import Run
 from semel.collect import merge
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger
+from semel.model.buckets import Buckets
 from tiers import examples
 
 HORIZON = 40 * 86_400

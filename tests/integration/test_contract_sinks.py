@@ -22,16 +22,16 @@ from fix_sink_postgres import Table
 from fix_sinks import Files, Place
 from semel import failpoints
 from semel.archive import layout
+from semel.archive.marker import markers_of
 from semel.archive.owned import refuse_traces
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
+from semel.pipeline.opening import open_sink
 from semel.plan import plan
-from semel.reader import markers_of
 from semel.runs import replay
 from semel.runs.run import run_batch
 from semel.sinks import Presence, Won
-from semel.sinks.declared import open_sink
 from semel.stage import stage
 from workers import NEEDS_BROKER
 

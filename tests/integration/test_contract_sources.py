@@ -18,15 +18,15 @@ from semel.errors import LimitError, SourceError
 from semel.formats.selection import Selection
 from semel.ledger import Ledger
 from semel.model.batch import Claim
+from semel.model.split import splits_of
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import State, gaps
 from semel.sources import Source, nothing_known
-from semel.sources.declared import open_source
-from semel.stage.job import splits_of
 from workers import NEEDS_BROKER
 
 FILES = ("jsonl", "csv", "jsonl.gz")

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from fix_account import lines, run
 from fix_pipelines import Workbench, events
 from fix_rotation import position
-from semel.ledger import Ledger, query
+from semel.clients.sql import query
+from semel.ledger import Ledger
 from semel.plan import plan
 
 GROWING = {

@@ -8,13 +8,14 @@ import pyarrow.parquet as pq
 from fix_account import first_batch, ids, run, settled
 from fix_pipelines import Workbench, events
 from semel.archive import layout
+from semel.archive.marker import markers
 from semel.audit import audit
-from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids
 from semel.ledger import Ledger
+from semel.model.buckets import Buckets
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import dataset, markers
+from semel.reader import dataset
 from semel.spark.engine import SparkEngine
 from semel.stage.ids_file import read_ids
 from semel.storage import checksum

@@ -27,9 +27,9 @@ from fix_topics import Topic, everything, in_output, run
 from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.runs.run import run_batch
-from semel.sources.declared import open_source
 from semel.stack.kafka import Listener
 
 TOLD_SECONDS_MAX = 10

@@ -26,16 +26,16 @@ from semel.clients.kafka.cluster import Cluster
 from semel.errors import SourceError, UnavailableError
 from semel.finalize import finalize
 from semel.ledger import Ledger
+from semel.model.split import splits_of
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports.gaps import gaps
-from semel.sources.declared import open_source
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
 from semel.sources.kafka.topics import Extent, FoundPartition
 from semel.stack.process import wait_until
-from semel.stage.job import splits_of
 
 DAY = timedelta(days=1)
 DAYS = [datetime(2026, 1, 1, tzinfo=UTC) + n * DAY for n in range(6)]

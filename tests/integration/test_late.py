@@ -11,13 +11,13 @@ from fix_account import quiet, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
+from semel.archive.marker import markers
 from semel.audit import audit
 from semel.collect import Collected, collect, merge
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
 from semel.model.batch import Counts
 from semel.pipeline import Spec
-from semel.reader import markers
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
 from semel.runs.run import run_batch

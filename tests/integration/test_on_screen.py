@@ -8,7 +8,8 @@ from rich.console import Console
 from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
-from semel.cli import main, output
+from semel import console
+from semel.cli import main
 from semel.commit import commit
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -24,14 +25,14 @@ def test_no_number_is_cut(
 ) -> None:
     """A table has each number whole, however narrow the terminal is; in a pipe a row is a line."""
     narrow = Console(force_terminal=width is not None, width=width or 80, color_system=None)
-    monkeypatch.setattr(output, "result", narrow)
+    monkeypatch.setattr(console, "result", narrow)
     monkeypatch.setattr(narrow, "_file", sys.stdout)
     numbers = [f"{10**n * 3 + 213:,}" for n in range(5, 12)]
     names = [f"column{n}" for n in range(len(numbers))]
-    table = output.table("pipeline", *names, "request", numbers=names, folded=["request"])
+    table = console.table("pipeline", *names, "request", numbers=names, folded=["request"])
     request = "scheduled__2026-01-01T00:00:00+00:00 (replaced by 12; judges dead letters of 4)"
     table.add_row("flights", *numbers, request)
-    output.show(table)
+    console.show(table)
     shown = capsys.readouterr().out
     assert all(number in shown.split() for number in numbers), shown
     assert "…" not in shown and request.replace(" ", "") in "".join(shown.split()).partition(

@@ -12,6 +12,7 @@ from fix_postgres import lose
 from fix_replay import proven, run
 from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
 from semel.archive import layout
+from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
@@ -19,7 +20,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import markers_of
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find

@@ -15,13 +15,13 @@ from fix_pipelines import Workbench, events
 from fix_shell import Shell
 from semel import __version__
 from semel.archive import layout, provenance
+from semel.archive.marker import markers
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
-from semel.reader import markers
 from semel.spark.engine import SparkEngine
 from semel.stage import stage
 

@@ -33,6 +33,7 @@ from fix_replay import (
     wider,
 )
 from semel.archive import layout
+from semel.archive.marker import markers
 from semel.cli import main
 from semel.collect import collect
 from semel.errors import CorruptionError, RetryableError, SourceError, StateError, TerminalError
@@ -40,7 +41,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.reader import markers
 from semel.runs import replay
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine

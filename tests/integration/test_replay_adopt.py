@@ -30,18 +30,18 @@ from fix_replay import (
 )
 from fix_sink_postgres import TABLE
 from semel.archive import layout
+from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.collect import collect
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.plan import plan
-from semel.reader import markers_of
 from semel.repair.adopt import adopt
 from semel.runs import replay
 from semel.runs.run import run_batch
-from semel.sinks.declared import open_sink
 from semel.spark.engine import SparkEngine
 
 POSITION = {"record_id": None, "sink": {"position_columns": True}}

@@ -10,6 +10,7 @@ from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_replay import allow, broken, proven, refusal, replayed, run, two_batches, waiting
 from fix_sink_postgres import TABLE, Warehouse
+from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.cli import main
 from semel.collect import collect
@@ -18,10 +19,9 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import markers_of
+from semel.pipeline.opening import open_sink
 from semel.repair.adopt import adopt
 from semel.runs import replay
-from semel.sinks.declared import open_sink
 from semel.stage import stage
 
 SHORT = {"id": "string", "n": "bigint"}

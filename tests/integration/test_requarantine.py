@@ -21,10 +21,10 @@ from fix_replay import (
     wider,
     with_letters,
 )
+from semel.archive.marker import markers
 from semel.cli import main
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.ledger import Ledger
-from semel.reader import markers
 from semel.runs import requarantine
 
 

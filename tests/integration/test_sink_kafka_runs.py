@@ -29,10 +29,10 @@ from semel.compare import Range, compare
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.repair.adopt import adopt
 from semel.reports.find import find
 from semel.sinks import OutputGoneError
-from semel.sinks.declared import open_sink
 from semel.sinks.kafka import control, reading
 
 

@@ -17,6 +17,7 @@ from fix_postgres import database, lose
 from fix_sink_postgres import Warehouse
 from semel import failpoints
 from semel.archive import layout, owned
+from semel.archive.marker import markers_of
 from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.collect import collect
@@ -25,13 +26,12 @@ from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.plan import plan
-from semel.reader import markers_of
 from semel.repair.adopt import adopt
 from semel.reports.find import find
 from semel.runs import replay
 from semel.runs.run import run_batch
-from semel.sinks.declared import open_sink
 from semel.spark.check import check
 from semel.stage import stage
 

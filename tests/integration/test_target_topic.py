@@ -17,9 +17,9 @@ from semel.errors import StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.plan import plan
 from semel.runs.run import run_batch
-from semel.sinks.declared import open_sink
 
 
 def declared(bench: Workbench, outlet: Outlet, name: str = "events", **sink: object) -> Spec:

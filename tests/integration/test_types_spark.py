@@ -9,10 +9,11 @@ import pytest
 
 from fix_account import run, settled
 from fix_pipelines import Workbench
+from semel.archive.marker import markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
-from semel.reader import dataset, markers
+from semel.reader import dataset
 from semel.reports.find import find
 from semel.spark.engine import SparkEngine
 

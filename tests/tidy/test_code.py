@@ -19,13 +19,6 @@ PACKAGE = tree.python_files("plugins/semel")
 OUTER = {"airflow", "spark", "cli"}
 """Rooms that may import Airflow and Spark in their functions; at their tops only the first two."""
 
-CIRCLES = [
-    {"archive", "catalog", "formats", "ledger", "model", "pipeline", "reader", "sinks", "sources",
-     "stage"},
-    {"cli", "demo"},
-]
-"""Rooms that reach each other. None may be added: this list is to become empty."""
-
 _SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|MERGE)\s[\s\S]*")
 
 
@@ -126,16 +119,13 @@ def test_no_room_reaches_itself() -> None:
         for rooms in reach.values():
             rooms |= set().union(*(reach.get(name, set()) for name in rooms))
     circles = {frozenset({own} | {n for n in reach[own] if own in reach[n]}) for own in reach}
-    found = [circle for circle in circles if len(circle) > 1]
     complaints = [
         f"{own} imports {name}: hand the value in, or move what is shared below both"
-        for circle in found
-        if not any(circle <= known for known in CIRCLES)
+        for circle in circles
         for own in sorted(circle)
         for name in sorted(to[own] & circle)
     ]
     assert not complaints, told(complaints)
-    assert not [known for known in CIRCLES if known not in found], "shorten CIRCLES: one is smaller"
 
 
 def test_only_its_commands_know_the_local_stack() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import attacks
 import tree
-from semel.archive import held
 from semel.formats.records import Reason
 from semel.model.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.model.manifest import Kind
-from semel.sinks import Presence, judge
+from semel.sinks import Presence, held, judge
 from semel.sinks.postgres.types import TYPES
 from semel.sources.files.recognise import Match, Own, Place, recognise
 from semel.stage import read, write

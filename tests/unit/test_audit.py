@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from fix_sink import SCHEMA, HonestSink
 from semel import limits
+from semel.archive.marker import markers
 from semel.audit import Check, Offender, Verdict, audit
 from semel.audit.exact import Rules, Word, json_judge
 from semel.errors import CorruptionError
-from semel.reader import markers
 
 Change = Callable[[pa.Table], pa.Table]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel import limits
-from semel.catalog.buckets import Buckets, union
+from semel.model.buckets import Buckets, union
 from tiers import examples
 
 NUMBERS = st.lists(st.integers(-60, 60), max_size=40)

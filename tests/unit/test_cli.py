@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from semel import cli
-from semel.cli import output
+from semel import cli, console
 from semel.errors import RetryableError, SpecError
 from semel.pipeline import UnknownPipelineError
 
@@ -28,7 +27,7 @@ def command(monkeypatch):
     """Registers a command `probe` whose body is the given function."""
 
     def register(body):
-        def probe(as_json: output.AsJson = False) -> None:
+        def probe(as_json: console.AsJson = False) -> None:
             """Probe."""
             body(as_json)
 
@@ -88,7 +87,7 @@ def test_a_bad_verdict_is_1(command, words, capsys):
     """A command that reports and then exits 1 gives its own payload, not an error object."""
 
     def body(as_json):
-        output.emit({"ok": False}, as_json=as_json, render=lambda: print("broken"))
+        console.emit({"ok": False}, as_json=as_json, render=lambda: print("broken"))
         raise typer.Exit(1)
 
     command(body)
@@ -267,7 +266,7 @@ def test_every_value_has_its_form_in_json():
 
     value = Value(at=datetime(2013, 1, 2, tzinfo=UTC), inner=(Path("/é"), b"\x01", {2, 1}))
     payload = {"v": value, "d": date(2013, 1, 2), "t": timedelta(seconds=90), "n": Decimal("1.5")}
-    text = output.to_json(payload)
+    text = console.to_json(payload)
     assert text.isascii()
     assert json.loads(text) == {
         "v": {"at": "2013-01-02T00:00:00+00:00", "inner": ["/é", "01", [1, 2]]},
@@ -276,6 +275,6 @@ def test_every_value_has_its_form_in_json():
         "n": "1.5",
     }
     with pytest.raises(TypeError, match="object has no form in JSON"):
-        output.to_json({"x": object()})
+        console.to_json({"x": object()})
     with pytest.raises(ValueError, match="JSON"):
-        output.to_json({"x": float("nan")})
+        console.to_json({"x": float("nan")})

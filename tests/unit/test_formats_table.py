@@ -9,6 +9,7 @@ import pytest
 
 from fix_sink import HonestSink, spec_of
 from semel.archive import traces
+from semel.archive.marker import markers
 from semel.audit import audit, fast
 from semel.audit.source import csv_of
 from semel.declare import ddl
@@ -18,8 +19,9 @@ from semel.formats.declared import format_of, has_header, header_of, is_whole
 from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
 from semel.model.manifest import Kind
 from semel.pipeline import Spec, json_schema
-from semel.reader import columns_in_files, dataset, markers
+from semel.reader import dataset
 from semel.reports.find import find
+from semel.sinks.output import columns_in_files
 from semel.sources.files import FilesSource
 from semel.stage.part_files import PartWriter, write_table
 
@@ -111,7 +113,7 @@ def test_an_entry_without_code_is_never_another_one(
     made.spec = with_format(made.spec, "sink", "orc")
     (marker,) = markers(made.path)
     object.__setattr__(marker, "spec", made.spec)
-    monkeypatch.setattr("semel.reader.read_marker", lambda *_: marker)
+    monkeypatch.setattr("semel.archive.marker.read_marker", lambda *_: marker)
     monkeypatch.setattr("semel.audit.files.read_marker", lambda *_: marker)
     for attempt in (
         lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "orc"),
@@ -130,7 +132,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     spec = with_format(spec_of(tmp_path), "source", "avro")
     for ask in (format_of, is_whole, has_header, lambda s: header_of(s, "x")):
         with pytest.raises(TerminalError, match="source.format 'avro' is not one of"):
-            ask(spec)
+            ask(spec.of_source())
     with pytest.raises(TerminalError, match="'avro' has no reader in the audit"):
         csv_of(spec)
     made = HonestSink(tmp_path)
@@ -138,7 +140,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
     made.batch()
     (marker,) = markers(made.path)
     with pytest.raises(TerminalError, match="'avro' is not one of"):
-        FilesSource(spec=spec, root=tmp_path).joins(marker.claims[0])
+        FilesSource(context=spec.of_source(), root=tmp_path).joins(marker.claims[0])
 
 
 TYPES = [*ddl.SCALARS, "json", "decimal(6,2)", "array<binary>", "map<string, date>",

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from semel.archive.held import Differences, Finding, Holds, Known, Told, compare, judge, named
 from semel.sinks import Note
+from semel.sinks.held import Differences, Finding, Holds, Known, Told, compare, judge, named
 
 KNOWN = {told: number for number, told in enumerate((Told.LISTED, Told.POSSIBLE), 1)}
 

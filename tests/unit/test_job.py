@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fix_claims import claim_of
 from semel import limits
-from semel.stage.job import Split, Splits, splits_of
+from semel.model.split import Split, Splits, splits_of
 
 SPLIT_BYTES = 100
 

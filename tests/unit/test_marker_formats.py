@@ -16,10 +16,11 @@ from fix_markers import as_format_2, duckdb_count, second_marker, snippet, store
 from fix_sink import HonestSink
 from semel import settings
 from semel.archive.claims import pack_claims, read_claims
+from semel.archive.marker import markers
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Claim
-from semel.reader import dataset, markers
+from semel.reader import dataset
 from semel.reports.find import find
 
 

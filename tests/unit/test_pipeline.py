@@ -84,9 +84,9 @@ def test_the_base_is_right(folder):
     assert (spec.schedule, spec.max_active_runs, spec.by_position) == (None, 4, False)
     assert spec.limits.bytes_per_batch_max == 8 << 30
     assert spec.source_root() == folder / "data" / "clicks"
-    assert spec.source_pattern() == "*.jsonl"
+    assert spec.source.below() == "*.jsonl"
     assert spec.sink_path() == folder / "data" / "out" / "clicks"
-    assert spec.file_stem(batch=7, part=2, fence=1) == "clicks-b00000007-00002"
+    assert spec.sink.stem(spec.name, batch=7, part=2, fence=1) == "clicks-b00000007-00002"
 
 
 # fmt: off
@@ -211,7 +211,7 @@ def test_a_file_name_that_is_ambiguous_or_hidden_is_refused(folder, template):
 def test_a_file_name_of_ones_own_is_taken(folder, template):
     """Batch and part in any order, as long as something stands between them."""
     spec = pipeline.load(written(folder, BASE + f'  file_name: "{template}"\n'))
-    names = {spec.file_stem(batch=b, part=p, fence=1) for b in range(120) for p in range(120)}
+    names = {spec.sink.stem(spec.name, batch=b, part=p, fence=1) for b in range(120) for p in range(120)}
     assert len(names) == 120 * 120
 
 

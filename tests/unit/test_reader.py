@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from fix_markers import duckdb_count
 from fix_sink import HonestSink
 from semel import settings
+from semel.archive.marker import markers
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.table import SINKS
-from semel.reader import arrow_type, dataset, markers
+from semel.model.arrow import arrow_type
+from semel.reader import dataset
 from semel.reports.find import find
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fix_claims import claim_of, job_over
 from fix_sink import spec_of
 from semel import limits
-from semel.catalog.buckets import Buckets
 from semel.errors import LimitError
+from semel.model.buckets import Buckets
 from semel.stage.job import StageJob
 from semel.stage.sample import check_sample
 from tiers import examples

@@ -1,19 +1,21 @@
 """Ownership checks: hold what a target says that it has against what ledger or markers know."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from semel import limits
-from semel.archive import held, layout, traces
-from semel.archive.held import Differences, Known, Place, Told
+from semel.archive import layout, traces
+from semel.archive.marker import Marker, generations, markers_in
 from semel.errors import TerminalError
 from semel.ledger import Ledger, rows
 from semel.model.batch import Pipeline
+from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import Marker, markers_in
-from semel.sinks import Newest, Notes, Remote, Sink
+from semel.sinks import Newest, Notes, Remote, Sink, held
+from semel.sinks.held import Differences, Known, Place, Told
 
 
 # Keeps D1.
@@ -89,6 +91,28 @@ def known_batches(
         )
         for r in rows(connection, "batch", "known", **values)
     ]  # fmt: skip
+
+
+def by_markers(markers: Iterable[Marker]) -> list[Known]:
+    """The batches of some markers, with the generations that were replaced.
+
+    CorruptionError: a marker that was kept aside is gone or damaged.
+    """
+    found = []
+    for newest in markers:
+        for marker in generations(newest):
+            rows = sum(file.records for file in marker.of_kind(Kind.DATA))
+            found.append(
+                Known(
+                    batch_id=marker.made_by,
+                    root=marker.batch_id,
+                    commit_seq=marker.commit_seq,
+                    fence=marker.replay.fence if marker.replay else marker.fence,
+                    rows=rows,
+                    told=Told.LISTED if marker is newest and rows else Told.POSSIBLE,
+                )
+            )
+    return found
 
 
 # Keeps H2.
@@ -190,6 +214,6 @@ def check_markers(spec: Spec, sink: Remote) -> None:
     """
     kept = layout.of(spec)
     found = held.compare(
-        spec.name, None, held.by_markers(markers_in(None, kept)), sink.notes().found
+        spec.name, None, by_markers(markers_in(None, kept)), sink.notes().found
     )
     held.refuse(place_of(spec.name, sink, kept), replace(found, strays=()))

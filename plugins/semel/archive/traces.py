@@ -125,6 +125,6 @@ def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:
         return None
     numbers = {key: int(value) for key, value in match.groupdict().items()}
     # The numbers' own widths: 1-1 is no name of {batch:08d}-{part:05d}.
-    if spec.file_stem(**{"fence": 0, **numbers}) != match[1]:
+    if spec.sink.stem(spec.name, **{"fence": 0, **numbers}) != match[1]:
         return None
     return numbers["batch"]

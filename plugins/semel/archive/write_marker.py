@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from semel import failpoints, limits
 from semel.archive import layout
 from semel.archive.claims import pack_claims, read_claims
-from semel.catalog.buckets import Buckets
+from semel.archive.marker import Marker, parse_marker
 from semel.errors import AGAIN, CorruptionError, RetryableError
 from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
+from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.pipeline import Spec
-from semel.reader import Marker, parse_marker
 from semel.storage import (
     Sealed,
     checksum,

@@ -24,8 +24,8 @@ import duckdb
 import pyarrow as pa
 
 from semel import limits
-from semel.archive import held, layout
-from semel.archive.held import Told
+from semel.archive import layout, owned
+from semel.archive.marker import Marker
 from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
@@ -37,9 +37,10 @@ from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Counts, runs
 from semel.model.manifest import Kind
 from semel.pipeline import Scope, Spec
-from semel.reader import Marker, columns_in_files, rows_of
-from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError
-from semel.sinks.declared import open_sink, open_sinks
+from semel.pipeline.opening import open_sink, open_sinks
+from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
+from semel.sinks.held import Told
+from semel.sinks.output import columns_in_files, rows_of
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 
@@ -152,7 +153,7 @@ class _Audit:
         if self._notes is None:
             return
         try:
-            known = held.by_markers(self._markers)
+            known = owned.by_markers(self._markers)
         except CorruptionError:
             return  # Blamed before, among the generations.
         found = held.compare(self._spec.name, None, known, self._notes.found)

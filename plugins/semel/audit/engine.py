@@ -16,6 +16,7 @@ from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_
 from semel.audit.fast import Dialect, sift
 from semel.audit.source import Lines
 
+
 class Kept(NamedTuple):
     """The bytes that a dead letter keeps of its record: how many, and their digest."""
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.archive import layout, note
+from semel.archive.marker import Marker, marker_paths, read_marker
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
 from semel.formats.table import sink_format
 from semel.model.batch import Claim
-from semel.model.manifest import Kind
-from semel.reader import MarkedFile, Marker, marker_paths, read_marker
+from semel.model.manifest import Kind, MarkedFile
 from semel.storage import checksum
 
 _SCHEMAS = {

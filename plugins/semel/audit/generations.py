@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
+from semel.archive.marker import Marker, read_marker
 from semel.audit.files import trouble
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
-from semel.model.manifest import Kind
-from semel.reader import MarkedFile, Marker, read_marker
+from semel.model.manifest import Kind, MarkedFile
 
 _NAME = re.compile(r"b(\d{8,18})-g(\d{4,9})\.json")
 _CHECK = "generations"

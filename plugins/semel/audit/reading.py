@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from semel.archive.marker import Marker
 from semel.audit import fast, source, topics
 from semel.audit.engine import Engine, Letters, SourceReader
 from semel.audit.generations import Generations
@@ -24,7 +25,6 @@ from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError, SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.pipeline import Spec
-from semel.reader import Marker
 from semel.sources.spec import FilesSource, KafkaSource
 
 UNKNOWN_SCHEMA = "unknown_schema"

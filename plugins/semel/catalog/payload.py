@@ -27,11 +27,11 @@ from psycopg import errors as pg
 
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
-from semel.catalog.buckets import Buckets
 from semel.catalog.file_cache import Room
 from semel.catalog.runs import Run, payload_query
 from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
+from semel.model.buckets import Buckets
 
 _ID_BYTES = 12
 _COLUMN_TYPES = ("int8", "int4", "int2", "bytea")

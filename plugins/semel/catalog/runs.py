@@ -19,9 +19,10 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from semel import failpoints, limits
-from semel.catalog.buckets import Buckets
+from semel.clients.sql import query
 from semel.errors import RetryableError, StateError
-from semel.ledger import Ledger, Row, change, query, row, rows
+from semel.ledger import Ledger, Row, change, row, rows
+from semel.model.buckets import Buckets
 
 
 @dataclass(frozen=True, kw_only=True)

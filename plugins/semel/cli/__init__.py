@@ -13,8 +13,7 @@ from importlib import import_module
 import typer
 from typer.core import TyperGroup
 
-from semel import __version__
-from semel.cli import output
+from semel import __version__, console
 from semel.errors import Doing, SemelError
 
 EXIT_FAILED = 1
@@ -105,17 +104,17 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"next: {_help_of(words)}", file=sys.stderr)
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except _UsageError as error:
-        output.fail(error, error.format_message(), _help_of(words), as_json=as_json)
+        console.fail(error, error.format_message(), _help_of(words), as_json=as_json)
         return EXIT_USAGE
     except SemelError as error:
         step = error.next_step(_doing(_meant(words, error)))
-        output.fail(error, str(error), step, as_json=as_json)
+        console.fail(error, str(error), step, as_json=as_json)
         return _exit_code(error)
     except Exception as error:
         if not as_json:
             traceback.print_exc()
         message = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-        output.fail(error, message, _doing(words).again, as_json=as_json)
+        console.fail(error, message, _doing(words).again, as_json=as_json)
         return EXIT_FAILED
 
 

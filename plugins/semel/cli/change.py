@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli import output
+from semel import console
 from semel.errors import Doing
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def accept(
         int | None,
         typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
 
@@ -67,30 +67,30 @@ def accept(
         if refused is not None:
             accept_refused(ledger, spec, refused)
             text = f"batch {refused} is finalized; `semel show {refused}` names its archive"
-            output.emit({"batch": refused}, as_json=as_json, render=lambda: print(text))
+            console.emit({"batch": refused}, as_json=as_json, render=lambda: print(text))
             return
         if moved:
             old, new = accept_moved(ledger, spec)
             payload = {"pipeline": pipeline, "from": old, "to": new}
             text = f"{pipeline}: its sink is {new} from here on, and was {old}"
-            output.emit(payload, as_json=as_json, render=lambda: print(text))
+            console.emit(payload, as_json=as_json, render=lambda: print(text))
             return
         if path is None:
             accept_columns(ledger, spec)
             text = f"{pipeline}: the next batch that commits decides the columns"
-            output.emit({"pipeline": pipeline}, as_json=as_json, render=lambda: print(text))
+            console.emit({"pipeline": pipeline}, as_json=as_json, render=lambda: print(text))
             return
         if lost:
             losses = accept_loss(ledger, spec, path)
             said = [f"lost: {unit} {x.start} to {x.end} of {x.name!r}" for x in losses]
             payload = {"pipeline": pipeline, "lost": losses}
-            output.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
+            console.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
             return
         done = accept_file(ledger, spec, path, same=same, start=start)
     how = "goes on in" if same else f"is read from {unit[:-1]} {start} on as"
     lines = _accepted(done, "is read already in" if done.found else how, unit)
     payload = {"pipeline": pipeline, "accepted": done}
-    output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
+    console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
 
 
 def _accepted(done: "Accepted", how: str, unit: str) -> list[str]:
@@ -102,7 +102,7 @@ def _accepted(done: "Accepted", how: str, unit: str) -> list[str]:
 def abandon(
     batch: Annotated[int, typer.Argument(help="The batch's number.")],
     reason: Annotated[str, typer.Option(help="Kept with the batch.")] = "abandoned by hand",
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Give up a batch that never committed; its records are planned again by the next run.
 
@@ -114,7 +114,7 @@ def abandon(
     with open_ledger() as ledger:
         ranges = give_up(ledger, batch, reason)
     text = f"batch {batch} is abandoned; {ranges} ranges are free, and the next run plans them"
-    output.emit(
+    console.emit(
         {"batch_id": batch, "ranges_released": ranges}, as_json=as_json, render=lambda: print(text)
     )
 
@@ -125,7 +125,7 @@ def adopt(
         bool,
         typer.Option("--forget-ids", help="Go on without ids that neither files nor source hold."),
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Take over what a lost ledger's batches left in a pipeline's sink: batches, claims, ids.
 
@@ -141,15 +141,15 @@ def adopt(
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with open_ledger() as ledger:
-        done = take_over(ledger, spec, others, forget_ids=forget_ids, log=output.say)
-    output.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
+        done = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
+    console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
 
 
 def collect(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Forget ids past their horizon, merge id runs, remove files of lost attempts.
 
@@ -167,7 +167,7 @@ def collect(
     with open_ledger() as ledger:
         for name in [pipeline] if pipeline else names:
             try:
-                done.append(collect_one(ledger, pipelines.find(name), output.say))
+                done.append(collect_one(ledger, pipelines.find(name), console.say))
             except SemelError as error:
                 if pipeline:
                     raise
@@ -179,7 +179,7 @@ def collect(
             print(summary.collect(one))
         for name, error in failed:
             next = error.next_step(_collecting(name))
-            output.fail(error, f"collect of {name} failed: {error}", next, as_json=False)
+            console.fail(error, f"collect of {name} failed: {error}", next, as_json=False)
         for one in done:
             if one.damaged:  # Its lines say what to restore.
                 print(f"next: semel collect {one.pipeline}")
@@ -195,7 +195,7 @@ def collect(
         }
         for name, error in failed
     ]
-    output.emit({"collected": done, "failed": told}, as_json=as_json, render=render)
+    console.emit({"collected": done, "failed": told}, as_json=as_json, render=render)
     if failed or any(one.damaged for one in done):
         raise typer.Exit(1)
 

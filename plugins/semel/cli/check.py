@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import options, output
+from semel import console
+from semel.cli import options
 
 
 def check(
@@ -13,7 +14,7 @@ def check(
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
     spark: options.Spark = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Check the ledger, Spark, its executors, folders and topics. Exit 1 when something is wrong.
 
@@ -35,7 +36,7 @@ def check(
         except SpecError as error:
             broken = str(error).splitlines()[0]
 
-    found = look(specs, spark, output.say)
+    found = look(specs, spark, console.say)
     for name in sorted({name for spec in specs for name in spec.notify}):
         from semel.airflow import notify
 
@@ -46,16 +47,16 @@ def check(
     def render() -> None:
         from rich.text import Text
 
-        table = output.table("", "checked", "found", folded=["found"])
+        table = console.table("", "checked", "found", folded=["found"])
         for one in found.checks:
             detail = Text(one.detail + (f"\n-> {one.remedy}" if one.remedy else ""))
             table.add_row("[green]ok[/]" if one.ok else "[red]WRONG[/]", one.name, detail)
-        output.show(table)
+        console.show(table)
         wrong = sum(not one.ok for one in found.checks)
         print(f"{wrong} of {len(found.checks)} checks say what to do" if wrong else "all is right")
 
     checks = [{"ok": one.ok, **asdict(one)} for one in found.checks]
     payload = {"ok": found.ok, "checks": checks, "executors": found.answers}
-    output.emit(payload, as_json=as_json, render=render)
+    console.emit(payload, as_json=as_json, render=render)
     if not found.ok:
         raise typer.Exit(1)

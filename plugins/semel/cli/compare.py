@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import limits
-from semel.cli import options, output
+from semel import console, limits
+from semel.cli import options
 
 if TYPE_CHECKING:
     from semel.compare import Comparison, Difference, Range, Side
@@ -47,7 +47,7 @@ def compare(
         ),
     ] = limits.DIFFERENCES_SHOWN,
     spark: options.Spark = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Check that many small batches gave what one batch gives that reads all of it at once.
 
@@ -73,16 +73,16 @@ def compare(
             ledger,
             spec,
             wanted,
-            open_job=lambda: open_engine(spark or settings.spark_remote(), output.say),
+            open_job=lambda: open_engine(spark or settings.spark_remote(), console.say),
             other=second,
             shown=limit,
-            log=output.say,
+            log=console.say,
         )
 
     told = spec.limits.log_samples and (second is None or second.limits.log_samples)
     lines = _lines(found, spec.source.unit, told=told)
     payload = {"equal": found.equal, "answer": found}
-    output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
+    console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import limits
-from semel.cli import output
+from semel import console, limits
 
 if TYPE_CHECKING:
     from semel.reports.days import Day, Days, Seen
@@ -24,7 +23,7 @@ def days(
         datetime | None,
         typer.Option("--to", formats=["%Y-%m-%d"], metavar="DAY", help="The last day (UTC)."),
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """List how far each interval is: of the schedule, or days; the last 31 unless told otherwise.
 
@@ -48,7 +47,7 @@ def days(
         )  # fmt: skip
     payload = {"answer": answer}
     items, unit = f"{spec.source.part}s", spec.source.unit
-    output.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit))
+    console.emit(payload, as_json=as_json, render=lambda: _render(answer, items, unit))
 
 
 def _day(at: datetime | None) -> date | None:
@@ -58,10 +57,10 @@ def _day(at: datetime | None) -> date | None:
 def _render(answer: "Days", items: str, unit: str) -> None:
     when = "committed on" if answer.by_commit else "interval"
     numbers = ("read", "new", "set aside")
-    table = output.table(when, "state", *numbers, "batches", "not finalized", numbers=numbers)
+    table = console.table(when, "state", *numbers, "batches", "not finalized", numbers=numbers)
     for day in answer.days:
         table.add_row(*_row(day, unit))
-    output.show(table)
+    console.show(table)
     for line in _notes(answer, items, unit):
         print(line)
 

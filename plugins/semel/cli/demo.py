@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import output
+from semel import console
 
 
 def demo(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import limits
-from semel.cli import output
+from semel import console, limits
 
 if TYPE_CHECKING:
     from semel.reports.dead_letters import Letter
@@ -22,7 +21,7 @@ def letters(
     count: Annotated[
         int, typer.Option(min=1, max=limits.LETTERS_SHOWN_MAX, help="How many, newest first.")
     ] = limits.LETTERS_SHOWN,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Print the dead letters of finalized batches: where each was, what is wrong, its text.
 
@@ -62,7 +61,7 @@ def letters(
             options += f" --reason {reason}" if reason else ""
             print(f"next: semel letters {pipeline}{options} --count {more}")
 
-    output.emit({"answer": found}, as_json=as_json, render=render)
+    console.emit({"answer": found}, as_json=as_json, render=render)
 
 
 def _print(letter: "Letter", unit: str) -> None:

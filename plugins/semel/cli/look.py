@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel import limits
-from semel.cli import output
+from semel import console, limits
 from semel.declare import wording
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def audit(
     sink: Annotated[
         Path | None, typer.Option(help="Another folder than the pipeline's sink, such as a copy.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Prove from files alone that the output holds each record of the source once. Exit 1 if not.
 
@@ -49,19 +48,19 @@ def audit(
 
     def render() -> None:
         columns = "", "promise", "examined", "broken"
-        table = output.table(*columns, numbers=columns[2:], folded=["promise"])
+        table = console.table(*columns, numbers=columns[2:], folded=["promise"])
         for check in verdict.checks:
             mark = "[green]ok[/]" if check.ok else "[red]BROKEN[/]"
             table.add_row(mark, check.promise, f"{check.examined:,}", f"{check.broken:,}")
-        output.show(table)
+        console.show(table)
         for check in verdict.checks:
             for one in check.offenders:
-                output.result.print(f"{check.name}: {_offender(one, unit[:-1])}", markup=False)
+                console.result.print(f"{check.name}: {_offender(one, unit[:-1])}", markup=False)
             if check.broken > len(check.offenders):
                 more = check.broken - len(check.offenders)
-                output.result.print(f"{check.name}: and {more:,} more", markup=False)
+                console.result.print(f"{check.name}: and {more:,} more", markup=False)
         for note in verdict.notes:
-            output.result.print(f"note: {note}", markup=False)
+            console.result.print(f"note: {note}", markup=False)
         total = verdict.totals
         word = "passed" if verdict.ok else "FAILED"
         if verdict.ok and verdict.gone:
@@ -74,12 +73,12 @@ def audit(
             f"audit of {pipeline}: {word}; {batches}{again}, {records}, {survivors}; "
             f"proved by {verdict.proved_by}"
         )
-        output.result.print(text, markup=False)
+        console.result.print(text, markup=False)
         if not verdict.ok:
             for step in _steps(verdict, copy=sink is not None):
                 print(f"next: {step}")
 
-    output.emit(verdict.to_json(), as_json=as_json, render=render)
+    console.emit(verdict.to_json(), as_json=as_json, render=render)
     if not verdict.ok:
         raise typer.Exit(1)
 
@@ -102,7 +101,7 @@ def find(
         list[str],
         typer.Argument(metavar="ID", help="One value for each id column, or one JSON object."),
     ],
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Say in which batch and file a record id is, of what it is a duplicate, or that it is nowhere.
 
@@ -137,7 +136,7 @@ def find(
             print(f"next: semel gaps {pipeline}")
 
     answer = {"found": bool(found.places), "answer": found, "files_not_finalized": behind}
-    output.emit(answer, as_json=as_json, render=render)
+    console.emit(answer, as_json=as_json, render=render)
     if found.damaged:
         raise typer.Exit(1)
 
@@ -155,7 +154,7 @@ def _files_not_finalized(spec: "Spec") -> int | None:
         return None
 
 
-def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
+def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
     """List what the source holds and is not finalized. Exit 1 if nobody is working on some of it.
 
     That is: what no batch has claimed, a batch without a sign of life, a refused file. What waits
@@ -189,7 +188,7 @@ def gaps(pipeline: Pipeline, as_json: output.AsJson = False) -> None:
         for line in _takes(spec, found):
             print(line)
 
-    output.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
+    console.emit({"idle": found.idle, "answer": found}, as_json=as_json, render=render)
     if found.idle:
         raise typer.Exit(1)
 
@@ -230,7 +229,7 @@ def batches(
     by_code: Annotated[
         bool, typer.Option("--made-by", help="Group all finalized ones by the code that made them.")
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """List the newest batches with their state and account.
 
@@ -258,7 +257,7 @@ def batches(
 
     def render() -> None:
         columns = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "request"
-        table = output.table(*columns, numbers={"batch", "tries", *_ACCOUNT}, folded=["request"])
+        table = console.table(*columns, numbers={"batch", "tries", *_ACCOUNT}, folded=["request"])
         for r in found:
             request = r["request_key"] + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
             request += _beside(r)
@@ -268,9 +267,9 @@ def batches(
             won = r["records_read"] is not None
             sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
             table.add_row(*head, *(f"{one:,}" if won else "" for one in sums), request)
-        output.show(table)
+        console.show(table)
 
-    output.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+    console.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
 
 
 def _beside(r: Any) -> str:
@@ -293,7 +292,7 @@ def _interval(r: Any) -> str:
 
 def show(
     batch: Annotated[int, typer.Argument(help="The batch's number.")],
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Show all that is known of one batch: its claims, attempts, files, and the code that made it.
 
@@ -336,7 +335,7 @@ def show(
         "files": [dict(r) for r in files],
         "code": code,
     }
-    output.emit(payload, as_json=as_json, render=render)
+    console.emit(payload, as_json=as_json, render=render)
 
 
 def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str, Any] | None:

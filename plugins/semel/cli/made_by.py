@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.cli import output
+from semel import console
 
 if TYPE_CHECKING:
     from semel.reports.code_versions import Made
@@ -27,7 +27,7 @@ def show(pipeline: str, *, as_json: bool) -> None:
         for made in found:
             print("\n".join(_lines(made)))
 
-    output.emit({"pipeline": spec.name, "made_by": found}, as_json=as_json, render=render)
+    console.emit({"pipeline": spec.name, "made_by": found}, as_json=as_json, render=render)
 
 
 def _lines(made: "Made") -> list[str]:

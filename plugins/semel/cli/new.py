@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli import output
+from semel import console
 from semel.declare import wording
 from semel.errors import TerminalError
 
@@ -26,7 +26,7 @@ def new(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Take what is proposed, ask nothing.")
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Draft a pipeline from sample files, try it on them, and write its commented YAML file.
 
@@ -75,7 +75,7 @@ def new(
         "record_id_candidates": made.identity.others,
         "next": _next(name, target, found),
     }  # fmt: skip
-    output.emit(payload, as_json=as_json, render=lambda: _tell(made, tried, read, target, found))
+    console.emit(payload, as_json=as_json, render=lambda: _tell(made, tried, read, target, found))
 
 
 def _next(name: str, target: Path, found: "Finding") -> list[str]:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli import options, output
+from semel import console
+from semel.cli import options
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
@@ -42,7 +43,7 @@ def replay(
         typer.Option(help="The request's name, if not that of the code and declaration of now."),
     ] = None,
     spark: options.Spark = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Compute the output of finalized batches again, with today's transforms and declaration.
 
@@ -90,10 +91,10 @@ def _compute_again(
     verb.refuse(ledger, spec, found)
     done: list[Replayed] = []
     if todo := [one.batch_id for one in found if not one.done]:
-        with open_engine(spark or settings.spark_remote(), output.say) as engine:
-            done += verb.run_all(ledger, spec, request, todo, engine, output.say)
+        with open_engine(spark or settings.spark_remote(), console.say) as engine:
+            done += verb.run_all(ledger, spec, request, todo, engine, console.say)
     plain = _plain(spec.name, request, found, done)
-    output.emit(plain, as_json=as_json, render=lambda: print(summary.replay(found, done)))
+    console.emit(plain, as_json=as_json, render=lambda: print(summary.replay(found, done)))
 
 
 def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:
@@ -102,7 +103,7 @@ def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:
 
     plain = [{**vars(one), "why": str(one.why) if one.why else None} for one in found]
     payload = {"pipeline": pipeline, "batches": plain}
-    output.emit(payload, as_json=as_json, render=lambda: print(summary.replay_plan(found)))
+    console.emit(payload, as_json=as_json, render=lambda: print(summary.replay_plan(found)))
     if any(one.why for one in found):
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.cli import output
+from semel import console
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
@@ -27,14 +27,14 @@ def judge_again(
     left = requarantine.left(ledger, spec, roots)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}
-        output.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
+        console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
         return
     done = []
     if left:
-        with open_engine(spark or settings.spark_remote(), output.say) as engine:
+        with open_engine(spark or settings.spark_remote(), console.say) as engine:
             for at, (root, letters) in enumerate(left.items(), 1):
-                output.say(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
-                done.append(requarantine.run(ledger, spec, request, root, engine, output.say))
+                console.say(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
+                done.append(requarantine.run(ledger, spec, request, root, engine, console.say))
     admitted = [
         {
             "batch_id": one.root,
@@ -47,4 +47,4 @@ def judge_again(
         if one.batch
     ]
     payload = {"pipeline": spec.name, "request": request, "admitted": admitted}
-    output.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(done)))
+    console.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(done)))

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import options, output
+from semel import console
+from semel.cli import options
 
 
 def run(
@@ -22,7 +23,7 @@ def run(
         typer.Option(help="The request's name, if not the command line's own."),
     ] = None,
     spark: options.Spark = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Plan, stage, commit and finalize one batch of a pipeline.
 
@@ -45,8 +46,8 @@ def run(
     interval_of(spec, window)  # Before Spark is started.
 
     remote = spark or settings.spark_remote()
-    with open_ledger() as ledger, open_engine(remote, output.say) as engine:
-        done = run_batch(ledger, spec, request, engine, window, output.say)
+    with open_ledger() as ledger, open_engine(remote, console.say) as engine:
+        done = run_batch(ledger, spec, request, engine, window, console.say)
 
     def render() -> None:
         print(summary.plan(done.plan))
@@ -65,10 +66,10 @@ def run(
         "refused": done.plan.refusals,
         "seconds": done.seconds,
     }
-    output.emit(payload, as_json=as_json, render=render)
+    console.emit(payload, as_json=as_json, render=render)
 
 
-def migrate(as_json: output.AsJson = False) -> None:
+def migrate(as_json: console.AsJson = False) -> None:
     """Bring the ledger to this version's schema. Safe to run at any time, also twice at once.
 
     Example: semel migrate
@@ -78,4 +79,4 @@ def migrate(as_json: output.AsJson = False) -> None:
 
     revision = bring_up(settings.ledger_dsn())
     text = f"the ledger is at revision {revision}"
-    output.emit({"revision": revision}, as_json=as_json, render=lambda: print(text))
+    console.emit({"revision": revision}, as_json=as_json, render=lambda: print(text))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli import output
+from semel import console
 from semel.stack import StackState
 
 
@@ -17,7 +17,7 @@ def up(
             help="With a Kafka broker too, which Maven fetches, or without. Left out: as before.",
         ),
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
 
@@ -28,7 +28,7 @@ def up(
     """
     from semel import stack
 
-    state = stack.up(echo=output.progress.print, kafka=kafka)
+    state = stack.up(echo=console.progress.print, kafka=kafka)
     ends = stack.connection()
     payload = _payload(state) | {
         "airflow_url": ends.airflow_url,
@@ -40,23 +40,23 @@ def up(
         _table(state)
         login = f"user {ends.airflow_user}, password {ends.airflow_password}"
         known = login if ends.airflow_user else "with the logins that you have set up"
-        output.result.print(f"Airflow: {ends.airflow_url}, {known}")
+        console.result.print(f"Airflow: {ends.airflow_url}, {known}")
 
-    output.emit(payload, as_json=as_json, render=render)
+    console.emit(payload, as_json=as_json, render=render)
 
 
-def down(as_json: output.AsJson = False) -> None:
+def down(as_json: console.AsJson = False) -> None:
     """Stop everything that `semel up` started. Data, logs and passwords stay.
 
     Example: semel down
     """
     from semel import stack
 
-    stack.down(echo=output.progress.print)
-    output.emit({"stopped": True}, as_json=as_json, render=lambda: None)
+    stack.down(echo=console.progress.print)
+    console.emit({"stopped": True}, as_json=as_json, render=lambda: None)
 
 
-def status(as_json: output.AsJson = False) -> None:
+def status(as_json: console.AsJson = False) -> None:
     """Say of each part how it is, where it answers and where its log is. Exit 1 when one is down.
 
     Example: semel status --json
@@ -64,7 +64,7 @@ def status(as_json: output.AsJson = False) -> None:
     from semel import stack
 
     state = stack.status()
-    output.emit(_payload(state), as_json=as_json, render=lambda: _table(state))
+    console.emit(_payload(state), as_json=as_json, render=lambda: _table(state))
     if not state.healthy:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli import output
+from semel import console
 
 if TYPE_CHECKING:
     from semel.pipeline import Spec
@@ -35,7 +35,7 @@ def validate(
     print_schema: Annotated[
         bool, typer.Option("--print-schema", help="Print the JSON Schema for editors, and end.")
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Check pipeline files: every error with file, line and key. Exit 1 when there is one.
 
@@ -46,7 +46,7 @@ def validate(
 
     if print_schema:
         schema = pipeline.json_schema()
-        output.emit(schema, as_json=as_json, render=lambda: print(pipeline.json_schema_text()))
+        console.emit(schema, as_json=as_json, render=lambda: print(pipeline.json_schema_text()))
         return
     checked: list[dict[str, Any]] = []
     loaded: dict[Path, pipeline.Spec] = {}
@@ -82,6 +82,6 @@ def validate(
             print("there are no pipeline files")
 
     payload = {"ok": not count, "files": checked, "clashes": clashes}
-    output.emit(payload, as_json=as_json, render=render)
+    console.emit(payload, as_json=as_json, render=render)
     if count:
         raise typer.Exit(1)

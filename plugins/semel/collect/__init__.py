@@ -19,6 +19,7 @@ from pathlib import Path
 
 from semel import failpoints, limits, settings
 from semel.archive import layout
+from semel.archive.marker import Marker, read_marker
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import (
     Run,
@@ -32,11 +33,10 @@ from semel.catalog.runs import (
 from semel.collect.merge import merge, merge_candidates
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
-from semel.ledger import Ledger, pipelines, rows, scratch
+from semel.ledger import Ledger, pipelines, scratch
 from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import Marker, read_marker
 from semel.storage import remove_folder, sync_folder
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")

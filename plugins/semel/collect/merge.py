@@ -14,12 +14,12 @@ import sqlalchemy as sa
 
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
-from semel.catalog.buckets import union
 from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
 from semel.catalog.runs import Run, span_seconds
 from semel.errors import RetryableError
 from semel.ledger import Ledger, pipelines, row, rows
 from semel.model.batch import Pipeline
+from semel.model.buckets import union
 
 _RATIO = 2  # a run joins smaller ones that hold at least half as many ids together
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.archive import layout
+from semel.archive.marker import Marker
 from semel.compare import causes
 from semel.compare.answer import (
     ABOUT,
@@ -39,9 +40,7 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger, scratch
 from semel.model.batch import Log
 from semel.pipeline import Spec
-from semel.reader import Marker
-from semel.sinks.declared import open_sinks
-from semel.sources.declared import open_source
+from semel.pipeline.opening import open_sinks, open_source
 from semel.stage import Engine as Job
 
 __all__ = ["Cause", "Comparison", "Difference", "Position", "Range", "Side", "compare"]

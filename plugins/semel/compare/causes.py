@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from semel.archive import layout, provenance
+from semel.archive.marker import Marker, read_marker
 from semel.compare.answer import Cause
 from semel.compare.engine import Engine
 from semel.compare.which import Chosen
 from semel.errors import SourceError
 from semel.model.manifest import Kind
-from semel.reader import Marker, read_marker
+from semel.pipeline.opening import open_source
 from semel.repair.adopt.ids import job_of
-from semel.sources.declared import open_source
 from semel.stage import account
 from semel.stage.read import read_again
 from semel.storage import checksum

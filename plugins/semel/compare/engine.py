@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import limits
-from semel.ledger import query
+from semel.clients.sql import query
 
 LIVE, OTHER, AGAIN = 0, 1, 2
 """The sides: the live path, what it is compared with, and the batch path run once more."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.catalog.buckets import union
+from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
 from semel.catalog.runs import ensure_segment
 from semel.compare.engine import Engine
@@ -22,9 +22,9 @@ from semel.errors import CorruptionError
 from semel.formats.pieces import pieces
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Pipeline
+from semel.model.buckets import union
 from semel.model.manifest import Kind
 from semel.pipeline import Scope
-from semel.reader import Marker
 from semel.repair.adopt.ids import Part, ShardIds, in_source, whole_file
 from semel.repair.adopt.runs import OldRuns, write
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from semel import settings
 from semel.archive import layout
+from semel.archive.marker import Marker, read_marker
 from semel.compare.known import teach
 from semel.compare.which import Chosen
 from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
@@ -21,12 +22,10 @@ from semel.ledger import Ledger, change, pipelines
 from semel.ledger import scratch as scratch_ledgers
 from semel.model.batch import Claim, Log, Pipeline
 from semel.pipeline import Spec
-from semel.reader import Marker, read_marker
+from semel.pipeline.opening import open_sink, open_source
 from semel.repair.adopt.ids import ShardIds
 from semel.runs.run import steps_of
-from semel.sinks.declared import open_sink
 from semel.sinks.spec import FilesSink
-from semel.sources.declared import open_source
 from semel.stage import Engine, Outcome
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel.archive import layout
+from semel.archive.marker import Marker, read_marker
 from semel.compare.answer import Range
 from semel.declare.parts import Select
 from semel.errors import AGAIN, SourceError, StateError, TerminalError
@@ -12,10 +13,9 @@ from semel.ledger import Ledger, pipelines, rows
 from semel.model.batch import BatchStatus, Claim, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import Marker, read_marker
+from semel.pipeline.opening import open_source
 from semel.sinks.spec import PostgresSink
 from semel.sources import of_finalized
-from semel.sources.declared import open_source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,9 @@ from typing import Any
 
 from rich.table import Table
 
-from semel import stack
-from semel.cli import output
+from semel import console, stack
+from semel.clients.sql import query
 from semel.demo.flights import DaySums
-from semel.ledger import query
 from semel.pipeline import Spec
 
 PIPELINE = "flights_by_day"
@@ -93,9 +92,9 @@ def show(compared: Compared, days: Sequence[date]) -> None:
         table.add_row(
             str(day), *cells, str(compared.batches.get(day, 0)), "" if same else "DIFFERENT"
         )
-    output.result.print()
-    output.result.print(table)
-    output.result.print(
+    console.result.print()
+    console.result.print(table)
+    console.result.print(
         f"their sums, of {len(true)} days, are exactly the known truth"
         if compared.ok
         else "THE SUMS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
@@ -105,12 +104,12 @@ def show(compared: Compared, days: Sequence[date]) -> None:
 def show_query() -> None:
     """Print how to run the query oneself."""
     known = psql()
-    output.result.print(
+    console.result.print(
         "sum the partial counts yourself:"
         if known
         else f"sum the partial counts yourself, in the database of {PIPELINE}'s connection:"
     )
-    output.result.print(known or statement(), markup=False)
+    console.result.print(known or statement(), markup=False)
 
 
 def _shown(found: DaySums | None, true: DaySums | None, name: str) -> str:

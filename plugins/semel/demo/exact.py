@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from semel import reader
 from semel.archive import layout
+from semel.archive.marker import marker_paths, markers_of
 from semel.demo import flights
 from semel.demo.topics import Topics
 from semel.model.manifest import Kind
@@ -70,7 +71,7 @@ def truth(week: int) -> Account:
 
 def found(spec: Spec, rows: pa.Table, true: pa.Table) -> Account:
     """By the markers and dead letters of a pipeline, whose output has these rows."""
-    markers = reader.markers_of(spec)
+    markers = markers_of(spec)
     reasons: Counter[str] = Counter()
     for marker in markers:
         for file in marker.of_kind(Kind.DEAD_LETTERS):
@@ -127,7 +128,7 @@ def read_so_far(spec: Spec, known: dict[str, tuple[str, int]]) -> int:
 
     `known`: by marker the run of its batch and its messages; what is new is added.
     """
-    for path in reader.marker_paths(layout.of(spec)):
+    for path in marker_paths(layout.of(spec)):
         if path.name not in known:
             plain = json.loads(path.read_bytes())
             known[path.name] = plain["request_key"], plain["counts"]["records_read"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.live import Live
 from rich.table import Table
 
-from semel.cli import output
+from semel import console
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
 
@@ -30,17 +30,17 @@ def run_all(api: AirflowApi, pipelines: Sequence[str], run_id: str) -> Tasks:
     for name in pipelines:
         api.wait_for_dag(name)
         api.start_run(name, run_id)
-        output.progress.print(f"Airflow runs {name}, run {run_id}: {api.run_url(name, run_id)}")
+        console.progress.print(f"Airflow runs {name}, run {run_id}: {api.run_url(name, run_id)}")
     deadline = time.monotonic() + RUN_SECONDS_MAX
     shown: Tasks = {name: {} for name in pipelines}
-    with Live(console=output.progress, transient=False) as live:
+    with Live(console=console.progress, transient=False) as live:
         while True:
             states = {name: api.run_state(name, run_id) for name in pipelines}
             tasks = {name: api.tasks(name, run_id) for name in pipelines}
             for name in pipelines:
                 for verb in VERBS:
                     _tell(api, name, run_id, tasks[name].get(verb), shown[name])
-            if output.progress.is_terminal:
+            if console.progress.is_terminal:
                 live.update(_progress_table(tasks))
             if FINISHED.issuperset(states.values()):
                 break
@@ -78,18 +78,18 @@ def _tell(
     ):
         return
     shown[task.task_id] = task
-    if not output.progress.is_terminal and task.state not in (None, "scheduled", "queued"):
+    if not console.progress.is_terminal and task.state not in (None, "scheduled", "queued"):
         took = f" after {task.seconds:.1f} s" if task.ended and task.seconds else ""
-        output.progress.print(f"  {name} {task.task_id}: {task.state}{took}")
+        console.progress.print(f"  {name} {task.task_id}: {task.state}{took}")
     if task.state in ("failed", "up_for_retry"):
         show_log(api, name, run_id, task)
 
 
 def show_log(api: AirflowApi, name: str, run_id: str, task: TaskState) -> None:
     """Print the end of the log of a task's newest try."""
-    output.progress.print(f"end of the log of {name} {task.task_id}, try {task.try_number}:")
+    console.progress.print(f"end of the log of {name} {task.task_id}, try {task.try_number}:")
     for line in api.log(name, run_id, task)[-LOG_LINES_SHOWN:]:
-        output.progress.print(f"  | {line}", markup=False)
+        console.progress.print(f"  | {line}", markup=False)
 
 
 def _progress_table(tasks: Tasks) -> Table:

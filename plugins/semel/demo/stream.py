@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import settings, stack
+from semel import console, settings, stack
 from semel.archive import layout
-from semel.cli import output
 from semel.declare import wording
 from semel.demo import airflow_api, flights, follow
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
@@ -66,11 +65,11 @@ def run_stream(*, as_json: bool) -> None:
 
     began = time.monotonic()
     # 1.
-    stack.fetch_kafka(echo=output.say)
+    stack.fetch_kafka(echo=console.say)
     declare(settings.pipelines_dir())
     live, by_date = pipeline.find(LIVE), pipeline.find(BY_DATE)
     week = _next_week(live, by_date)
-    stack.up(echo=output.progress.print, kafka=True)
+    stack.up(echo=console.progress.print, kafka=True)
     servers, ends = stack.kafka_servers(), stack.connection()
     topics, api = _topics(servers), airflow_api.of_stack(ends)
     # 2., 3.
@@ -104,7 +103,7 @@ def run_stream(*, as_json: bool) -> None:
             "runs": {name: f"{api.url}/dags/{name}/runs" for name in found},
         },
     }
-    output.emit(payload, as_json=as_json, render=lambda: _show(payload, true, found))
+    console.emit(payload, as_json=as_json, render=lambda: _show(payload, true, found))
     if not ok:
         raise typer.Exit(1)
 
@@ -146,14 +145,14 @@ def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> No
     first, others = days[:FIRST_DAYS], days[FIRST_DAYS:]
     _send(topics, first, there)
     api.wait_for_dag(LIVE)
-    output.say(f"Airflow's schedule runs {LIVE} each minute: {api.url}/dags/{LIVE}/runs")
+    console.say(f"Airflow's schedule runs {LIVE} each minute: {api.url}/dags/{LIVE}/runs")
     watch.until(before + sum(records[day] for day in first))
     if others:  # The last week of the year has one day.
         _send(topics, others, there)
     topics.abort(days[-1])
-    output.say(f"a transaction of {ABORTED} messages was aborted")
+    console.say(f"a transaction of {ABORTED} messages was aborted")
     number = api.begin_backfill(BY_DATE, days[0], days[-1])
-    output.say(
+    console.say(
         f"Airflow backfills {BY_DATE}, {days[0]} to {days[-1]}: {api.url}/dags/{BY_DATE}/backfills"
     )
     watch.until(before + sum(records.values()), backfill=True)
@@ -163,7 +162,7 @@ def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> No
 
 def _send(topics: "Topics", days: Sequence[date], there: "Sent") -> None:
     sent = topics.send(days, there)
-    output.say(f"sent {days[0]} to {days[-1]}: {sent:,} messages to the topic flights")
+    console.say(f"sent {days[0]} to {days[-1]}: {sent:,} messages to the topic flights")
 
 
 @dataclass(kw_only=True)
@@ -212,7 +211,7 @@ class Watch:
             key, messages = self._markers[name]
             run = key.rpartition(f"{LIVE}:")[2]
             if tell:
-                output.say(f"  {LIVE}: a batch of {messages:,} messages, by the run {run}")
+                console.say(f"  {LIVE}: a batch of {messages:,} messages, by the run {run}")
         return read
 
     def _look(self) -> bool:
@@ -224,7 +223,7 @@ class Watch:
                 self._fail(BY_DATE, run.run_id)
             self._ended[run.run_id] = str(run.date)
             took = f" after {run.seconds:.1f} s" if run.seconds else ""
-            output.say(f"  {BY_DATE}: {run.date} {run.state}{took}")
+            console.say(f"  {BY_DATE}: {run.date} {run.state}{took}")
         return {str(day) for day in self.days} <= set(self._ended.values())
 
     def _fail(self, name: str, run_id: str) -> None:
@@ -245,7 +244,7 @@ def _exact(spec: Spec, rows: Any, true: Any) -> Exact:
 
 
 def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> None:
-    show = output.result.print
+    show = console.result.print
     table = Table(box=None, pad_edge=False)
     table.add_column(f"weeks 1 to {payload['week']}" if payload["week"] > 1 else "week 1")
     for name in (*found, "truth"):
@@ -281,7 +280,7 @@ def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
     batches = {
         name: wording.count(n, "batch", "batches") for name, n in payload["batches"].items()
     }
-    output.result.print(
+    console.result.print(
         f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "
         f"{true.repeats:,} that the producer\nsent again, and "
         f"{sum(true.quarantined.values()):,} that cannot be read. "

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from semel import stack
+from semel import console, stack
 from semel.archive import layout
-from semel.cli import output
 from semel.declare import wording
 from semel.demo import airflow_api, by_day, flights, follow
 from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
 from semel.pipeline import Spec
-from semel.sinks.declared import open_sink
+from semel.pipeline.opening import open_sink
 
 if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
     from semel.audit import Verdict
@@ -45,7 +44,7 @@ def run_week(*, as_json: bool) -> None:
     began = time.monotonic()
     spec, daily = pipeline.find(PIPELINE), pipeline.find(by_day.PIPELINE)
     week = _next_week(spec, daily)
-    stack.up(echo=output.progress.print)
+    stack.up(echo=console.progress.print)
     ends = stack.connection()
     api = airflow_api.of_stack(ends)
     # Nothing lands while a connection is missing.
@@ -85,7 +84,7 @@ def run_week(*, as_json: bool) -> None:
             "run": api.run_url(PIPELINE, run_id),
         },
     }
-    output.emit(payload, as_json=as_json, render=lambda: _show(payload, rows, days, verdicts))
+    console.emit(payload, as_json=as_json, render=lambda: _show(payload, rows, days, verdicts))
     if not ok:
         raise typer.Exit(1)
 
@@ -103,7 +102,7 @@ def _land(spec: Spec, week: int) -> flights.Truth:
     Progress(week=week, done=False).save()
     truth = flights.write_week(spec.source_root(), week)
     first, last = truth.days[0].day, truth.days[-1].day
-    output.progress.print(
+    console.progress.print(
         f"landed week {week}, {first} to {last}: {truth.records:,} records in {spec.source_root()}"
     )
     return truth
@@ -162,7 +161,7 @@ def _show(
     days: by_day.Compared,
     verdicts: dict[str, "Verdict"],
 ) -> None:
-    show = output.result.print
+    show = console.result.print
     table = Table(box=None, pad_edge=False)
     table.add_column(f"week {payload['week']}, batch {payload['batch_id']}")
     table.add_column("found", justify="right")
@@ -197,9 +196,9 @@ def show_verdict(name: str, verdict: "Verdict") -> None:
     """Print on one line whether an audit passed; before it, what is broken."""
     for check in verdict.checks:
         for offender in check.offenders[:1]:
-            output.result.print(f"broken: {check.promise}: {offender.what}", markup=False)
+            console.result.print(f"broken: {check.promise}: {offender.what}", markup=False)
     word = "passes" if verdict.ok else "FAILS"
-    output.result.print(
+    console.result.print(
         f"semel audit {name} {word}: {sum(check.ok for check in verdict.checks)} of "
         f"{len(verdict.checks)} checks, "
         f"{wording.count(verdict.batches, 'batch', 'batches')}, output matched by "

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from semel import limits
+from semel.declare.context import Context
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.model.batch import Ignored
-from semel.pipeline import Spec
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13
@@ -49,9 +49,9 @@ class Csv:
         return _CsvParser(self, schema, columns or schema.names)
 
 
-def declared(spec: Spec) -> Csv:
+def declared(context: Context) -> Csv:
     """See table.SourceCode."""
-    csv = spec.source.csv
+    csv = context.declared.csv
     return Csv(delimiter=csv.delimiter, quote=csv.quote, multiline=csv.multiline)
 
 

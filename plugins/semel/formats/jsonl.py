@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from semel import limits
+from semel.declare.context import Context
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
@@ -27,7 +28,6 @@ from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.formats.records import OFFSET, judge_lines
 from semel.model.batch import Ignored
-from semel.pipeline import Spec
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")
@@ -52,11 +52,11 @@ class JsonLines:
         return _JsonParser(schema, self.json, self.unknown)
 
 
-def declared(spec: Spec) -> JsonLines:
+def declared(context: Context) -> JsonLines:
     """See table.SourceCode."""
-    kinds = spec.column_types()
+    kinds = context.columns
     texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)
-    return JsonLines(json=tuple(texts), unknown=spec.source.unknown)
+    return JsonLines(json=tuple(texts), unknown=context.declared.unknown)
 
 
 class _JsonParser:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    from semel.declare.context import Context
     from semel.formats.lines import Format
-    from semel.pipeline import Spec
-    from semel.sources.spec import FilesSource
 
 _NESTED = "a CSV field cannot hold an array, a map or a struct"
 _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in a transform"
@@ -29,7 +28,7 @@ _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in
 class SourceCode(Protocol):
     """What the module of a source format has."""
 
-    def declared(self, spec: "Spec") -> "Format":
+    def declared(self, context: "Context") -> "Format":
         """The parser's side of `source.format`. Driver and task, often: it must cost little."""
 
 
@@ -65,7 +64,7 @@ class SourceFormat:
     module: str
     header: bool
     refuses: Mapping[str, str] = field(default_factory=dict)
-    whole: Callable[["FilesSource"], bool] = lambda source: False
+    whole: Callable[[Any], bool] = lambda declared: False
 
     def code(self) -> Any:
         """Its module, a `SourceCode`; with `header` it has `read_header` as well."""
@@ -117,7 +116,7 @@ SOURCES: dict[str, SourceFormat] = {
         header=True,
         refuses=dict.fromkeys(("array", "map", "struct"), _NESTED)
         | {"json": "a CSV field is text; declare it as string"},
-        whole=lambda source: source.csv.multiline,
+        whole=lambda declared: declared.csv.multiline,
     ),
 }
 """The formats of sources, by what `source.format` says."""

@@ -29,8 +29,8 @@ from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, Samples, told
 from semel.infer.types import Guess, of_csv, of_json, widest
 from semel.infer.write import spec_of
+from semel.pipeline.opening import open_source
 from semel.sources import quoted
-from semel.sources.declared import open_source
 
 RATIO_MAX: float = Limits().quarantine_ratio_max
 """A larger share of bad records stops a batch, so a draft stays below it."""
@@ -146,7 +146,7 @@ def trial(made: Draft, samples: Samples) -> Trial:
     """
     spec = spec_of(made.document())
     code, schema = source_format(spec.source.format).code(), spec.arrow_schema()
-    form = code.declared(spec)
+    form = code.declared(spec.of_source())
     records, reasons, example = 0, Counter[str](), None
     for one in samples.read:
         if not one.parts:

@@ -8,14 +8,14 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import psycopg
 import sqlalchemy as sa
 from psycopg import errors as pg
 
-from semel import limits, settings
+from semel import limits
+from semel.clients.sql import query
 from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
@@ -34,22 +34,6 @@ _REFUSED = {
 }
 """What a server that answers cannot do for a while."""
 _OTHER_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName)
-
-
-@cache
-def query(verb: str, name: str) -> sa.TextClause:
-    """The statement `-- name: <name>` of sql/queries/<verb>.sql."""
-    return _queries(verb)[name]
-
-
-@cache
-def _queries(verb: str) -> dict[str, sa.TextClause]:
-    text = (settings.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
-    found = {}
-    for part in text.split("-- name: ")[1:]:
-        name, _, body = part.partition("\n")
-        found[name.strip()] = sa.text(body.strip().rstrip(";"))
-    return found
 
 
 class Ledger:

@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from psycopg import errors as pg
 
 from semel import settings
+from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError, UnavailableError
-from semel.ledger import Ledger, query
+from semel.ledger import Ledger
 from semel.storage import remove_folder
 
 _KEY = 0x73636D70  # "scmp"

@@ -6,21 +6,18 @@ test compares the three.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from semel import limits
-from semel.errors import StateError, TerminalError
+from semel.errors import TerminalError
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from semel.ledger import Row
-    from semel.pipeline import Spec
+Row = Mapping[str, Any]
+"""A row of the ledger, by its columns' names."""
 
 Log = Callable[[str], None]
 """Takes what a person who waits may want to know, a line at a time."""
@@ -59,7 +56,7 @@ ATTEMPT_TRANSITIONS = {
 
 class _FromRow:
     @classmethod
-    def from_row(cls, row: "Row") -> Self:
+    def from_row(cls, row: Row) -> Self:
         """The value in a row that holds a column for each of its fields (others are ignored)."""
         values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**values)
@@ -133,29 +130,9 @@ class Batch(_FromRow):
         return (start, end) if start and end else None
 
     @classmethod
-    def from_row(cls, row: "Row") -> Self:
+    def from_row(cls, row: Row) -> Self:
         values = {**row, "status": BatchStatus(row["status"])}
         return super().from_row(values)  # type: ignore[arg-type]
-
-
-def batch_of(connection: "sa.Connection", spec: "Spec", batch_id: int) -> Batch:
-    """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
-    return opened(connection, spec, batch_id)[1]
-
-
-def opened(connection: "sa.Connection", spec: "Spec", batch_id: int) -> tuple[Pipeline, Batch]:
-    """A batch as `batch_of` has it, and its pipeline's row."""
-    from semel.ledger import row  # Most who want these values have no ledger.
-
-    found = row(connection, "batch", "batch", batch_id=batch_id)
-    if found is None or found["name"] != spec.name:
-        whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
-        raise StateError(
-            f"batch {batch_id} {whose}, not to pipeline {spec.name!r}",
-            next=f"semel batches {spec.name}",
-        )
-    pipeline = Pipeline.from_row({**found, "commit_seq": found["pipeline_seq"]})
-    return pipeline, Batch.from_row(found)
 
 
 def dag_run_of(request_key: str) -> tuple[str, str] | None:
@@ -224,7 +201,7 @@ class Counts:
     bytes_read: int = 0
 
     @classmethod
-    def from_row(cls, row: "Row") -> Self:
+    def from_row(cls, row: Row) -> Self:
         """The account of an attempt that is staged or has won; all 0 before that."""
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
@@ -278,6 +255,6 @@ class Attempt(_FromRow):
     sink_schema: str | None
 
     @classmethod
-    def from_row(cls, row: "Row") -> Self:
+    def from_row(cls, row: Row) -> Self:
         values = {**row, "status": AttemptStatus(row["status"])}
         return super().from_row(values)  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from semel.catalog.buckets import Buckets
 from semel.model.batch import Counts, Ignored
+from semel.model.buckets import Buckets
 
 # Keeps L6.
 MARKER_FORMAT = 4
@@ -109,6 +109,17 @@ class ManifestFile:
     kind: Kind
     staged_path: str
     final_path: str
+    records: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedFile:
+    """A file that a marker lists. `path` is relative to the sink for data, else to the archive."""
+
+    kind: Kind
+    path: str
     records: int
     bytes: int
     checksum: str

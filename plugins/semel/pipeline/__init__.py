@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from semel import settings
 from semel.declare import ddl
 from semel.declare import yaml as spec_yaml
+from semel.declare.context import Context
 from semel.declare.parts import (
-    GLOB,
     RESERVED_NAME,
     REST_COLUMN,
     Dedup,
@@ -237,43 +237,42 @@ class Spec(Model):
             kinds[REST_COLUMN] = ddl.parse("json")
         return kinds
 
+    def of_source(self) -> Context:
+        """What its source, and the format of its records, may know."""
+        return self._context(self.source)
+
+    def of_sink(self) -> Context:
+        """What its sink may know."""
+        return self._context(self.sink)
+
+    def _context(self, declared: Source | Sink) -> Context:
+        return Context(
+            name=self.name,
+            declared=declared,
+            columns=self.column_types(),
+            record_id=self.record_id,
+            limits=self.limits,
+        )
+
     def arrow_schema(self) -> "pa.Schema":
         """The source's columns in Arrow; all may be null, because a record may lack any."""
-        import pyarrow as pa
-
-        return pa.schema([(name, kind.arrow()) for name, kind in self.column_types().items()])
+        return self.of_source().arrow_schema()
 
     def source_root(self) -> Path | None:
-        """The absolute folder before the first part with a wildcard, symlinks resolved; None where
-        the source is no folder.
-
-        TerminalError when it lies outside the data roots.
-        """
-        if isinstance(self.source, KafkaSource):
-            return None
-        return settings.allowed(_split_glob(self.source.path)[0], "source.path")
-
-    def source_pattern(self) -> str:
-        """What the files' paths match, relative to `source_root` (`*.jsonl`, `**/*.csv`)."""
-        return _split_glob(self.source.path)[1]
+        """The folder of the source, None where it is none. TerminalError as for the sink."""
+        return self.source.folder()
 
     def sink_path(self) -> Path | None:
         """The absolute folder of the output, None where it is no folder.
 
         TerminalError when it lies outside the data roots.
         """
-        if self.sink.type != "files":
-            return None
-        return settings.allowed(self.sink.path, "sink.path")
+        return self.sink.folder()
 
     def declared_archive(self) -> Path | None:
         """The absolute `sink.archive`, if it is declared. TerminalError as for the sink."""
         declared = self.sink.archive
         return None if declared is None else settings.allowed(declared, "sink.archive")
-
-    def file_stem(self, *, batch: int, part: int, fence: int) -> str:
-        """The final name of a file, without extension; unique for (batch, part)."""
-        return self.sink.file_name.format(pipeline=self.name, batch=batch, part=part, fence=fence)
 
 
 class UnknownPipelineError(SpecError):
@@ -390,10 +389,3 @@ def find(name: str, folder: Path | None = None) -> Spec:
         shown = " and ".join(map(str, found))
         raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
     return load(found[0])
-
-
-def _split_glob(path: str) -> tuple[str, str]:
-    """The folder before the first part with a wildcard, and the pattern from there on."""
-    parts = PurePosixPath(path).parts
-    first = next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts) - 1)
-    return str(PurePosixPath(*parts[:first])), "/".join(parts[first:])

@@ -52,7 +52,7 @@ def _of_folders(spec: "Spec") -> Iterator[tuple[Key, str]]:
     if source is None or sink is None:
         return
     declared = spec.source.path
-    if not GLOB.search(declared) and os.path.isdir(source / spec.source_pattern()):
+    if not GLOB.search(declared) and os.path.isdir(source / spec.source.below()):
         yield ("source", "path"), f"{declared!r} is a folder; add a pattern such as /*.jsonl"
     if sink.is_relative_to(source):
         yield ("sink", "path"), f"{sink} lies in the source's folder {source}; keep them apart"

@@ -23,6 +23,7 @@ from semel.errors import ChangedError, RetryableError, SourceError, TerminalErro
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan import partitions
 from semel.plan.abandon import abandon, release
 from semel.plan.cut import Draft, cut
@@ -30,7 +31,6 @@ from semel.plan.idle import Idle, earlier, why
 from semel.plan.register import registering
 from semel.plan.survey import Request, Survey, look
 from semel.sources import Offer, Range, Refusal
-from semel.sources.declared import open_source
 from semel.sources.spec import Records
 
 _ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.

@@ -13,8 +13,8 @@ from semel.errors import TerminalError
 from semel.ledger import Ledger, change, pipelines, row, transition
 from semel.model.batch import Pipeline
 from semel.pipeline import Spec, identity
+from semel.pipeline.opening import elsewhere, open_sink
 from semel.sinks import Sink
-from semel.sinks.declared import elsewhere, open_sink
 
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:

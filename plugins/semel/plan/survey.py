@@ -12,6 +12,7 @@ from datetime import datetime
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Pipeline
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan import partitions
 from semel.sources import (
     Found,
@@ -24,7 +25,6 @@ from semel.sources import (
     Spans,
     Window,
 )
-from semel.sources.declared import open_source
 
 
 @dataclass(frozen=True, kw_only=True)

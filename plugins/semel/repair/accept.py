@@ -22,10 +22,9 @@ from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, pipelines, row
 from semel.model.batch import Pipeline
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink, open_source
 from semel.plan import partitions
-from semel.sinks.declared import open_sink
 from semel.sources import Evidence, Shown, Source, Spans, Word, as_read, quoted
-from semel.sources.declared import open_source
 
 _ROUNDS_MAX = 20
 

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from semel.archive import layout
+from semel.archive.marker import Marker, generations, markers_of, read_marker
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Reason
 from semel.formats.pieces import pieces
-from semel.model.manifest import Kind
+from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline import Spec
-from semel.reader import MarkedFile, Marker, generations, markers_of, read_marker
-from semel.sources.declared import open_source
+from semel.pipeline.opening import open_source
 from semel.stage.read import REASONS, SINK_REFUSES
 
 REFUSED = str(Kind.REFUSED)

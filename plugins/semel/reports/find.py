@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from semel import limits
+from semel.archive.marker import Marker, markers, markers_of
 from semel.declare.ddl import ColumnType
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
@@ -24,9 +25,9 @@ from semel.formats.decimals import is_no_decimal
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
-from semel.reader import BOUNDED, Marker, columns_in_files, dataset_of, markers, markers_of
+from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
-from semel.sinks.declared import open_sinks
+from semel.sinks.output import BOUNDED, columns_in_files, dataset_of
 
 _HELP = "semel find --help"
 
@@ -174,7 +175,7 @@ def _in_output(
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
     # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
     for file in files:
-        table = dataset_of(marker.sink, marker.spec, [file], schema).to_table(
+        table = dataset_of(marker.sink, marker.spec.sink, [file], schema).to_table(
             columns=position, filter=condition, **BOUNDED
         )
         rows = table.to_pylist() if position else [{}] * table.num_rows

@@ -10,9 +10,9 @@ from semel.errors import RetryableError
 from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Pipeline
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_source
 from semel.plan.survey import Request, Survey, look
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
-from semel.sources.declared import open_source
 
 _ROUNDS_MAX = 20
 

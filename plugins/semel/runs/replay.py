@@ -21,12 +21,13 @@ from semel.archive import layout, provenance
 from semel.errors import RetryableError, SemelError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, pipelines, row, rows
-from semel.model.batch import Batch, BatchStatus, Counts, Log, Pipeline, batch_of, run_of, runs
+from semel.ledger.batches import batch_of
+from semel.model.batch import Batch, BatchStatus, Counts, Log, Pipeline, run_of, runs
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink
 from semel.plan.abandon import abandon
 from semel.plan.register import register
 from semel.runs.run import finish
-from semel.sinks.declared import open_sink
 from semel.stage import Engine
 from semel.stage.replayed import check_source, check_verdicts, has_letters, outputs
 
@@ -216,7 +217,7 @@ def planned(
             connection, "replay", "of_request",
             pipeline_id=pipeline.pipeline_id, request_key=request_key, root=root,
         )  # fmt: skip
-        return [batch_of(connection, spec, r["batch_id"]) for r in found]
+        return [batch_of(connection, spec.name, r["batch_id"]) for r in found]
 
 
 def run(
@@ -274,7 +275,7 @@ def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
         found = _roots(connection, pipeline, batches=(root, root))
         if found:
             return found[0]
-        batch = batch_of(connection, spec, root)
+        batch = batch_of(connection, spec.name, root)
     if batch.replays is not None:
         raise StateError(
             f"batch {root} is itself a replay, of batch {batch.replays}",
@@ -318,7 +319,7 @@ def insert(
         connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
         spec_digest=spec.digest(), **places,
     )  # fmt: skip
-    return batch_of(connection, spec, made["batch_id"])
+    return batch_of(connection, spec.name, made["batch_id"])
 
 
 def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:

@@ -15,7 +15,8 @@ from semel.archive import provenance
 from semel.errors import StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
-from semel.model.batch import Batch, BatchStatus, Log, Pipeline, batch_of
+from semel.ledger.batches import batch_of
+from semel.model.batch import Batch, BatchStatus, Log, Pipeline
 from semel.pipeline import Spec
 from semel.plan.register import register
 from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
@@ -38,7 +39,7 @@ class Admitted:
 def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
     """How many dead letters are left of each of these batches that has any."""
     with ledger.transaction() as connection:
-        found = [batch_of(connection, spec, number) for number in batches]
+        found = [batch_of(connection, spec.name, number) for number in batches]
     own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
     counted = {number: letters_left(ledger, spec, number) for number in own}
     return {number: count for number, count in counted.items() if count}
@@ -50,7 +51,7 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
     StateError: it is none whose dead letters can be judged again.
     """
     with ledger.transaction() as connection:
-        batch = batch_of(connection, spec, root)
+        batch = batch_of(connection, spec.name, root)
         last = _last(connection, root)
     if batch.replays or batch.admits:
         raise StateError(
@@ -89,7 +90,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
             finish_or_refuse(ledger, spec, last, request_key, root)
         else:
             with ledger.transaction() as connection:
-                mine = batch_of(connection, spec, last["batch_id"])
+                mine = batch_of(connection, spec.name, last["batch_id"])
             if not outdated(ledger, spec, mine):
                 return mine
     with ledger.transaction() as connection:

@@ -7,9 +7,10 @@ all sinks by one table.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from semel.errors import TerminalError
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from semel.model.manifest import ManifestFile, StagedFile
-    from semel.reader import Marker
+    from semel.model.manifest import Kind, ManifestFile, MarkedFile, StagedFile
 
 
 class OutputGoneError(TerminalError):
@@ -151,6 +151,25 @@ class Refuses(Protocol):
     def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
 
+class Published(Protocol):
+    """The receipt of a finalized batch, as its marker has it."""
+
+    path: Path
+    sink: Path | None
+    pipeline: str
+    batch_id: int
+    commit_seq: int
+    spec: Any
+    sink_schema: "pa.Schema"
+
+    @property
+    def made_by(self) -> int: ...
+    @property
+    def committed_at(self) -> datetime: ...
+    def path_of(self, file: "MarkedFile") -> Path: ...
+    def of_kind(self, kind: "Kind") -> "tuple[MarkedFile, ...]": ...
+
+
 class Sink(Protocol):
     """Where the rows of a pipeline go.
 
@@ -241,7 +260,7 @@ class Sink(Protocol):
         """
         ...
 
-    def rows(self, marker: "Marker", *, strays: bool = False) -> "Iterator[pa.Table]":
+    def rows(self, marker: Published, *, strays: bool = False) -> "Iterator[pa.Table]":
         """What a finalized batch has published, by its receipt. For readers and the audit.
 
         `strays`: and what says that it is of the batch, and lies elsewhere; for the audit, within

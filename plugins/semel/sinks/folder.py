@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel import limits
+from semel.declare.context import Context
 from semel.errors import TerminalError
 from semel.model.manifest import Kind, ManifestFile, StagedFile
-from semel.pipeline import Spec
 from semel.sinks import Newest, Old, Presence, Won
+from semel.sinks.output import columns_in_files, dataset_of
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
 if TYPE_CHECKING:
-    from semel.reader import Marker
+    from semel.sinks import Published
 
 Inode = tuple[int, int, int]
 """Device, number and time of the last change (ns) of a file, under whichever name."""
@@ -55,9 +56,9 @@ class Looks:
 class Folder:
     """Files below one folder, under the names that the manifest gives them."""
 
-    def __init__(self, root: Path, spec: Spec, looks: Looks) -> None:
+    def __init__(self, root: Path, context: Context, looks: Looks) -> None:
         self.root, self.address = root, str(root)
-        self._spec, self._looks = spec, looks
+        self._context, self._looks = context, looks
 
     def __enter__(self) -> "Folder":
         return self
@@ -79,7 +80,8 @@ class Folder:
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         """The file's final path."""
-        stem = self._spec.file_stem(batch=batch_id, part=part, fence=fence)
+        name = self._context.name
+        stem = self._context.declared.stem(name, batch=batch_id, part=part, fence=fence)
         return str(self.root / file.folder / f"{stem}{file.suffix}")
 
     def look(self, won: Won) -> Sequence[Presence]:
@@ -124,11 +126,9 @@ class Folder:
         """Names of files tell it."""
         return {}
 
-    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
+    def rows(self, marker: "Published", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """By the marker's data files."""
-        from semel.reader import columns_in_files, dataset_of
-
         found = marker.of_kind(Kind.DATA)
-        there = dataset_of(self.root, marker.spec, found, columns_in_files(marker))
+        there = dataset_of(self.root, marker.spec.sink, found, columns_in_files(marker))
         for batch in there.to_batches():
             yield pa.Table.from_batches([batch])

@@ -1,12 +1,13 @@
 """The sinks that a pipeline may declare: a folder of files, a table of PostgreSQL, a topic."""
 
 import re
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from semel import limits
+from semel import limits, settings
 from semel.declare.parts import GLOB, Model, Size, Text, path_problem, twice
 from semel.declare.yaml import Problem, Problems
 from semel.formats.table import SINKS
@@ -18,7 +19,30 @@ CONTROL = "_semel_"
 """How the name of a control topic begins; the topic's name follows."""
 
 
-class FilesSink(Model):
+class Declared(Model):
+    """What the declarations of all sinks have.
+
+    `place`: the keys that say where the rows are, and how one gets there.
+    """
+
+    place: ClassVar[tuple[str, ...]] = ()
+
+    type: str
+    """The kind of sink."""
+
+    def folder(self) -> Path | None:
+        """The absolute folder of the output; None where it is no folder.
+
+        TerminalError: it lies outside the data roots.
+        """
+        return None
+
+    def stem(self, pipeline: str, *, batch: int, part: int, fence: int) -> str:
+        """The final name of a file, without extension; unique for (batch, part)."""
+        return self.file_name.format(pipeline=pipeline, batch=batch, part=part, fence=fence)
+
+
+class FilesSink(Declared):
     """A folder of files that are only ever added, whole batches at a time."""
 
     type: Literal["files"]
@@ -36,7 +60,9 @@ class FilesSink(Model):
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
 
-    place: ClassVar[tuple[str, ...]] = ()
+    def folder(self) -> Path:
+        """Its path."""
+        return settings.allowed(self.path, "sink.path")
 
     @field_validator("file_name")
     @classmethod
@@ -60,7 +86,15 @@ class FilesSink(Model):
         return names
 
 
-class PostgresSink(Model):
+class Service(Declared):
+    """A sink that is no folder: tasks write Parquet files, whose rows it takes."""
+
+    format: ClassVar[str] = "parquet"
+    partition_by: ClassVar[tuple[str, ...]] = ()
+    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
+
+
+class PostgresSink(Service):
     """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
 
     type: Literal["postgres"]
@@ -80,11 +114,7 @@ class PostgresSink(Model):
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
 
-    format: ClassVar[str] = "parquet"
-    partition_by: ClassVar[tuple[str, ...]] = ()
-    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
     place: ClassVar[tuple[str, ...]] = ("connection", "table")
-    """The keys that say where the rows are, and how one gets there."""
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
@@ -108,7 +138,7 @@ class PostgresSink(Model):
         return self
 
 
-class KafkaSink(Model):
+class KafkaSink(Service):
     """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
 
     type: Literal["kafka"]
@@ -134,13 +164,9 @@ class KafkaSink(Model):
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
 
-    format: ClassVar[str] = "parquet"
-    partition_by: ClassVar[tuple[str, ...]] = ()
-    file_name: ClassVar[str] = "{pipeline}-b{batch:08d}-{part:05d}"
     place: ClassVar[tuple[str, ...]] = (
         "connection", "bootstrap_servers", "topic", "transaction_bytes"
     )  # fmt: skip
-    """The keys that say where the messages are, and how one gets there."""
 
     @property
     def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
     from semel.ledger import Row
-    from semel.stage.job import Split
+    from semel.model.split import Split
 
 Spans = dict[int, list[tuple[int, int]]]
 """By source partition: ranges [start, end), ascending."""

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from semel import settings
 from semel.declare import ddl
 from semel.declare.parts import (
+    GLOB,
     RESERVED_PREFIX,
     Duration,
     Model,
@@ -88,6 +90,13 @@ class Records(Model):
     csv: Csv = Csv()
     """Only for CSV."""
 
+    def folder(self) -> Path | None:
+        """The absolute folder that it reads, symlinks resolved; None where it is no folder.
+
+        TerminalError: it lies outside the data roots.
+        """
+        return None
+
     @field_validator("columns")
     @classmethod
     def _types(cls, columns: dict[str, str]) -> dict[str, str]:
@@ -150,6 +159,14 @@ class FilesSource(Records):
         """What is declared, or what is right for the selection."""
         by_interval = self.select is Select.INTERVAL
         return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
+
+    def folder(self) -> Path:
+        """The folder before the first part of `path` with a wildcard."""
+        return settings.allowed(_split_glob(self.path)[0], "source.path")
+
+    def below(self) -> str:
+        """What the files' paths match, relative to that folder (`*.jsonl`, `**/*.csv`)."""
+        return _split_glob(self.path)[1]
 
     @field_validator("path")
     @classmethod
@@ -343,3 +360,8 @@ def _reads_dates(pattern: str) -> bool:
         return False
 
 
+def _split_glob(path: str) -> tuple[str, str]:
+    """The folder before the first part with a wildcard, and the pattern from there on."""
+    parts = PurePosixPath(path).parts
+    first = next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts) - 1)
+    return str(PurePosixPath(*parts[:first])), "/".join(parts[first:])

@@ -30,9 +30,8 @@ from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.model.batch import Log
 from semel.pipeline import Spec
+from semel.pipeline.opening import open_sink, open_source
 from semel.sinks import Remote
-from semel.sinks.declared import open_sink
-from semel.sources.declared import open_source
 from semel.sources.files.listing import list_files
 from semel.sources.kafka.tried import try_to_read
 from semel.spark import probe
@@ -198,7 +197,7 @@ def _sources(found: Checked, specs: list[Spec]) -> tuple[set[Path], list[probe.S
     sources, samples = set(), []
     for spec in specs:
         try:
-            listing = list_files(spec)
+            listing = list_files(spec.of_source())
             samples += [_sample(listing.root / file.path) for file in listing.found[-1:]]
             closed = [f"{each.name}: {each.reason}" for each in listing.refused]
             trouble = "" if listing.complete else "; ".join(closed[: limits.FILES_NAMED_MAX])

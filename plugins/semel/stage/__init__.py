@@ -14,7 +14,7 @@ How it works:
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -24,8 +24,6 @@ import pyarrow as pa
 
 from semel import failpoints
 from semel.archive import layout, owned, provenance
-from semel.archive.held import Known
-from semel.catalog.buckets import union
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
 from semel.errors import (
@@ -39,7 +37,9 @@ from semel.errors import (
     TerminalError,
 )
 from semel.ledger import Ledger, attempts, pipelines, row, rows
+from semel.ledger.batches import opened
 from semel.ledger.heartbeat import heartbeat
+from semel.model.arrow import arrow_type
 from semel.model.batch import (
     Attempt,
     AttemptStatus,
@@ -50,17 +50,17 @@ from semel.model.batch import (
     Ignored,
     Log,
     Pipeline,
-    opened,
 )
+from semel.model.buckets import union
 from semel.model.manifest import Kind, ManifestFile, SplitReport, StagedFile
+from semel.model.split import splits_of
 from semel.pipeline import Spec, identity
-from semel.reader import arrow_type
+from semel.pipeline.opening import open_sink, open_source
 from semel.sinks import Sink
-from semel.sinks.declared import open_sink
+from semel.sinks.held import Known
 from semel.sources import Source
-from semel.sources.declared import open_source
 from semel.stage import account, fatal, replayed
-from semel.stage.job import StageJob, splits_of
+from semel.stage.job import StageJob
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -109,7 +109,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     TerminalError: the spec or the source is not what was planned, or a limit was broken.
     """
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec, batch_id)
+        pipeline, batch = opened(connection, spec.name, batch_id)
         done = row(connection, "stage", "staged", batch_id=batch_id)
         found = rows(connection, "plan", "claims", batch_id=batch.claims_of)
         claims = [Claim.from_row(r) for r in found]

@@ -27,8 +27,9 @@ import xxhash
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.selection import NONE, Selection
+from semel.model.split import Split
 from semel.sources import Source
-from semel.stage.job import Split, StageJob
+from semel.stage.job import StageJob
 
 FOUND_MAX = 3
 """Records that are looked for: each takes some twenty readings of a part of its split."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel.catalog.buckets import Buckets
+from semel.model.buckets import Buckets
 from semel.model.manifest import Kind, StagedFile
 from semel.storage import Sealed
 

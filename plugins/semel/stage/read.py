@@ -14,7 +14,6 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.catalog.buckets import Buckets
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
@@ -22,11 +21,13 @@ from semel.formats.lines import Fault, Reason
 from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.formats.selection import EVERYTHING
 from semel.model.batch import Counts, Ignored
+from semel.model.buckets import Buckets
 from semel.model.manifest import Sample, SplitReport
+from semel.model.split import Split
 from semel.pipeline import Late, Scope
 from semel.stage import fatal
 from semel.stage.classify import SplitIds
-from semel.stage.job import Split, StageJob, output_columns
+from semel.stage.job import StageJob, output_columns
 from semel.stage.spill import Spill
 from semel.stage.task_files import TaskFiles
 from semel.stage.together import read_together, small_groups

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.archive import layout
+from semel.archive.marker import Marker, read_marker
 from semel.errors import AGAIN, CorruptionError, SourceError, TerminalError
 from semel.ledger import Ledger, Row
 from semel.model.batch import Batch, Claim, Counts, Pipeline
 from semel.pipeline import Spec
-from semel.reader import Marker, read_marker
+from semel.pipeline.opening import open_source
 from semel.sinks import Old
 from semel.sources import of_finalized
-from semel.sources.declared import open_source
 from semel.stage import account, verdicts
 from semel.stage.job import StageJob
 from semel.stage.verdicts import Verdicts

@@ -15,8 +15,9 @@ from functools import partial, reduce
 
 from semel import limits
 from semel.errors import LimitError
+from semel.model.split import Split, Splits
 from semel.stage.account import samples_of, too_many
-from semel.stage.job import Split, Splits, StageJob
+from semel.stage.job import StageJob
 from semel.stage.read import Tally, judge_split
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from semel import settings
-from semel.catalog.buckets import union
 from semel.catalog.payload import FilterCache, Tally, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
+from semel.model.buckets import union
 from semel.model.manifest import SplitReport, StagedFile
 from semel.stage.classify import Dropped, SplitIds, classify
 from semel.stage.ids_file import Shard, write_ids

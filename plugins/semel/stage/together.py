@@ -19,9 +19,10 @@ from semel.formats.records import OFFSET, read_split
 from semel.formats.selection import Selection
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import SplitReport
+from semel.model.split import Split
 from semel.pipeline import Scope
 from semel.stage.classify import SplitIds
-from semel.stage.job import Split, StageJob, output_columns
+from semel.stage.job import StageJob, output_columns
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """The valid records of all splits, one behind the other; of each its report and its ids by shard.
@@ -113,7 +114,7 @@ def _parsed(
     schema = job.spec.arrow_schema()
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
-        format=formats.format_of(job.spec), digest=xxhash.xxh3_128(),
+        format=formats.format_of(job.spec.of_source()), digest=xxhash.xxh3_128(),
         exact=job.spec.record_id, selection=selection,
     )  # fmt: skip
     tables, left_out, ignored = [], [], Ignored()

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.archive.marker import Marker
 from semel.errors import CorruptionError
 from semel.formats.selection import NONE, Selection
 from semel.model.batch import Counts
-from semel.model.manifest import Kind, SplitReport
-from semel.reader import MarkedFile, Marker
-from semel.stage.job import Split, Splits
+from semel.model.manifest import Kind, MarkedFile, SplitReport
+from semel.model.split import Split, Splits
 from semel.storage import checksum
 
 _COLUMNS = pa.schema(

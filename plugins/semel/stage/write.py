@@ -17,8 +17,9 @@ from semel.errors import CorruptionError, TerminalError
 from semel.formats.pieces import cut
 from semel.formats.records import OFFSET
 from semel.model.manifest import SplitReport, StagedFile
+from semel.model.split import Split
 from semel.stage.classify import Dropped, Repeat
-from semel.stage.job import Split, StageJob, output_columns
+from semel.stage.job import StageJob, output_columns
 from semel.stage.spill import Spilled
 from semel.stage.task_files import TaskFiles
 

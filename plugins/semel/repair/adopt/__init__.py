@@ -19,22 +19,21 @@ from pathlib import Path
 
 from semel import failpoints, limits, settings
 from semel.archive import layout, note, owned, traces
+from semel.archive.marker import Marker, markers_in
 from semel.archive.traces import Traces
-from semel.catalog.buckets import Buckets, union
 from semel.catalog.runs import ensure_segment, last_time
 from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
+from semel.model.buckets import Buckets, union
 from semel.pipeline import Scope, Spec, identity
-from semel.reader import Marker, markers_in
+from semel.pipeline.opening import open_sink, open_source
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import History, histories
 from semel.repair.adopt.ids import GoneError, ids_of
+from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
-from semel.repair.adopt.insert import write_batches, write_partitions
-from semel.sinks.declared import open_sink
-from semel.sources.declared import open_source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from semel.archive.marker import Marker, generations
 from semel.errors import AGAIN, CorruptionError
 from semel.model.batch import Claim
-from semel.reader import Marker, generations
 
 
 @dataclass(frozen=True, kw_only=True)

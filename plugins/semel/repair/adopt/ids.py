@@ -19,21 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel import limits
+from semel.archive.marker import Marker
 from semel.catalog import sortedids
-from semel.catalog.buckets import Buckets, union
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
 from semel.formats.pieces import gathered
 from semel.model.batch import Claim
-from semel.model.manifest import Kind
+from semel.model.buckets import Buckets, union
+from semel.model.manifest import Kind, MarkedFile
+from semel.model.split import splits_of
 from semel.pipeline import Scope
-from semel.reader import MarkedFile, Marker, rows_of
+from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
+from semel.sinks.output import rows_of
 from semel.sources import Source
-from semel.sources.declared import open_source
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
-from semel.stage.job import StageJob, splits_of
+from semel.stage.job import StageJob
 from semel.stage.read import read_again
 from semel.storage import checksum
 

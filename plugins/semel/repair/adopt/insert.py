@@ -9,9 +9,9 @@ from itertools import pairwise
 import sqlalchemy as sa
 
 from semel import limits
+from semel.archive.marker import Marker
 from semel.ledger import change
 from semel.model.manifest import Kind
-from semel.reader import Marker
 from semel.repair.adopt.history import History
 from semel.repair.adopt.partitions import Adoptee
 

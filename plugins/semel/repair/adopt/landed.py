@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from semel.archive import held, layout, owned
+from semel.archive import layout, owned
+from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline import Spec
-from semel.reader import Marker
-from semel.sinks import Note, Notes, Remote
+from semel.sinks import Note, Notes, Remote, held
 from semel.sinks.spec import CONTROL, KafkaSink
 
 
@@ -22,7 +22,7 @@ def check_landed(
     """
     if notes is None:
         return None
-    differ = held.compare(spec.name, None, held.by_markers(found), notes.found)
+    differ = held.compare(spec.name, None, owned.by_markers(found), notes.found)
     ledgers = {n.ledger for n in notes.found if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
         held.refuse_foreign(sink.address, spec.name, (n for n in notes.found if n.ledger))

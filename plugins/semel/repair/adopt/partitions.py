@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from semel.archive.marker import Marker
 from semel.model.batch import Claim
-from semel.reader import Marker
 from semel.sources import Partition, Source
 
 

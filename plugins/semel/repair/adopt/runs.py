@@ -12,10 +12,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from semel import limits
-from semel.catalog.buckets import Buckets, union
 from semel.catalog.payload import Encoder, write_pieces
 from semel.catalog.runs import span_seconds
 from semel.ledger import row
+from semel.model.buckets import Buckets, union
 from semel.repair.adopt.ids import ShardIds, distinct
 
 

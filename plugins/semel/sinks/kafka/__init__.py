@@ -11,7 +11,7 @@ Known limitation: a batch of more than `transaction_bytes` becomes visible part 
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow as pa
 from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
+from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import Ends, ends_of
@@ -28,9 +28,6 @@ from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
-
-if TYPE_CHECKING:
-    from semel.reader import Marker
 
 REFUSAL_COLUMN = "_semel_refusal"
 _HIDDEN_SECONDS = 1.0
@@ -229,7 +226,7 @@ class KafkaSink:
         return control.of_all(*place, seconds, since, seen=seen)
 
     # Keeps KP10.
-    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:
+    def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:
         """Within a block of the sink's own all notes are read once, and so is the whole topic for
         the strays.
         """

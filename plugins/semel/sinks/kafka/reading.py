@@ -4,23 +4,18 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
 from semel.model.manifest import Kind
-from semel.sinks import OutputGoneError, SupersededError
+from semel.sinks import OutputGoneError, Published, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of
 from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
-
-if TYPE_CHECKING:
-    from semel.reader import Marker
-
 
 _OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
     encode.BATCH_FIELD.encode(), encode.SEQ_FIELD.encode()
@@ -60,7 +55,7 @@ def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
 
 
 def rows(
-    target: KafkaTarget, marker: "Marker", note: Note | CorruptionError | None
+    target: KafkaTarget, marker: Published, note: Note | CorruptionError | None
 ) -> Iterator[pa.Table]:
     """The rows of a finalized batch, some at once. TerminalError: they are not all there;
     OutputGoneError: for the topic's retention has deleted some; SupersededError, at the end: for
@@ -114,7 +109,7 @@ def rows(
 
 
 def _compacted(
-    target: KafkaTarget, marker: "Marker", missing: int, note: Note, gaps: int
+    target: KafkaTarget, marker: Published, missing: int, note: Note, gaps: int
 ) -> TerminalError:
     """Why messages are missing between others. `gaps`: offsets there that have no message."""
     with target.cluster.admin() as admin:
@@ -137,7 +132,7 @@ def _compacted(
 
 
 def _missing(
-    what: str, config: Mapping[str, str], marker: "Marker", *, cut: bool
+    what: str, config: Mapping[str, str], marker: Published, *, cut: bool
 ) -> TerminalError:
     """Why messages are missing, as far as it is known. `cut`: the last ones are."""
     kept = {name: int(config[name]) for name in ("retention.ms", "retention.bytes")}
@@ -162,7 +157,7 @@ def _missing(
     )
 
 
-def typed(target: KafkaTarget, marker: "Marker", values: list[bytes]) -> pa.Table:
+def typed(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Table:
     """Values of messages as rows of a batch. CorruptionError: one is none."""
     import duckdb
 

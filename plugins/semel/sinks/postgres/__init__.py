@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from psycopg import sql
 
 from semel import failpoints, limits
+from semel.clients.sql import query
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
-from semel.ledger import query
 from semel.model.manifest import ManifestFile, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
+from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
@@ -45,9 +45,6 @@ from semel.sinks.postgres.link import (
 )
 from semel.sinks.postgres.refused import RowCheck
 from semel.sinks.postgres.target import BATCHES, PostgresTarget
-
-if TYPE_CHECKING:
-    from semel.reader import Marker
 
 
 class _SeenError(Exception):
@@ -213,7 +210,7 @@ class PostgresSink:
             return self._refused(connection, won)
 
     # Keeps PG11.
-    def rows(self, marker: "Marker", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
+    def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """The rows of the output that a marker lists.
 
         RetryableError: they were replaced, and the marker not yet, or not when it was read.
@@ -233,7 +230,7 @@ class PostgresSink:
             )
         noted.check_count(self._target, marker, told, count)
 
-    def _told(self, marker: "Marker") -> noted.Told:
+    def _told(self, marker: Published) -> noted.Told:
         """What the table says of the batch that a marker lists."""
         with self._transaction() as connection:
             return noted.of_marker(connection, self._target, marker)

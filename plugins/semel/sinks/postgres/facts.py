@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
+from semel.clients.sql import query
 from semel.errors import TerminalError, UnavailableError
-from semel.ledger import query
 from semel.sinks.postgres import types
 from semel.sinks.postgres.link import Connection, filled
 from semel.sinks.postgres.predicate import parse

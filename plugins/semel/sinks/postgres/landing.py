@@ -10,8 +10,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from semel import limits
+from semel.clients.sql import query
 from semel.errors import LimitError, TerminalError
-from semel.ledger import query
 from semel.sinks import Won
 from semel.sinks.postgres import encode
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts

@@ -11,13 +11,13 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from semel import limits
+from semel.clients.sql import query
 from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
     TerminalError,
     UnavailableError,
 )
-from semel.ledger import query
 from semel.sinks.postgres.target import PostgresTarget
 
 Connection = psycopg.Connection[dict[str, Any]]

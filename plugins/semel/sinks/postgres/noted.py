@@ -1,19 +1,16 @@
 """`semel_batch`: what a table says of the batches whose rows it holds."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from psycopg import sql
 
-from semel.archive.held import compare, refuse_foreign
+from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
-from semel.ledger import query
 from semel.model.manifest import Kind
-from semel.sinks import MiscountError, Note, Won
+from semel.sinks import MiscountError, Note, Published, Won
+from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
-
-if TYPE_CHECKING:
-    from semel.reader import Marker
 
 _LATER_COLUMNS = {"generation", "ledger", "mode"}
 
@@ -131,7 +128,7 @@ class Told(NamedTuple):
     later: bool
 
 
-def of_marker(connection: Connection, target: PostgresTarget, marker: "Marker") -> Told:
+def of_marker(connection: Connection, target: PostgresTarget, marker: Published) -> Told:
     if not is_there(connection, target.batches):
         return Told(None, 0, False)
     statement = filled(
@@ -147,7 +144,7 @@ def of_marker(connection: Connection, target: PostgresTarget, marker: "Marker") 
 
 # Keeps PG11.
 def check_count(
-    target: PostgresTarget, marker: "Marker", told: Told, count: int
+    target: PostgresTarget, marker: Published, told: Told, count: int
 ) -> None:
     """MiscountError: a batch has not as many rows in the table as were put in. TerminalError: the
     table does not say that it has landed.

@@ -8,8 +8,8 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
+from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
-from semel.ledger import query
 from semel.sinks import Old, Won
 from semel.sinks.postgres.facts import examine
 from semel.sinks.postgres.link import (

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel import limits
+from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.model.batch import Claim
-from semel.pipeline import Spec
 from semel.sources import (
     Evidence,
     Gone,
@@ -35,50 +35,50 @@ from semel.sources.files.offers import FileOffer
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
-    from semel.stage.job import Split
+    from semel.model.split import Split
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource:
     """`source: {path: ...}`. `root` is the real path of its folder."""
 
-    spec: Spec
+    context: Context
     root: Path
 
     split_size: ClassVar[int] = limits.SPLIT_BYTES
 
     @classmethod
-    def of(cls, spec: Spec) -> Self:
-        return cls(spec=spec, root=Path(os.path.realpath(spec.source_root())))
+    def of(cls, context: Context) -> Self:
+        return cls(context=context, root=Path(os.path.realpath(context.declared.folder())))
 
     def discover(self) -> Listing:
-        return list_files(self.spec)
+        return list_files(self.context)
 
     def match(self, shown: Listing, known: Known, window: Window) -> Matched:
-        return matching.match(self.spec, shown, Knowledge.of(shown, known), window)
+        return matching.match(self.context, shown, Knowledge.of(shown, known), window)
 
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
-        return refusals.gone(self.spec, FilePartition.of(gone.partition), spans, gone.where)
+        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
 
     def stop(self, offer: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
-        return offers.stop(self.spec, offer, start, end, room, first=first)
+        return offers.stop(self.context, offer, start, end, room, first=first)
 
     def room(self, offers: Sequence[Offer]) -> int:
-        return self.spec.limits.bytes_per_batch_max
+        return self.context.limits.bytes_per_batch_max
 
     def evidence(self, offer: FileOffer, end: int) -> Evidence:
-        return read_up_to(self.spec, offer.content, end)
+        return read_up_to(self.context, offer.content, end)
 
     def accept(
         self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
-        recognised = accepted.look(self.spec, shown, known)
+        recognised = accepted.look(self.context, shown, known)
         if is_open and accepted.is_settled(recognised, name):
             return None
-        return accepted.word(self.spec, recognised, name, same=same, start=start)
+        return accepted.word(self.context, recognised, name, same=same, start=start)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return places.locate(self.spec, self.discover(), partitions)
+        return places.locate(self.context, self.discover(), partitions)
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
         return claimed.find_claims(claims, self.root, batch_id)
@@ -90,7 +90,7 @@ class FilesSource:
         return None
 
     def is_whole(self, claim: Claim) -> bool:
-        return formats.is_whole(self.spec) or is_gzip(claim.name)
+        return formats.is_whole(self.context) or is_gzip(claim.name)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
@@ -106,11 +106,11 @@ class FilesSource:
                 end=None if whole else split.end,
                 range_start=0 if whole else claim.start,
                 range_end=None if whole else claim.end,
-                schema=self.spec.arrow_schema(),
-                format=formats.format_of(self.spec),
-                columns=formats.header_of(self.spec, file.name),
+                schema=self.context.arrow_schema(),
+                format=formats.format_of(self.context),
+                columns=formats.header_of(self.context, file.name),
                 digest=digest,
-                exact=self.spec.record_id,
+                exact=self.context.record_id,
                 selection=selection,
             )
         self._still_there(claim, batch_id)
@@ -123,7 +123,7 @@ class FilesSource:
 
     def joins(self, claim: Claim) -> bool:
         """A format whose lines stand alone, in a file of which each byte is on disk."""
-        alone = not formats.has_header(self.spec) and not formats.is_whole(self.spec)
+        alone = not formats.has_header(self.context) and not formats.is_whole(self.context)
         return alone and not is_gzip(claim.name)
 
     def text(self, split: "Split", batch_id: int) -> bytes:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.formats.declared import is_whole
-from semel.pipeline import Spec
 from semel.sources import Known, Word, quoted
 from semel.sources.files.evidence import FilePartition
 from semel.sources.files.facts import Facts, Knowledge, Recognised
@@ -15,9 +15,9 @@ from semel.sources.files.recognise import REFUSED, Answer, Own
 from semel.sources.files.refusals import unsure
 
 
-def look(spec: Spec, listing: Listing, known: Known) -> Recognised:
+def look(context: Context, listing: Listing, known: Known) -> Recognised:
     """All files, whatever interval they belong to. FileNotFoundError: look again."""
-    return gather(spec, listing, Knowledge.of(listing, known), None)
+    return gather(context, listing, Knowledge.of(listing, known), None)
 
 
 def is_settled(recognised: Recognised, path: str) -> bool:
@@ -26,7 +26,7 @@ def is_settled(recognised: Recognised, path: str) -> bool:
     return found is None or found.own is Own.SAME
 
 
-def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: int) -> Word:
+def word(context: Context, recognised: Recognised, path: str, *, same: bool, start: int) -> Word:
     """As `Source.accept`. SourceError when the word cannot be taken."""
     found = recognised.facts.get(path)
     if found is None and path in recognised.linked:
@@ -36,12 +36,12 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
         )
     if found is not None and found.answer is Answer.UNSURE:
         raise SourceError(f"{path!r} has to wait: {unsure(found)}")
-    known = _same(spec, path, found) if same else None
+    known = _same(context, path, found) if same else None
     if found is None or not (same or found.answer in REFUSED):
         raise SourceError(
             f"{path!r} is not refused as a file that changed or may be a copy, so there is nothing "
             f"to accept",
-            next=f"semel gaps {spec.name}",
+            next=f"semel gaps {context.name}",
         )
     seen = found.seen
     content = seen.of(known)
@@ -65,16 +65,16 @@ def word(spec: Spec, recognised: Recognised, path: str, *, same: bool, start: in
 
 
 # Keeps A4.
-def _same(spec: Spec, path: str, found: Facts | None) -> FilePartition:
+def _same(context: Context, path: str, found: Facts | None) -> FilePartition:
     """The partition whose bytes the file begins with, and which no other file holds."""
     able = [] if found is None else found.alike
-    if is_whole(spec):
+    if is_whole(context):
         able = [k for k in able if found.seen.content.size == k.reached]
     if not able:
         raise SourceError(
             f"{path!r} cannot go on where a file that was cut or is gone stood: it does not begin "
             "with what was read of one, or is read whole and grew; accept it as a new generation "
             "instead",
-            next=f"semel accept {spec.name} {quoted(path)}",
+            next=f"semel accept {context.name} {quoted(path)}",
         )
     return min(able, key=lambda k: (k.path != path, -k.reached))

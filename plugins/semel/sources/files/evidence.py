@@ -14,9 +14,9 @@ from typing import Any
 import xxhash
 
 from semel import limits
+from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.formats.declared import has_header
-from semel.pipeline import Spec
 from semel.sources import Evidence, Partition
 from semel.sources.files.content import (
     Content,
@@ -159,7 +159,7 @@ class Seen:
 
 
 # Keeps P19.
-def look(spec: Spec, file: ListedFile) -> Seen:
+def look(context: Context, file: ListedFile) -> Seen:
     """Open a file and see what it is now. FileNotFoundError: another one is there, or none."""
     with open_file(file.path) as handle:
         status = os.fstat(handle.fileno())
@@ -176,7 +176,7 @@ def look(spec: Spec, file: ListedFile) -> Seen:
                 trouble, unfinished = str(error), True
             except SourceError as error:
                 trouble = str(error)
-        header_end = content.head.find(b"\n") + 1 if content and has_header(spec) else 0
+        header_end = content.head.find(b"\n") + 1 if content and has_header(context) else 0
         return Seen(
             file=seen_now(file, status),
             birth_ns=birth_ns(handle.fileno()),
@@ -256,10 +256,10 @@ def same_time(seen: Seen, known: FilePartition) -> bool:
     return seen.file.mtime_ns in (known.mtime_ns, seconds)
 
 
-def read_up_to(spec: Spec, content: Content, end: int) -> Evidence:
+def read_up_to(context: Context, content: Content, end: int) -> Evidence:
     """What recognises a file of which the bytes before `end` are read."""
     length = min(end, limits.HEAD_BYTES)
-    header_end = content.head.find(b"\n") + 1 if has_header(spec) else 0
+    header_end = content.head.find(b"\n") + 1 if has_header(context) else 0
     last_length, last_hash = content.last_record(end)
     return {
         "head_length": length,

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.pipeline import Spec
+from semel.declare.context import Context
 from semel.sources import Window, in_window
 from semel.sources.files.evidence import (
     FilePartition,
@@ -34,20 +34,21 @@ from semel.sources.files.recognise import Answer, Match, Own, Place, recognise
 from semel.sources.files.rotation import is_rotation
 
 
-def gather(spec: Spec, listing: Listing, knowledge: Knowledge, window: Window) -> Recognised:
+def gather(context: Context, listing: Listing, knowledge: Knowledge, window: Window) -> Recognised:
     """The facts and the answer of each file that is not settled. OSError but for files that went
     away meanwhile, which are left out.
     """
-    return _Gathering(spec, listing, knowledge, window).run()
+    return _Gathering(context, listing, knowledge, window).run()
 
 
 class _Gathering:
     """One pass over what a source shows."""
 
     def __init__(
-        self, spec: Spec, listing: Listing, knowledge: Knowledge, window: Window
+        self, context: Context, listing: Listing, knowledge: Knowledge, window: Window
     ) -> None:
-        self.spec, self.listing, self.knowledge, self.window = spec, listing, knowledge, window
+        self.context, self.listing = context, listing
+        self.knowledge, self.window = knowledge, window
         self.facts: dict[str, Facts] = {}
         self.moving: set[int] = set()  # Inodes of files that could not be looked at.
         self.closed: dict[ListedFile, str] = {}
@@ -101,7 +102,7 @@ class _Gathering:
 
     def _look(self, file: ListedFile) -> Seen | None:
         with self._looking(file):
-            return look(self.spec, file)
+            return look(self.context, file)
         return None
 
     def _own(self, seen: Seen, known: FilePartition) -> None:
@@ -227,7 +228,7 @@ class _Gathering:
             begins = likeness(facts.seen, known, free=True) is not Match.NONE
             return [(Match.UNSURE, facts, known)] if begins else []
         match = likeness(facts.seen, known, free=free, told=facts.told is not None)
-        if match is Match.NONE and self.spec.by_position and not free:
+        if match is Match.NONE and self.context.by_position and not free:
             holder = self.held.get(known.source_partition_id)
             if is_part(facts.seen, known, holder.seen if holder else None):
                 match = Match.LIVING
@@ -246,7 +247,7 @@ class _Gathering:
             if partition not in taken and facts.match is Match.NONE:
                 facts.match, facts.matched = Match.STRONG, known
                 taken[partition] = facts
-            elif taken.get(partition, facts) is not facts and self.spec.by_position:
+            elif taken.get(partition, facts) is not facts and self.context.by_position:
                 covered[path] = known.reached
         for match, facts, known in pairs:
             if known.reached < covered[facts.seen.file.path]:
@@ -260,7 +261,7 @@ class _Gathering:
         gone_on = {
             k.source_partition_id
             for match, facts, k in pairs
-            if taken.get(k.source_partition_id) is facts or not self.spec.by_position
+            if taken.get(k.source_partition_id) is facts or not self.context.by_position
         }
         for partition, facts in self.held.items():
             if facts.own in (Own.EMPTY, Own.CHANGED) and partition in gone_on:
@@ -269,7 +270,7 @@ class _Gathering:
     def _covered(self, pairs: list[tuple[Match, Facts, FilePartition]]) -> dict[str, int]:
         """By path: how much of a file another one holds, by position."""
         covered: dict[str, int] = defaultdict(int)
-        if self.spec.by_position:
+        if self.context.by_position:
             for match, facts, known in pairs:
                 path = facts.seen.file.path
                 if match in (Match.LIVING, Match.UNSURE):
@@ -308,7 +309,7 @@ class _Gathering:
                     with self._looking(facts.seen.file):
                         facts.place = self._place(facts, before, stuck)
             facts.answer = recognise(
-                facts.own, facts.place, facts.match, by_position=self.spec.by_position
+                facts.own, facts.place, facts.match, by_position=self.context.by_position
             )
         for partition, facts in self.taken.items():
             if facts.answer is Answer.TAKE_UP:

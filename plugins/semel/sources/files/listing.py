@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 
-from semel.pipeline import Spec
+from semel.declare.context import Context
 from semel.sources import Refusal, Shown
 
 _UNSEEN = ("unreadable", "missing")
@@ -76,15 +76,15 @@ def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
             continue  # The listing says so, where the pattern leads into it.
 
 
-def list_files(spec: Spec) -> Listing:
+def list_files(context: Context) -> Listing:
     """All files that the source's pattern finds, whatever interval they belong to."""
-    root = Path(os.path.realpath(spec.source_root()))
+    root = Path(os.path.realpath(context.declared.folder()))
     files: list[ListedFile] = []
-    refused = _closed_folders(root, spec.source_pattern().split("/"))
-    rule, inside = spec.source.interval_from, {}
+    refused = _closed_folders(root, context.declared.below().split("/"))
+    rule, inside = context.declared.interval_from, {}
     prefix = os.path.join(root, "")
     # A file costs a stat and little else: there may be very many.
-    for name in set(glob.iglob(spec.source_pattern(), root_dir=root, recursive=True)):
+    for name in set(glob.iglob(context.declared.below(), root_dir=root, recursive=True)):
         item = _look(rule, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
@@ -177,9 +177,9 @@ def _leads_out(root: Path, path: str) -> Refusal:
     return refusal(path, "symlink", f"it leads out of {root}; move the file itself there")
 
 
-def file_time(spec: Spec, path: str, mtime_ns: int) -> datetime | Refusal | None:
+def file_time(context: Context, path: str, mtime_ns: int) -> datetime | Refusal | None:
     """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
-    return _time(spec.source.interval_from, path, mtime_ns)
+    return _time(context.declared.interval_from, path, mtime_ns)
 
 
 def _time(rule: str | None, path: str, mtime_ns: int) -> datetime | Refusal | None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from semel.pipeline import Spec
+from semel.declare.context import Context
 from semel.sources import Gone, Matched, Partition, Refusal, Window
 from semel.sources.files.content import is_gzip
 from semel.sources.files.facts import Facts, Knowledge, Recognised, Where
@@ -14,16 +14,16 @@ from semel.sources.files.recognise import Answer, Match, Own
 from semel.sources.files.refusals import still_a_copy
 
 
-def match(spec: Spec, listing: Listing, known: Knowledge, window: Window) -> Matched:
+def match(context: Context, listing: Listing, known: Knowledge, window: Window) -> Matched:
     """As `Source.match`."""
-    recognised = gather(spec, listing, known, window)
-    offers, refused = want(spec, recognised, window)
+    recognised = gather(context, listing, known, window)
+    offers, refused = want(context, recognised, window)
     going_on = {offer.known.source_partition_id for offer in offers if offer.known}
     gone, retired = _closing(recognised, going_on)
     facts = recognised.facts
     return Matched(
         offers=list(offers),
-        refused=[*refused, *_kept(spec, known, listing, recognised)],
+        refused=[*refused, *_kept(context, known, listing, recognised)],
         gone=gone,
         retired=retired,
         renamed=list(_renamed(recognised, going_on)),
@@ -76,7 +76,7 @@ def _is_empty_anew(facts: Facts) -> bool:
 
 
 def _kept(
-    spec: Spec, known: Knowledge, listing: Listing, recognised: Recognised
+    context: Context, known: Knowledge, listing: Listing, recognised: Recognised
 ) -> list[Refusal]:
     """Refusals of files that are of another interval, and that nobody looked at now."""
     asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refused)}
@@ -89,5 +89,5 @@ def _kept(
         if file.path in stored:
             kept.append(replace(stored[file.path], when=file.when))
         elif (file.inode, file.size) in copies:  # It was renamed.
-            kept.append(still_a_copy(spec, file, copies[file.inode, file.size]))
+            kept.append(still_a_copy(context, file, copies[file.inode, file.size]))
     return kept

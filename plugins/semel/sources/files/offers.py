@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from semel import limits
+from semel.declare.context import Context
 from semel.errors import LimitError, SourceError
 from semel.formats.declared import has_header, header_of, is_whole
-from semel.pipeline import Spec
 from semel.sources import Offer, Refusal, Window, in_window
 from semel.sources.files.content import Content
 from semel.sources.files.evidence import FilePartition, Seen
@@ -49,13 +49,13 @@ def offer_of(seen: Seen, known: FilePartition | None, *, start: int = 0) -> File
 
 
 def want(
-    spec: Spec, recognised: Recognised, window: Window
+    context: Context, recognised: Recognised, window: Window
 ) -> tuple[list[FileOffer], list[Refusal]]:
     """What may be read of each file in the window, oldest first, and what is refused."""
     offers, refusals = [], []
     for found in recognised.facts.values():
         try:
-            item = _want(spec, found, window)
+            item = _want(context, found, window)
         except FileNotFoundError:
             continue  # It was moved while we looked: the next plan sees where it is.
         if isinstance(item, Refusal):
@@ -72,24 +72,24 @@ def want(
     return offers, sorted(refusals, key=lambda item: item.name)
 
 
-def _want(spec: Spec, found: Facts, window: Window) -> FileOffer | Refusal | None:
+def _want(context: Context, found: Facts, window: Window) -> FileOffer | Refusal | None:
     seen = found.seen
     file = seen.file
     if found.answer is Answer.WAIT:
         return None
     if found.answer in REFUSED or found.answer is Answer.UNSURE:
-        return refused(spec, found)
+        return refused(context, found)
     known = found.goes_on
     item = offer_of(seen, known)
     if not in_window(file.when, window):
         return item if known else None
-    return _end(spec, found, item)
+    return _end(context, found, item)
 
 
-def _end(spec: Spec, found: Facts, item: FileOffer) -> FileOffer | Refusal:
+def _end(context: Context, found: Facts, item: FileOffer) -> FileOffer | Refusal:
     """Where the records of a file end that may be read now."""
     file, known, content = item.file, item.known, item.content
-    after = spec.source.closed_after
+    after = context.declared.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
     closed = after is not None and age >= after.total_seconds()
     reached = known.reached if known else 0
@@ -99,13 +99,13 @@ def _end(spec: Spec, found: Facts, item: FileOffer) -> FileOffer | Refusal:
         return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
     if known and known.packed:
         return replace(item, end=reached)
-    start = 0 if reached or has_header(spec) else content.nuls()
-    if is_whole(spec):
+    start = 0 if reached or has_header(context) else content.nuls()
+    if is_whole(context):
         if known and reached not in (0, content.size):
             detail = (
                 f"a multiline CSV file is read once, whole, and this one was {reached} bytes long "
                 f"then (partition {known.source_partition_id}), now {content.size}; put it back, "
-                f"or {accept_command(spec, file.path)} reads all of it again as a new generation"
+                f"or {accept_command(context, file.path)} reads all of it again as a new generation"
             )
             return refusal(file.path, "changed", detail, file.when)
         if after is None:
@@ -117,34 +117,34 @@ def _end(spec: Spec, found: Facts, item: FileOffer) -> FileOffer | Refusal:
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    item = replace(item, end=end, start=start, whole=is_whole(spec))
-    return _check_header(spec, item) if end > reached else item
+    item = replace(item, end=end, start=start, whole=is_whole(context))
+    return _check_header(context, item) if end > reached else item
 
 
 # Keeps P14.
-def _check_header(spec: Spec, item: FileOffer) -> FileOffer | Refusal:
+def _check_header(context: Context, item: FileOffer) -> FileOffer | Refusal:
     """A CSV file's header must name the schema's columns, in each file of which something is read.
 
     The schema may be another one since the file was read first.
     """
     try:
-        header_of(spec, item.file.path)
+        header_of(context, item.file.path)
     except (SourceError, OSError) as error:
         return refusal(item.file.path, "header", str(error), item.file.when)
     return item
 
 
 # Keeps P6.
-def stop(spec: Spec, item: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
+def stop(context: Context, item: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
     """As `Source.stop`."""
     if end - start <= room:
         return end
     if item.whole:
         if first:
             raise LimitError(
-                f"pipeline {spec.name}: {os.path.basename(item.file.path)!r} has {end} bytes and "
-                "is read whole; limits.bytes_per_batch_max is "
-                f"{spec.limits.bytes_per_batch_max}: raise it"
+                f"pipeline {context.name}: {os.path.basename(item.file.path)!r} has {end} bytes "
+                "and is read whole; limits.bytes_per_batch_max is "
+                f"{context.limits.bytes_per_batch_max}: raise it"
             )
         return start
     found = item.content.record_end(start, start + room) if room > 0 else start

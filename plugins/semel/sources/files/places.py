@@ -10,24 +10,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from semel import limits
-from semel.pipeline import Spec
+from semel.declare.context import Context
 from semel.sources import Partition
 from semel.sources.files.evidence import FilePartition, Seen, look, prefixes, read_up_to
 from semel.sources.files.listing import ListedFile, Listing
 
 
 def locate(
-    spec: Spec, listing: Listing, partitions: list[Partition]
+    context: Context, listing: Listing, partitions: list[Partition]
 ) -> list[Partition | None]:
     """As `Source.locate`. Of two that one file may be, the newer one gets it."""
-    return _Places(spec, listing.found).find(list(map(FilePartition.of, partitions)))
+    return _Places(context, listing.found).find(list(map(FilePartition.of, partitions)))
 
 
 class _Places:
     """Looks at files, each once."""
 
-    def __init__(self, spec: Spec, listed: list[ListedFile]) -> None:
-        self._spec = spec
+    def __init__(self, context: Context, listed: list[ListedFile]) -> None:
+        self._context = context
         self._seen: dict[str, Seen | None] = {}
         self._by_path = {file.path: file for file in listed}
         self._by_inode: dict[int, list[ListedFile]] = defaultdict(list)
@@ -77,7 +77,7 @@ class _Places:
     def _look(self, file: ListedFile) -> Seen | None:
         if file.path not in self._seen:
             try:
-                self._seen[file.path] = look(self._spec, file)
+                self._seen[file.path] = look(self._context, file)
             except OSError:
                 self._seen[file.path] = None
         return self._seen[file.path]
@@ -85,7 +85,7 @@ class _Places:
     def _at(self, known: FilePartition, seen: Seen) -> FilePartition:
         """A partition in the file that holds it. A plan looks at it again: it is not settled."""
         file, content = seen.file, seen.of(known)
-        read = read_up_to(self._spec, content, known.reached)
+        read = read_up_to(self._context, content, known.reached)
         return replace(
             known,
             name=file.path,

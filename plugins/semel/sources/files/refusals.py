@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from semel.pipeline import Spec
+from semel.declare.context import Context
 from semel.sources import Refusal, quoted
 from semel.sources.files.evidence import FilePartition, last_record
 from semel.sources.files.facts import Facts
@@ -11,24 +11,24 @@ from semel.sources.files.listing import ListedFile, file_time, refusal
 from semel.sources.files.recognise import Answer, Match
 
 
-def accept_command(spec: Spec, path: str, option: str = "") -> str:
+def accept_command(context: Context, path: str, option: str = "") -> str:
     """The command that settles a file, as it is typed."""
-    return f"`semel accept {spec.name} {quoted(path)}{option and ' '}{option}`"
+    return f"`semel accept {context.name} {quoted(path)}{option and ' '}{option}`"
 
 
-def refused(spec: Spec, found: Facts) -> Refusal:
+def refused(context: Context, found: Facts) -> Refusal:
     """What is wrong with a file, and what to do."""
     file = found.seen.file
     if found.answer is Answer.UNSURE:
         return refusal(file.path, found.answer, unsure(found), file.when)
     if found.answer is not Answer.COPY:
-        return refusal(file.path, found.answer, _changed(spec, found), file.when)
+        return refusal(file.path, found.answer, _changed(context, found), file.when)
     if found.matched is None:
-        return still_a_copy(spec, file, found.told)
+        return still_a_copy(context, file, found.told)
     known, content = found.matched, found.seen.of(found.matched)
     size = content.size if content is not None else known.reached
     behind = known.reached if size > known.reached else None
-    detail = _part(spec, found) if size < known.reached else _copy(spec, found, behind)
+    detail = _part(context, found) if size < known.reached else _copy(context, found, behind)
     new = refusal(file.path, found.answer, detail, file.when)
     return replace(new, inode=file.inode, size=file.size, copy_of=known.path, behind=behind)
 
@@ -42,25 +42,23 @@ def unsure(found: Facts) -> str:
 
 
 # Keeps P17.
-def still_a_copy(spec: Spec, file: ListedFile, told: Refusal) -> Refusal:
+def still_a_copy(context: Context, file: ListedFile, told: Refusal) -> Refusal:
     """A copy that was refused, and has not changed since; the file that it is a copy of did."""
     detail = (
         f"a plan before this one saw that it may be a copy of {told.copy_of!r}, and it has not "
-        f"changed since ({_now(file)}). {_choice(spec, file, told.behind)}"
+        f"changed since ({_now(file)}). {_choice(context, file, told.behind)}"
     )
     return replace(told, name=file.path, detail=detail, when=file.when)
 
 
-def _choice(spec: Spec, file: ListedFile, behind: int | None, same: str = "") -> str:
+def _choice(context: Context, file: ListedFile, behind: int | None, same: str = "") -> str:
     """What a person can do about a copy; `behind` as in Refusal."""
     more = ""
     if behind is not None and not same:
-        word = accept_command(spec, file.path, f"--from {behind}")
+        word = accept_command(context, file.path, f"--from {behind}")
         more = f"{word} reads what comes after that, "
-    return (
-        f"Remove it if it is one; {same}{more}{accept_command(spec, file.path)} reads all of it as "
-        "new records"
-    )
+    again = accept_command(context, file.path)
+    return f"Remove it if it is one; {same}{more}{again} reads all of it as new records"
 
 
 def _now(file: ListedFile) -> str:
@@ -74,29 +72,29 @@ _HOW = {
 }
 
 
-def _part(spec: Spec, found: Facts) -> str:
+def _part(context: Context, found: Facts) -> str:
     file = found.seen.file
     return (
         f"it is the beginning of {show(found.matched)}, which {_HOW[found.match]}: a copy that is "
         f"still being made, it seems, and the next run looks again; {_now(file)}. Remove it if it "
-        f"is left over; {accept_command(spec, file.path)} reads all of it as new records"
+        f"is left over; {accept_command(context, file.path)} reads all of it as new records"
     )
 
 
-def _copy(spec: Spec, found: Facts, behind: int | None) -> str:
+def _copy(context: Context, found: Facts, behind: int | None) -> str:
     file, known = found.seen.file, found.matched
-    same = accept_command(spec, file.path, "--same")
+    same = accept_command(context, file.path, "--same")
     same = f"{same} continues where that one ended, " if found.alike else ""
     return (
         f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
         f"{_HOW[found.match]}: it may be a copy; {_now(file)}. "
-        f"{_choice(spec, file, behind, same)}"
+        f"{_choice(context, file, behind, same)}"
     )
 
 
-def _changed(spec: Spec, found: Facts) -> str:
-    accept = accept_command(spec, found.seen.file.path)
-    same = accept_command(spec, found.seen.file.path, "--same")
+def _changed(context: Context, found: Facts) -> str:
+    accept = accept_command(context, found.seen.file.path)
+    same = accept_command(context, found.seen.file.path, "--same")
     now = _now(found.seen.file)
     if found.answer is Answer.CHANGED:
         known = found.known
@@ -108,12 +106,12 @@ def _changed(spec: Spec, found: Facts) -> str:
         what += "its start as a new generation"
         if found.alike:
             what += f", {same} continues where the old one ended"
-    if not spec.by_position:
+    if not context.by_position:
         return what
     what += "; without a record_id, what it repeats is written again"
     end = None if found.seen.of(known) is None else last_record(found.seen, known)
     if end:
-        behind = accept_command(spec, found.seen.file.path, f"--from {end}")
+        behind = accept_command(context, found.seen.file.path, f"--from {end}")
         what += f". {behind} reads what comes after the last record that was read"
     return what
 
@@ -138,7 +136,7 @@ def show(known: FilePartition) -> str:
 
 
 def gone(
-    spec: Spec, known: FilePartition, spans: list[tuple[int, int]], path: str | None
+    context: Context, known: FilePartition, spans: list[tuple[int, int]], path: str | None
 ) -> Refusal:
     """Records that were seen and not read, and whose file is not in the source any more.
 
@@ -146,14 +144,14 @@ def gone(
     """
     shown = ", ".join(f"{start} to {end}" for start, end in spans)
     where = f"is now {path!r}, which the pattern does not find" if path else "is gone"
-    lost = accept_command(spec, known.path, "--lost")
+    lost = accept_command(context, known.path, "--lost")
     detail = (
         f"bytes {shown} of it (partition {known.source_partition_id}) were seen and never read, "
         f"and the file {where}; bring it back, or {lost} records them as lost"
     )
-    return refusal(known.path, "gone", detail, _when(spec, known))
+    return refusal(known.path, "gone", detail, _when(context, known))
 
 
-def _when(spec: Spec, known: FilePartition) -> datetime | None:
-    when = file_time(spec, known.path, known.mtime_ns)
+def _when(context: Context, known: FilePartition) -> datetime | None:
+    when = file_time(context, known.path, known.mtime_ns)
     return None if isinstance(when, Refusal) else when

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel import limits
 from semel.clients.kafka.cluster import Cluster
+from semel.declare.context import Context
 from semel.model.batch import Claim
-from semel.pipeline import Spec
 from semel.sources import (
     Evidence,
     Gone,
@@ -32,39 +32,39 @@ from semel.sources.kafka.topics import ShownTopics
 if TYPE_CHECKING:
     from semel.formats.records import Block
     from semel.formats.selection import Selection
-    from semel.stage.job import Split
+    from semel.model.split import Split
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource:
     """`source: {type: kafka, ...}`."""
 
-    spec: Spec
+    context: Context
     cluster: Cluster
 
     split_size: ClassVar[int] = limits.SPLIT_OFFSETS
 
     @classmethod
-    def of(cls, spec: Spec) -> Self:
-        source = spec.source
+    def of(cls, context: Context) -> Self:
+        source = context.declared
         cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
-        return cls(spec=spec, cluster=cluster)
+        return cls(context=context, cluster=cluster)
 
     def discover(self) -> ShownTopics:
-        return topics.discover(self.cluster, self.spec.source)
+        return topics.discover(self.cluster, self.context.declared)
 
     def match(self, shown: ShownTopics, known: Known, window: Window) -> Matched:
-        return matching.match(self.spec, self.cluster, shown, known, window)
+        return matching.match(self.context, self.cluster, shown, known, window)
 
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
-        return matching.gone(self.spec, gone, spans)
+        return matching.gone(self.context, gone, spans)
 
     # Keeps P6.
     def stop(self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool) -> int:
         return min(end, start + max(room, 1 if first else 0))
 
     def room(self, offers: Sequence[Offer]) -> int:
-        return claimed.room(self.spec, self.cluster, offers)
+        return claimed.room(self.context, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
         return epochs.evidence(offer.found.topic_id, offer.found.extent)
@@ -72,7 +72,7 @@ class KafkaSource:
     def accept(
         self, shown: ShownTopics, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
-        place = self.spec, self.cluster, known, name
+        place = self.context, self.cluster, known, name
         return matching.word(*place, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
@@ -86,7 +86,7 @@ class KafkaSource:
         claimed.check(self.cluster, claims, batch_id)
 
     def acknowledge(self, ends: dict[str, int]) -> str | None:
-        return claimed.acknowledge(self.cluster, self.spec.source.consumer_group, ends)
+        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, ends)
 
     def is_whole(self, claim: Claim) -> bool:
         return False
@@ -100,7 +100,7 @@ class KafkaSource:
             claimed.check_topic(self.cluster, split.claim, batch_id)
 
         still()
-        with closing(Records(self.spec, split.claim.name)) as records:
+        with closing(Records(self.context, split.claim.name)) as records:
             for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
                 claimed.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)

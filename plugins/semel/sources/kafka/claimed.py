@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
+from semel.declare.context import Context
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.model.batch import Claim
-from semel.pipeline import Spec
 from semel.sources import GIVE_UP, Offer, Partition
 from semel.sources.kafka import epochs
 from semel.sources.kafka.epochs import Read
@@ -146,12 +146,12 @@ def acknowledge(cluster: Cluster, group: str, ends: dict[str, int]) -> str | Non
     return None
 
 
-def room(spec: Spec, cluster: Cluster, offers: Sequence[Offer]) -> int:
+def room(context: Context, cluster: Cluster, offers: Sequence[Offer]) -> int:
     """How many offsets a batch takes: the declared bytes by the size of some messages.
 
     Of the offer with the most to read, the first messages are read to see how large they are.
     """
-    records, declared = spec.limits.records_per_batch_max, spec.limits.bytes_per_batch_max
+    records, declared = context.limits.records_per_batch_max, context.limits.bytes_per_batch_max
     largest = max(offers, key=_ahead, default=None)
     if largest is None or sum(map(_ahead, offers)) * limits.MESSAGE_BYTES <= declared:
         return records

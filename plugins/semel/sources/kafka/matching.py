@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import partial
 
 from semel.clients.kafka.cluster import Cluster
+from semel.declare.context import Context
 from semel.errors import SourceError
-from semel.pipeline import Spec
 from semel.sources import (
     Gone,
     Known,
@@ -86,7 +86,7 @@ class Judged:
 
 
 def match(
-    spec: Spec, cluster: Cluster, shown: ShownTopics, known: Known, window: Window
+    context: Context, cluster: Cluster, shown: ShownTopics, known: Known, window: Window
 ) -> Matched:
     """As `Source.match`."""
     judged = judge_all(cluster, known)
@@ -97,7 +97,7 @@ def match(
     offers, begun, refused = [], [], []
     for one in judged:
         if one.does is Does.REFUSE:
-            refused.append(_refused(spec, one))
+            refused.append(_refused(context, one))
             continue
         offer = offer_of(one, edges)
         if one.known is None:
@@ -120,7 +120,8 @@ def match(
 
 
 def word(
-    spec: Spec, cluster: Cluster, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    context: Context, cluster: Cluster, known: Known, name: str,
+    *, same: bool, start: int, is_open: bool,
 ) -> Word | None:
     """As `Source.accept`."""
     one = next((one for one in judge_all(cluster, known) if one.found.name == name), None)
@@ -130,14 +131,14 @@ def word(
         raise SourceError(
             f"{name!r} is not refused as a topic that was made anew or lost records at its end, so "
             "there is nothing to accept",
-            next=f"semel gaps {spec.name}",
+            next=f"semel gaps {context.name}",
         )
     found = one.found
     if same:
         raise SourceError(
             f"{name!r} cannot go on where it was read to: its offsets are given to other records "
             "now; accept it as a new generation instead",
-            next=_accepting(spec, name),
+            next=_accepting(context, name),
         )
     if start and not found.low <= start <= found.end:
         raise SourceError(
@@ -240,7 +241,7 @@ def offer_of(one: Judged, edges: Edges | None) -> PartitionOffer:
     )
 
 
-def _refused(spec: Spec, one: Judged) -> Refusal:
+def _refused(context: Context, one: Judged) -> Refusal:
     found, known = one.found, one.known
     number = f"partition {known.source_partition_id}, generation {known.generation}"
     if one.held is Held.OTHER:
@@ -249,7 +250,7 @@ def _refused(spec: Spec, one: Judged) -> Refusal:
             reason="recreated",
             detail=f"the topic was deleted and made anew since it was read up to offset "
             f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
-            f"`{_accepting(spec, found.name)}` reads the new topic from its start",
+            f"`{_accepting(context, found.name)}` reads the new topic from its start",
         )
     what = f"it ends at offset {found.end}"
     if one.lost < found.end:
@@ -259,14 +260,14 @@ def _refused(spec: Spec, one: Judged) -> Refusal:
         reason="truncated",
         detail=f"{what}, and was read up to {known.reached} ({number}): the cluster lost records, "
         "and gives their offsets to others. "
-        f"`{_accepting(spec, found.name, f'--from {one.lost}')}` reads what comes from there on",
+        f"`{_accepting(context, found.name, f'--from {one.lost}')}` reads what comes from there on",
     )
 
 
-def _accepting(spec: Spec, name: str, option: str = "") -> str:
+def _accepting(context: Context, name: str, option: str = "") -> str:
     """The command that accepts a name. A topic's may begin like an option."""
     words = [option, "--", name] if name.startswith("-") else [name, option]
-    return " ".join(word for word in ("semel accept", spec.name, *words) if word)
+    return " ".join(word for word in ("semel accept", context.name, *words) if word)
 
 
 def _joined_late(found: FoundPartition) -> Refusal:
@@ -278,7 +279,7 @@ def _joined_late(found: FoundPartition) -> Refusal:
     )
 
 
-def gone(spec: Spec, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+def gone(context: Context, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
     """As `Source.gone`."""
     known = gone.partition
     shown = ", ".join(f"{start} to {end}" for start, end in spans)
@@ -288,6 +289,6 @@ def gone(spec: Spec, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         detail=f"offsets {shown} (partition {known.source_partition_id}, generation "
         f"{known.generation}) were never read, and the cluster does not have them any more: they "
         "passed the topic's retention, or were deleted with it. "
-        f"`{_accepting(spec, known.name, '--lost')}` records them as lost, and what comes after "
+        f"`{_accepting(context, known.name, '--lost')}` records them as lost, and what comes after "
         "them is read",
     )

@@ -17,12 +17,12 @@ import xxhash
 
 from semel import limits
 from semel.clients.kafka.registry import Registry
+from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.lines import Fault, Lines, Parser, Reason
 from semel.formats.records import OFFSET, Block, Judge, with_offset
 from semel.formats.selection import Selection
 from semel.model.batch import Ignored
-from semel.pipeline import Spec
 from semel.sources.kafka.avro import Avro
 from semel.sources.spec import ALL_HEADERS, KafkaSource
 
@@ -39,10 +39,10 @@ _TOO_LONG: Fault = (
 class Records:
     """Turns the messages of one split into blocks, in one pass."""
 
-    def __init__(self, spec: Spec, name: str) -> None:
+    def __init__(self, context: Context, name: str) -> None:
         """`name`: the partition that they are of."""
-        self._source: KafkaSource = spec.source
-        schema = spec.arrow_schema()
+        self._source: KafkaSource = context.declared
+        schema = context.arrow_schema()
         self._schema = with_offset(schema)
         beside = set(self._source.beside)
         self._values = pa.schema([field for field in schema if field.name not in beside])
@@ -50,10 +50,10 @@ class Records:
         self._parser: Parser | None = None
         if self._source.value != "bytes":
             names = self._values.names if self._source.value == "csv" else None
-            self._parser = formats.format_of(spec).parser(self._values, names)
-            self._judge = Judge(self._parser, self._values, spec.record_id)
+            self._parser = formats.format_of(context).parser(self._values, names)
+            self._judge = Judge(self._parser, self._values, context.record_id)
         registry = Registry.of(self._source.registry)
-        self._avro = Avro(registry, name, spec.limits.unknown_schemas_max) if registry else None
+        self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None
         self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
 
     def close(self) -> None:

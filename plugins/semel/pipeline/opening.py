@@ -1,4 +1,4 @@
-"""The sink that a pipeline or a batch of it declares, ready to be asked."""
+"""The source and the sink that a pipeline or a batch of it declares, ready to be asked."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,6 +9,20 @@ from semel.pipeline import Spec
 from semel.sinks import Sink
 from semel.sinks.folder import Folder, Looks
 from semel.sinks.spec import FilesSink, KafkaSink, PostgresSink
+from semel.sources import Source
+from semel.sources.files import FilesSource
+
+
+def open_source(spec: Spec) -> Source:
+    """The source of a pipeline. In the driver: it knows the folders of this machine.
+
+    TerminalError: it needs a package that is not installed.
+    """
+    if spec.source.type == "kafka":
+        from semel.sources.kafka import KafkaSource
+
+        return KafkaSource.of(spec.of_source())
+    return FilesSource.of(spec.of_source())
 
 
 def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
@@ -19,7 +33,7 @@ def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None
     if isinstance(spec.sink, FilesSink):
         folder = Path(address) if address else spec.sink_path()
         if folder.is_absolute():
-            return Folder(folder, spec, looks or Looks())
+            return Folder(folder, spec.of_sink(), looks or Looks())
         raise elsewhere(spec, address, str(spec.sink_path()))
     kafka = isinstance(spec.sink, KafkaSink)
     sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from semel import limits
 from semel.errors import TerminalError
-from semel.model.manifest import Kind
-from semel.reader import Marker, generations
 from semel.sinks import Note
 
 
@@ -118,28 +116,6 @@ def compare(
         strays=tuple(found[Finding.STRAY]),
         foreign=tuple(foreign),
     )
-
-
-def by_markers(markers: Iterable[Marker]) -> list[Known]:
-    """The batches of some markers, with the generations that were replaced.
-
-    CorruptionError: a marker that was kept aside is gone or damaged.
-    """
-    found = []
-    for newest in markers:
-        for marker in generations(newest):
-            rows = sum(file.records for file in marker.of_kind(Kind.DATA))
-            found.append(
-                Known(
-                    batch_id=marker.made_by,
-                    root=marker.batch_id,
-                    commit_seq=marker.commit_seq,
-                    fence=marker.replay.fence if marker.replay else marker.fence,
-                    rows=rows,
-                    told=Told.LISTED if marker is newest and rows else Told.POSSIBLE,
-                )
-            )
-    return found
 
 
 def refuse_foreign(address: str, pipeline: str, foreign: Iterable[Note]) -> None:

@@ -1,0 +1,263 @@
+"""The success marker of a finalized batch: what it says, and how it is read.
+
+One JSON file that names the batch's files; docs/protocol.md gives its fields. write_marker.py
+writes it.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from semel.archive import layout
+from semel.archive.claims import read_claims, to_claim, typed
+from semel.archive.provenance import Named
+from semel.errors import CorruptionError, SpecError
+from semel.model.arrow import arrow_type
+from semel.model.batch import Claim, Counts
+from semel.model.buckets import Buckets
+from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
+from semel.pipeline import Spec
+from semel.sinks.spec import ARCHIVES
+
+_FORMAT_OF_ROOTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The batch that computed the output of another one again, and when it committed."""
+
+    batch_id: int
+    fence: int
+    request_key: str
+    committed_at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admits:
+    """Whose dead letters were judged again: those that the admissions before this one had left."""
+
+    batch_id: int
+    admission: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """The success marker of one finalized batch.
+
+    `sink` is the folder of the output, as the caller named it, None where it is no folder.
+    `address` is the sink's when the marker was written (None in formats 1 and 2).
+    `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
+    `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets` are as in
+    docs/protocol.md.
+    """
+
+    path: Path
+    sink: Path | None
+    address: str | None
+    pipeline: str
+    batch_id: int
+    fence: int
+    request_key: str
+    commit_seq: int
+    batch_time: datetime
+    interval: tuple[datetime | None, datetime | None]
+    bucket_seconds: int
+    spec: Spec
+    spec_digest: str
+    input_digest: str
+    sink_schema: pa.Schema
+    sink_columns: list[list[str]]
+    counts: Counts
+    claims_listed: tuple[Claim, ...]
+    files: tuple[MarkedFile, ...]
+    generation: int
+    replay: Replay | None
+    admits: Admits | None
+    code: Named | None
+    code_digest: str | None
+    parser_rules: int
+    buckets: Buckets | None
+
+    @property
+    def made_by(self) -> int:
+        """The batch that wrote the output: its own, or the one that replayed it."""
+        return self.replay.batch_id if self.replay else self.batch_id
+
+    @property
+    def committed_at(self) -> datetime:
+        """When the batch that wrote the output committed."""
+        return datetime.fromisoformat(self.replay.committed_at) if self.replay else self.batch_time
+
+    @property
+    def archive(self) -> Path:
+        """The folder of the archive that the marker lies in."""
+        return self.path.parents[1]
+
+    def path_of(self, file: MarkedFile) -> Path:
+        """Where a listed file lies; for data, in a sink of files."""
+        return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
+
+    def target_of(self, file: MarkedFile) -> str:
+        """The name of a listed file as the ledger has it."""
+        if file.kind is Kind.DATA and self.sink is None:
+            return f"{self.address}#{file.path}"
+        return str(self.path_of(file))
+
+    def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
+        """The files of one kind, in the marker's order."""
+        return tuple(file for file in self.files if file.kind is kind)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """The batch's claims, from the marker or from the file beside it that holds them.
+
+        CorruptionError: that file is damaged or gone.
+        """
+        kept = (read_claims(self.path_of(file)) for file in self.of_kind(Kind.CLAIMS))
+        return (*self.claims_listed, *(claim for claims in kept for claim in claims))
+
+    @cached_property
+    def ranges(self) -> tuple[Claim, ...]:
+        """The claims that its records lie in: its own, or those of the batch that it admits.
+
+        CorruptionError: that one's marker is damaged or gone.
+        """
+        if self.admits is None:
+            return self.claims
+        return read_marker(layout.marker(self.archive, self.admits.batch_id), self.sink).claims
+
+
+def markers_of(spec: Spec) -> list[Marker]:
+    """The markers of a pipeline's finalized batches, in the order of their commits.
+
+    CorruptionError: one of them is not a marker.
+    """
+    return markers_in(spec.sink_path(), layout.of(spec))
+
+
+def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
+    """The markers of a sink folder, in the order of their commits. CorruptionError as above.
+
+    `archive_path`: where they lie, if `sink.archive` is declared.
+    """
+    sink = Path(sink_path)
+    return markers_in(sink, archive_path or layout.place(sink))
+
+
+def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
+    """Like `markers_of`, of a sink folder (None: no folder) and an archive."""
+    found = [read_marker(path, sink) for path in marker_paths(kept)]
+    return sorted(found, key=lambda marker: marker.commit_seq)
+
+
+def generations(marker: Marker) -> list[Marker]:
+    """The markers of all outputs of a batch: those that replays replaced, first ones first, and
+    `marker`, the newest. CorruptionError: one that was kept aside is gone or damaged.
+    """
+    before = range(1, marker.generation)
+    paths = [layout.replaced(marker.archive, marker.batch_id, number) for number in before]
+    return [*(read_marker(path, marker.sink) for path in paths), marker]
+
+
+def marker_paths(archive_path: Path) -> list[Path]:
+    """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
+    # Keeps R2.
+    return sorted(p for p in layout.markers(archive_path).glob("*") if not p.name.startswith("."))
+
+
+def read_marker(path: Path, sink: Path | None) -> Marker:
+    """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
+    return parse_marker(None, path, sink)
+
+
+def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
+    """The same from its text, if that was read already."""
+    try:
+        plain = json.loads(path.read_bytes() if text is None else text)
+        # Keeps R3.
+        if plain["format"] not in range(1, MARKER_FORMAT + 1):
+            known = f"those up to {MARKER_FORMAT} are known"
+            raise ValueError(f"its format is {plain['format']!r}, and {known}")
+        before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+        known_keys = {
+            # What a replay replaces has its marker here no more.
+            "replaces": "replay" in plain and plain.get("replaces") == [before],
+            "sink": plain["format"] >= _FORMAT_OF_ROOTS,
+        }
+        for key, known in known_keys.items():
+            if key in plain and not known:
+                raise ValueError(f"its {key} is {plain[key]!r}, unknown to this version of semel")
+        return _marker(path, sink, plain)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise CorruptionError(
+            f"the marker {path} cannot be read: {why}; restore it from a backup"
+        ) from error
+
+
+def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
+    marker = Marker(
+        path=path,
+        sink=sink,
+        address=plain["sink"]["address"] if plain["format"] >= _FORMAT_OF_ROOTS else None,
+        pipeline=plain["pipeline"],
+        batch_id=int(plain["batch_id"]),
+        fence=plain["fence"],
+        request_key=plain["request_key"],
+        commit_seq=int(plain["commit_seq"]),
+        batch_time=datetime.fromisoformat(plain["batch_time"]),
+        interval=tuple(t and datetime.fromisoformat(t) for t in plain["interval"]),
+        bucket_seconds=int(plain["bucket_seconds"]),
+        spec=Spec.from_json(plain["spec"]),
+        spec_digest=plain["spec_digest"],
+        input_digest=plain["input_digest"],
+        sink_columns=plain["sink_schema"],
+        sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
+        counts=typed(Counts, plain["counts"]),
+        claims_listed=tuple(map(to_claim, plain.get("claims", ()))),
+        files=tuple(_file(f, plain["format"]) for f in plain["files"]),
+        generation=int(plain.get("generation", 1)),
+        replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
+        admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
+        code=Named.from_json(plain["code"]) if "code" in plain else None,
+        code_digest=plain.get("code_digest"),
+        parser_rules=int(plain.get("parser_rules", 1)),
+        buckets=Buckets.of_ranges(plain["buckets"]) if "buckets" in plain else None,
+    )
+    if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
+        raise ValueError("its claims must be in it, or in a file of the kind `claims`")
+    names = [
+        layout.marker(Path(), marker.batch_id).name,
+        layout.replaced(Path(), marker.batch_id, marker.generation).name,
+    ]
+    if path.name not in names:
+        raise ValueError(f"it speaks of batch {marker.batch_id}")
+    if any((key in plain) != (marker.generation > 1) for key in ("replay", "replaces")):
+        raise ValueError(f"of generation {marker.generation} it says half of what a replay is")
+    if plain["format"] >= _FORMAT_OF_ROOTS and plain["sink"]["type"] != marker.spec.sink.type:
+        raise ValueError(f"its sink is {plain['sink']['type']!r}")
+    for file in marker.files:
+        parts = PurePosixPath(file.path)
+        # Keeps R4.
+        if parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(f"it lists {file.path!r}, which is not below its root")
+    return marker
+
+
+def _file(plain: dict[str, Any], format: int) -> MarkedFile:
+    """A listed file. Before markers named roots, all paths were relative to the sink."""
+    kind, path = Kind(plain["kind"]), plain["path"]
+    root = "sink" if kind is Kind.DATA else "archive"
+    if format < _FORMAT_OF_ROOTS:
+        if root == "archive":
+            inside = PurePosixPath(path)
+            path = str(inside.relative_to(ARCHIVES))
+    elif plain["root"] != root:
+        raise ValueError(f"it lists {path!r} below {plain['root']!r}")
+    named = {key: value for key, value in plain.items() if key != "root"}
+    return typed(MarkedFile, {**named, "kind": kind, "path": path})

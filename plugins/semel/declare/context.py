@@ -1,0 +1,36 @@
+"""What of a pipeline its source, its sink and the formats of their files may know."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.declare.ddl import ColumnType
+from semel.declare.parts import Limits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """A part of a pipeline's declaration. It goes to tasks, and holds no secret.
+
+    `declared`: the keys of the source, or those of the sink. `columns`: the parsed type of each
+    column of the source, in order.
+    """
+
+    name: str
+    declared: Any
+    columns: dict[str, ColumnType]
+    record_id: tuple[str, ...]
+    limits: Limits
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a record's identity is its position: no catalog, no dedup."""
+        return not self.record_id
+
+    def arrow_schema(self) -> "pa.Schema":
+        """The columns in Arrow; all may be null, because a record may lack any."""
+        import pyarrow as pa
+
+        return pa.schema([(name, kind.arrow()) for name, kind in self.columns.items()])

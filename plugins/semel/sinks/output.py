@@ -1,0 +1,96 @@
+"""The files of a folder, read back: one by one in bounded pieces, or together as a dataset.
+
+pyarrow.dataset brings pandas along, so it is imported by who asks for rows: most want markers.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from semel import limits
+from semel.formats.pieces import cut, pieces
+from semel.formats.table import sink_format
+from semel.model.manifest import MarkedFile
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+    from semel.sinks import Published
+    from semel.sinks.spec import FilesSink
+
+BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
+"""How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
+
+
+# Keeps R1.
+def dataset_of(
+    sink: Path, declared: "FilesSink", files: Sequence[MarkedFile], schema: pa.Schema
+) -> "ds.Dataset":
+    """Output files of batches that share the sink's format and partition columns."""
+    import pyarrow.dataset as ds
+    import pyarrow.fs as fs
+
+    keys = pa.schema([schema.field(name) for name in declared.partition_by])
+    if not files:
+        return ds.dataset(schema.empty_table())
+    code, disk = sink_format(declared.format).code(), fs.LocalFileSystem()
+    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
+    fragments = [
+        code.reading(sink / file.path, file.bytes).make_fragment(
+            str(sink / file.path),
+            disk,
+            partition_expression=folders.parse(file.path) if folders else None,
+        )
+        for file in files
+    ]
+    return ds.FileSystemDataset(fragments, schema, fragments[0].format, disk)
+
+
+# Keeps R5.
+def rows_of(
+    marker: "Published", file: MarkedFile, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of an output file of a batch, partition columns included, in bounded pieces.
+
+    `columns`: all when left out. OSError, pa.ArrowException: it cannot be read.
+    """
+    import pyarrow.dataset as ds
+
+    schema, declared = columns_in_files(marker), marker.spec.sink
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    if declared.format != "parquet":
+        there = dataset_of(marker.sink, marker.spec.sink, [file], schema)
+        for rows in there.to_batches(columns=wanted.names, **BOUNDED):
+            yield from cut(pa.Table.from_batches([rows]), limits.PIECE_BYTES_MAX)
+        return
+    keys = pa.schema([schema.field(name) for name in declared.partition_by])
+    folders = ds.partitioning(keys, flavor="hive") if len(keys) else None
+    values = ds.get_partition_keys(folders.parse(file.path)) if folders else {}
+    for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
+        found = [_column(rows, field, values) for field in wanted]
+        # Without a column, too, it is as many rows.
+        yield pa.table(found, schema=wanted) if found else pa.Table.from_batches([rows]).select([])
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, Any]) -> pa.Array:
+    """A column of rows as `field`; `values` are the same in all of them."""
+    at = rows.schema.get_field_index(field.name)
+    if field.name in values or at < 0:
+        return pa.repeat(pa.scalar(values.get(field.name), field.type), rows.num_rows)
+    return rows.column(at) if rows.column(at).type == field.type else rows.column(at).cast(field.type)
+
+
+def columns_in_files(marker: "Published") -> pa.Schema:
+    """The columns of a batch's output as its format holds them, and as pyarrow reads them.
+
+    A column that pyarrow cannot read is left out. Those that are folders have their own type.
+    """
+    declared = marker.spec.sink
+    held_as = sink_format(declared.format).code().held_as
+    columns = [
+        (f, f.type if f.name in declared.partition_by else held_as(f.type))
+        for f in marker.sink_schema
+    ]
+    return pa.schema(f.with_type(kind) for f, kind in columns if kind is not None)
