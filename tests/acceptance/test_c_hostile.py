@@ -16,7 +16,7 @@ from semel import stack as semel_stack
 from semel.archive import layout
 from semel.errors import UnavailableError
 from semel.spark.session import open_engine
-from semel.stack import layout
+from semel.stack import layout as stack_layout
 
 TEXT_BYTES_MAX = 32 << 20
 
@@ -35,7 +35,7 @@ def shown(secrets: dict[str, bytes], text: bytes) -> list[str]:
 def test_no_secret_is_shown_by_a_run(stack: Stack, begun: Begun) -> None:
     """Not on any command line, nor in a marker, a task's log, or what a command prints."""
     secrets = secrets_of(stack)
-    assert set(secrets) == set(layout.SECRETS)
+    assert set(secrets) == set(stack_layout.SECRETS)
     with CommandLines() as lines:
         answers = [stack.call(*words) for words in (["status"], ["batches"])]
     assert any(b"connect_server.py" in line for line in begun.lines)
@@ -65,7 +65,7 @@ def test_no_secret_is_in_a_log_or_open_to_others(stack: Stack) -> None:
             assert not found or not mode & 0o077, f"{path} holds {found}"
             logged = "log" in path.relative_to(stack.state).parts
             assert not found or not logged, f"{path} holds {found}"
-    assert sockets == [Path(layout.load().socket)]
+    assert sockets == [Path(stack_layout.load().socket)]
 
 
 def test_the_state_is_closed_to_others(stack: Stack) -> None:
