@@ -33,8 +33,8 @@ import harness
 from data import Shape, made
 from fix_engine import LocalEngine
 from harness import Place, WatchedLedger, quiet
-from semel import limits
 from semel.archive import layout
+from semel.cli.look import BATCHES_SHOWN
 from semel.collect import collect
 from semel.commit import commit
 from semel.finalize import finalize
@@ -185,7 +185,7 @@ class _Side:
         self.land(100)
         harness.tasks_use(ledger.dsn)
         run_batch(ledger, self.quiet, "once", LocalEngine(), log=quiet)
-        for number in range(limits.BATCHES_SHOWN):
+        for number in range(BATCHES_SHOWN):
             self.land(100)
             run_batch(ledger, self.spec, f"before-{number}", LocalEngine(), log=quiet)
 
@@ -200,7 +200,7 @@ class _Side:
 
     def run(self, number: int, records: int) -> dict[str, float]:
         """The seconds of each step."""
-        ledger, spec, key, shown = self.ledger, self.spec, f"r{number}", limits.BATCHES_SHOWN
+        ledger, spec, key, shown = self.ledger, self.spec, f"r{number}", BATCHES_SHOWN
         harness.tasks_use(ledger.dsn)
         seconds = {"idle": _timed(lambda: _nothing(plan(ledger, spec, f"idle-{key}")))}
         self.land(records)

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from data import DDL, SCHEMA
-from semel import limits
 from semel.declare.ddl import parse
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
+from semel.sources.files import SPLIT_BYTES
 from semel.stage.part_files import PartWriter
 
 _HORIZON = "30 days"
@@ -135,13 +135,13 @@ def _inserted(connection: psycopg.Connection, ids: pl.DataFrame) -> pl.DataFrame
 def _in_tasks(spark: SparkSession, source: Path, work: Callable[[tuple[int, int]], None]) -> None:
     """Run `work` for each split of a file, in tasks of Spark."""
     size = os.path.getsize(source)
-    count = -(-size // limits.SPLIT_BYTES)
+    count = -(-size // SPLIT_BYTES)
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                start = number * limits.SPLIT_BYTES
-                work((start, min(size, start + limits.SPLIT_BYTES)))
+                start = number * SPLIT_BYTES
+                work((start, min(size, start + SPLIT_BYTES)))
                 yield batch
 
     done = spark.range(0, count, 1, count).mapInArrow(tasks, "id bigint").collect()

@@ -20,6 +20,7 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from semel import failpoints, limits, pipeline
 from semel.collect import collect, merge
+from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE
 from semel.compare import Range, compare
 from semel.ledger import Ledger
 from semel.model.batch import BatchStatus
@@ -48,7 +49,7 @@ def contested(ledger: Ledger, spec: pipeline.Spec) -> None:
 
 def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
     """The same, with a commit lease from the first loss on, which soon ends."""
-    limits.ATTEMPTS_LOST_BEFORE_LEASE = 0
+    ATTEMPTS_LOST_BEFORE_LEASE = 0
     limits.LEASE_SECONDS = 1
     contested(ledger, spec)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from fix_pipelines import Workbench
+from semel.airflow.page.common import PAGE_LOOK_SECONDS
 from semel.ledger import Ledger
 
 DAGS = ("events", "hidden", "foreign", "big")
@@ -78,14 +79,14 @@ for name, role in (("second", "USER"), ("admin", "ADMIN"), ("viewer", "VIEWER"),
 clients["forged"] = TestClient(root, cookies={"_token": token[:-4] + "AAAA"})
 
 def use(address, variables):
-    from semel import limits, settings
+    from semel import settings
     from semel.airflow.page import common
     if common._ledger.cache_info().currsize:
         common.ledger().engine.dispose()
         common._ledger.cache_clear()
     common._told_at.cache_clear()
     settings.told.clear()
-    common._looks = common.Looks(limits.PAGE_LOOK_SECONDS)
+    common._looks = common.Looks(PAGE_LOOK_SECONDS)
     for name in [name for name in os.environ if name.startswith("SEMEL_")]:
         del os.environ[name]
     with create_session() as session:

@@ -38,6 +38,15 @@ from semel.model.batch import (
 )
 from semel.pipeline import Spec
 
+ATTEMPTS_LOST_BEFORE_LEASE = 3
+"""Losses of one batch to other commits before its commit takes the pipeline's commit lease."""
+
+COMPARE_ROUNDS_MAX = 20
+"""Rounds of comparing with newer commits before a commit gives up and asks to be retried."""
+
+COMMIT_ROUNDS_MAX = 16
+"""Rounds (a restage, or a try to commit) of one commit call before it gives up and is retried."""
+
 _LEASE_POLL_S = 0.5
 
 
@@ -69,7 +78,7 @@ def commit(
     StateError: the batch was abandoned.
     """
     losses = 0
-    for _ in range(limits.COMMIT_ROUNDS_MAX):
+    for _ in range(COMMIT_ROUNDS_MAX):
         with ledger.transaction() as connection:
             pipeline, batch = opened(connection, spec.name, batch_id)
             found = row(connection, "stage", "staged", batch_id=batch_id)
@@ -87,7 +96,7 @@ def commit(
                 f"batch {batch_id} was abandoned, and its records are free for a later plan",
                 next=ANEW,
             )
-        if losses >= limits.ATTEMPTS_LOST_BEFORE_LEASE:
+        if losses >= ATTEMPTS_LOST_BEFORE_LEASE:
             # Not beside another holder: that one would win, and this attempt be lost too.
             with _unleased(ledger, batch, log):
                 pass
@@ -115,7 +124,7 @@ def commit(
         losses += 1
         log(f"batch {batch_id}: attempt {attempt.fence} is lost: {done}; staging it again")
     raise RetryableError(
-        f"batch {batch_id} lost {losses} attempts to other commits in {limits.COMMIT_ROUNDS_MAX} "
+        f"batch {batch_id} lost {losses} attempts to other commits in {COMMIT_ROUNDS_MAX} "
         "rounds; nothing of it is committed, run commit again"
     )
 
@@ -128,7 +137,7 @@ def _try(
         with ledger.transaction() as connection:
             return _decide(connection, spec, pipeline, batch, attempt, [], attempt.snapshot_seq)
     compared = attempt.snapshot_seq
-    for _ in range(limits.COMPARE_ROUNDS_MAX):
+    for _ in range(COMPARE_ROUNDS_MAX):
         with _unleased(ledger, batch, log) as connection:
             now = snapshot(connection, batch.pipeline_id)
             mine = [] if spec.by_position else own_runs(connection, attempt.attempt_id)
@@ -148,7 +157,7 @@ def _try(
         except _Behind:
             continue
     raise RetryableError(
-        f"batch {batch.batch_id}: other batches committed {limits.COMPARE_ROUNDS_MAX} times while "
+        f"batch {batch.batch_id}: other batches committed {COMPARE_ROUNDS_MAX} times while "
         "it compared; it stays staged, run commit again"
     )
 

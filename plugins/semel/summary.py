@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
+from semel.declare.wording import FILES_NAMED_MAX, named
 from semel.declare.wording import count as _count
-from semel.declare.wording import named
 from semel.model.batch import Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
 
@@ -40,9 +40,9 @@ def plan(answer: "Plan") -> str:
             whose += f" for {interval(*batch.interval)}"
         read = _count(len(answer.names), answer.source.part)
         lines = [f"planned: {whose} reads {read}, {_much(answer, answer.bytes)}"]
-        lines += [f"  {name}" for name in answer.names[: limits.FILES_NAMED_MAX]]
-        if len(answer.names) > limits.FILES_NAMED_MAX:
-            lines.append(f"  and {len(answer.names) - limits.FILES_NAMED_MAX:,} more")
+        lines += [f"  {name}" for name in answer.names[:FILES_NAMED_MAX]]
+        if len(answer.names) > FILES_NAMED_MAX:
+            lines.append(f"  and {len(answer.names) - FILES_NAMED_MAX:,} more")
     else:
         lines = [f"found: {_batch(answer.batch)} was planned before"]
         if answer.batch.status is not BatchStatus.PLANNED:
@@ -55,15 +55,15 @@ def plan(answer: "Plan") -> str:
     if answer.taken_over:
         shown = ", ".join(map(str, answer.taken_over))
         lines.append(f"taken over: the records of batches whose runs are gone ({shown})")
-    for path, known in answer.resumed[: limits.FILES_NAMED_MAX]:
+    for path, known in answer.resumed[:FILES_NAMED_MAX]:
         lines.append(f"recognised by its content: {path!r} continues {known!r}")
-    if len(answer.resumed) > limits.FILES_NAMED_MAX:
-        more = len(answer.resumed) - limits.FILES_NAMED_MAX
+    if len(answer.resumed) > FILES_NAMED_MAX:
+        more = len(answer.resumed) - FILES_NAMED_MAX
         lines.append(f"recognised by their content: {_count(more, 'file')} more")
-    for refusal in answer.refusals[: limits.FILES_NAMED_MAX]:
+    for refusal in answer.refusals[:FILES_NAMED_MAX]:
         lines.append(f"{REFUSED}{refusal.name!r}: {refusal.reason}: {refusal.detail}")
-    if len(answer.refusals) > limits.FILES_NAMED_MAX:
-        more = _count(len(answer.refusals) - limits.FILES_NAMED_MAX, answer.source.part)
+    if len(answer.refusals) > FILES_NAMED_MAX:
+        more = _count(len(answer.refusals) - FILES_NAMED_MAX, answer.source.part)
         lines.append(f"{REFUSED}{more} more; `semel gaps {name}` lists all")
     if answer.batch is None:
         lines += _next_of_idle(answer)
@@ -275,7 +275,7 @@ def replay(found: "list[Root]", done: "list[Replayed]") -> str:
     lines = [f"replayed: {_replayed(one)}" for one in done]
     alone = [one.batch_id for one in found if one.done]
     if alone:
-        shown = [str(number) for number in alone[: limits.FILES_NAMED_MAX]]
+        shown = [str(number) for number in alone[:FILES_NAMED_MAX]]
         if len(alone) > len(shown):
             shown.append(f"and {len(alone) - len(shown):,} more")
         lines.append(

@@ -68,8 +68,8 @@ def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Small limits: a few records make merges, splits, leases and claims beside the marker."""
     patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(FilesSource, "split_size", 500)
-    patch.setattr(limits, "CLAIMS_IN_MARKER_MAX", 1)
-    patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
+    patch.setattr("semel.archive.write_marker.CLAIMS_IN_MARKER_MAX", 1)
+    patch.setattr("semel.commit.ATTEMPTS_LOST_BEFORE_LEASE", 1)
     # Who waits for a lease sees it end: its holder stands still below us, or is dead.
     waits = SimpleNamespace(sleep=lambda _: clock.advance(timedelta(minutes=5)))
     patch.setattr(commit_module, "time", waits)

@@ -10,7 +10,7 @@ from fix_faults import Children
 from fix_pipelines import events
 from fix_scene import Scene, sql
 from semel import failpoints, limits
-from semel.commit import Committed, commit
+from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE, Committed, commit
 from semel.errors import StateError
 from semel.plan import plan
 from semel.plan.abandon import abandon
@@ -50,7 +50,7 @@ def test_lease_after_three_losses(
     """Who lost three attempts takes the commit lease, and a rival waits until it has committed."""
     monkeypatch.setattr(limits, "LEASE_SECONDS", 8)
     batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
-    rivals(scene, limits.ATTEMPTS_LOST_BEFORE_LEASE)
+    rivals(scene, ATTEMPTS_LOST_BEFORE_LEASE)
     leases: list[int | None] = []
     started = []
 
@@ -68,9 +68,9 @@ def test_lease_after_three_losses(
         child.process.join(1)
         assert child.process.is_alive(), "it did not wait for the lease"
 
-    done = beaten(scene, batch_id, limits.ATTEMPTS_LOST_BEFORE_LEASE, last)
+    done = beaten(scene, batch_id, ATTEMPTS_LOST_BEFORE_LEASE, last)
     assert leases == [batch_id]
-    assert done.losses == limits.ATTEMPTS_LOST_BEFORE_LEASE
+    assert done.losses == ATTEMPTS_LOST_BEFORE_LEASE
     assert started[0].ended() == (1, "FaultError")
     scene.finish("r1", "r2")
 
@@ -102,7 +102,7 @@ def test_abandoned_batch_leaves_no_lease(
         abandon(scene.ledger, batch_id, "given up by the test")
 
     with monkeypatch.context() as patch, failpoints.armed(point, give_up):
-        patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 0)
+        patch.setattr("semel.commit.ATTEMPTS_LOST_BEFORE_LEASE", 0)
         with pytest.raises(StateError, match="abandoned"):
             committed(scene, batch_id)
     assert holder(scene) == batch_id

@@ -19,8 +19,9 @@ from fix_account import quiet
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_scene import Scene, sql
-from semel import limits, pipeline
+from semel import pipeline
 from semel.collect import collect
+from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
@@ -284,7 +285,7 @@ def test_a_long_backfill_beside_live_batches_finishes(
         f"{taken[len(taken) // 2]:.2f} s (median), {taken[-1]:.2f} s (longest)"
     )
     # Who lost three has right of way; of several such, each waits for the others' too.
-    enough = limits.ATTEMPTS_LOST_BEFORE_LEASE
+    enough = ATTEMPTS_LOST_BEFORE_LEASE
     assert max(losses) >= enough and min(losses) <= enough
     assert backfills > 1 or losses == [enough]
     scene.sources += sorted(scene.spec.source_root().glob("*.jsonl"))

@@ -11,9 +11,10 @@ from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_markers import duckdb_count, snippet
 from fix_pipelines import Workbench, events
-from semel import failpoints, limits
+from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers
+from semel.archive.write_marker import CLAIMS_IN_MARKER_MAX
 from semel.audit import audit
 from semel.commit import commit
 from semel.errors import CorruptionError, Doing
@@ -66,7 +67,7 @@ def many_files(bench: Workbench, count: int, start: int = 0) -> None:
 @pytest.fixture
 def spec(bench: Workbench) -> Spec:
     """A pipeline, and one file more than a marker has room for the claims of."""
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + 1)
+    many_files(bench, CLAIMS_IN_MARKER_MAX + 1)
     return bench.spec()
 
 
@@ -106,7 +107,7 @@ def test_claims_beside_the_marker_are_read_by_all(
 ) -> None:
     """Audit and find know each record's file, wherever the claims stand."""
     spec = bench.spec()
-    many_files(bench, limits.CLAIMS_IN_MARKER_MAX + beyond)
+    many_files(bench, CLAIMS_IN_MARKER_MAX + beyond)
     run_batch(ledger, spec, "r1", engine, log=quiet)
     content = json.loads(marker_path(spec).read_text())
     kinds = {file["kind"] for file in content["files"]}

@@ -72,7 +72,7 @@ def test_locks_are_taken_in_one_order(scene: Scene, monkeypatch: pytest.MonkeyPa
 
     The one in which an attempt wins locks all three before it changes one.
     """
-    monkeypatch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
+    monkeypatch.setattr("semel.commit.ATTEMPTS_LOST_BEFORE_LEASE", 1)
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.001)
     monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
     log: list[tuple[object, str]] = []

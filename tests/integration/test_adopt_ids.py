@@ -13,7 +13,6 @@ import pytest
 from fix_account import first_batch, ids, quiet, run, settled
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from semel import limits
 from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger
@@ -301,7 +300,7 @@ def test_runs_are_few_and_of_one_span(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids of batches that expire together are one run a shard; a bounded number is held."""
-    monkeypatch.setattr(limits, "OLD_IDS_AT_ONCE", 25)
+    monkeypatch.setattr("semel.repair.adopt.runs.OLD_IDS_AT_ONCE", 25)
     spec = bench.spec(dedup={"shards": 1})
     for number in range(6):
         bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))

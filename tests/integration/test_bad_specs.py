@@ -196,7 +196,7 @@ def test_a_batch_that_is_bad_all_through_starts_no_job(
     bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong schema is told from a part of the batch; with the right one the batch goes on."""
-    monkeypatch.setattr(limits, "SAMPLED_BATCH_BYTES_MIN", 100)
+    monkeypatch.setattr("semel.stage.sample.SAMPLED_BATCH_BYTES_MIN", 100)
     spec = bench.spec(limits={"quarantine_ratio_max": 0.05})
     bad = [b'{"id": "x", "n": "%d"}' % n for n in range(500)]
     bench.write("in/a.jsonl", bad)

@@ -21,7 +21,8 @@ from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.compare import Range, compare
 from semel.finalize import finalize
-from semel.formats.pieces import gathered, pieces
+from semel.formats.parquetsink import ROW_GROUP_BYTES
+from semel.formats.pieces import PIECE_BYTES_MAX, gathered, pieces
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
@@ -151,13 +152,13 @@ def test_pieces_of_a_file(tmp_path: Path) -> None:
     long in its middle; and so do its row groups.
     """
     file = write_table(tmp_path / "a", ROWS, Kind.DATA, "", "parquet")
-    assert file.bytes < 1 << 20 < limits.ROW_GROUP_BYTES < ROWS.nbytes
+    assert file.bytes < 1 << 20 < ROW_GROUP_BYTES < ROWS.nbytes
     found = list(pieces(file.path))
-    assert max(rows.nbytes for rows in found) <= limits.PIECE_BYTES_MAX
+    assert max(rows.nbytes for rows in found) <= PIECE_BYTES_MAX
     assert pa.Table.from_batches(found).equals(ROWS)
     with pq.ParquetFile(file.path) as groups:
         sizes = [groups.read_row_group(n).nbytes for n in range(groups.num_row_groups)]
-    assert max(sizes) <= limits.ROW_GROUP_BYTES
+    assert max(sizes) <= ROW_GROUP_BYTES
     small = list(pieces(file.path, ["id"], 1_000))
     assert max(rows.nbytes for rows in small) <= 1_000
     assert np.concatenate([rows.column("id").to_numpy() for rows in small]).tolist() == [

@@ -140,9 +140,9 @@ def pipeline(ledger, tmp_path) -> Catalog:
 def small(monkeypatch) -> None:
     """Pieces so small that a few ids make many of them."""
     monkeypatch.setattr(limits, "IDS_PER_CHUNK", 3)
-    monkeypatch.setattr(limits, "CHUNKS_PER_READ", 2)
-    monkeypatch.setattr(limits, "FILTER_PIECE_BYTES", 40)
-    monkeypatch.setattr(limits, "MERGE_IDS_AT_ONCE", 5)
+    monkeypatch.setattr("semel.catalog.payload.CHUNKS_PER_READ", 2)
+    monkeypatch.setattr("semel.catalog.payload.FILTER_PIECE_BYTES", 40)
+    monkeypatch.setattr("semel.collect.merge.MERGE_IDS_AT_ONCE", 5)
 
 
 edges = st.sampled_from([0, 1, 2**31, 2**63, 2**64 - 1])
@@ -191,7 +191,7 @@ def test_many_ids_in_real_sizes(pipeline, monkeypatch):
     runs = [pipeline.publish(ids) for ids in parts]
     union, others = set().union(*parts), random_ids(50_000, 9)
     assert pipeline.known(union | others, runs) == union
-    monkeypatch.setattr(limits, "MERGE_IDS_AT_ONCE", 20_000)
+    monkeypatch.setattr("semel.collect.merge.MERGE_IDS_AT_ONCE", 20_000)
     merged = merge.merge(pipeline.ledger, pipeline.cache, tuple(runs))
     assert pipeline.known(union | others) == union
     # The merged run is, byte by byte, the run that an attempt with all these ids would have stored.

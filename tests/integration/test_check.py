@@ -18,12 +18,12 @@ from fix_account import quiet
 from fix_pipelines import Workbench, events
 from fix_postgres import database, point_executors
 from fix_shell import Shell
-from semel import __version__, limits, settings
+from semel import __version__, settings
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
 from semel.spark import check as module
-from semel.spark.check import Check, Checked, check
+from semel.spark.check import CHECK_TASK_SECONDS, Check, Checked, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import Answer
 from test_bad_disks import ordinary_user, shared  # noqa: F401
@@ -412,4 +412,4 @@ def test_the_command_starts_spark(machine: Machine) -> None:
     )  # fmt: skip
     told = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and told["ok"], told
-    assert limits.CHECK_TASK_SECONDS > 0 and len(told["executors"]) == 4
+    assert CHECK_TASK_SECONDS > 0 and len(told["executors"]) == 4

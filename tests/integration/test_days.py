@@ -10,10 +10,10 @@ from fix_account import run
 from fix_history import add_history
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
-from semel import limits
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
+from semel.reports.day_batches import DAYS_BATCHES_NAMED
 from semel.reports.days import Days, Sight, State, days
 from semel.reports.gaps import gaps_beside
 
@@ -232,7 +232,7 @@ def test_ten_thousand_batches(select: str, bench: Workbench, ledger: Ledger) -> 
     assert set(per_day[1:-2]) <= {287, 288, 289, 290}
     whole = {287, 288, 289} if select == "interval" else {per_day[-3]}
     assert answer.days[-3].counts.survivors / 10 in whole
-    assert len(answer.days[-3].batches) == limits.DAYS_BATCHES_NAMED
+    assert len(answer.days[-3].batches) == DAYS_BATCHES_NAMED
     past = (now - timedelta(days=30)).date()
     some = asked(ledger, spec, look=False, now=now, since=past, until=past)
     assert [cell.batch_count for cell in some.days] == [per_day[0]]

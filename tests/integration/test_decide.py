@@ -16,7 +16,7 @@ from fix_account import lines, refusals, run, settled
 from fix_pages import OWN_SITE, SECRET, Answer, Pages
 from fix_pipelines import Workbench, events
 from fix_rotation import position
-from semel import limits
+from semel.airflow.page.guard import PAGE_CONFIRM_SECONDS
 from semel.errors import StateError
 from semel.ledger import Ledger
 from semel.model.batch import Batch
@@ -136,7 +136,7 @@ class _Late(TimestampSigner):
     """Signs as if it were longer ago than a confirmation is taken."""
 
     def get_timestamp(self) -> int:
-        return int(time.time()) - limits.PAGE_CONFIRM_SECONDS - 2
+        return int(time.time()) - PAGE_CONFIRM_SECONDS - 2
 
 
 # Attacks A7.

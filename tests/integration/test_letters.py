@@ -9,7 +9,7 @@ from fix_account import first_batch, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_shell import Shell
-from semel import limits, summary
+from semel import summary
 from semel.archive import layout
 from semel.errors import LimitError, TerminalError
 from semel.finalize import finalize
@@ -96,7 +96,7 @@ def test_lines_are_counted_only_where_they_can_be(
 
     assert lines() == [4, 5, 6, 7]
     start = path.read_bytes().index(BAD[2])
-    monkeypatch.setattr(limits, "LINES_NUMBERED_BYTES_MAX", start - 1)
+    monkeypatch.setattr("semel.sources.files.claimed.LINES_NUMBERED_BYTES_MAX", start - 1)
     assert lines() == [4, 5, None, None]
     path.write_bytes(path.read_bytes().replace(b'"y"', b'"q"'))
     assert lines() == [None] * 4

@@ -102,5 +102,5 @@ def test_a_connection_that_ended_is_made_anew(
             connection.exec_driver_sql(f"SELECT pg_terminate_backend({first}, 5000)")
         second = backend(ledger)
         assert second != first
-        monkeypatch.setattr("semel.limits.UNUSED_CONNECTION_SECONDS", -1)
+        monkeypatch.setattr("semel.ledger.UNUSED_CONNECTION_SECONDS", -1)
         assert backend(ledger) != second

@@ -289,7 +289,7 @@ def test_a_long_history_is_not_read(
     """Before a batch the newest ones are compared: what is missing of older ones is found by
     `semel check` and the audit.
     """
-    monkeypatch.setattr("semel.limits.NOTES_HELD", 2)
+    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
     with pytest.raises(TerminalError, match="does not say that it holds batch 1"):

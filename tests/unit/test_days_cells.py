@@ -5,11 +5,10 @@ from itertools import product
 
 import pytest
 
-from semel import limits
 from semel.errors import LimitError
 from semel.model.batch import dag_run_of
 from semel.reports.days import Facts, State, judge
-from semel.reports.intervals import cells_of
+from semel.reports.intervals import DAYS_MAX, cells_of
 
 C, P, U, W = State.COMPLETE, State.PARTLY, State.UNCLAIMED, State.WAITING
 D, N, B = State.DONE, State.NOTHING, State.NO_BATCH
@@ -75,7 +74,7 @@ def test_cells_are_the_intervals_of_the_schedule(
 
 def test_cells_without_end_are_refused() -> None:
     """A month of minutes says what to ask for in its place."""
-    with pytest.raises(LimitError, match=f"more than {limits.DAYS_MAX:,} intervals.*--from"):
+    with pytest.raises(LimitError, match=f"more than {DAYS_MAX:,} intervals.*--from"):
         cells_of("* * * * *", at("2026-11-01"), at("2026-12-01"))
 
 

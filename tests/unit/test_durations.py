@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel import limits
-from semel.declare.durations import format_duration, parse_duration, parse_size
+from semel.declare.durations import DURATION_DAYS_MAX, format_duration, parse_duration, parse_size
 
-SECONDS_MAX = limits.DURATION_DAYS_MAX * 86_400
+SECONDS_MAX = DURATION_DAYS_MAX * 86_400
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fix_hostile import NAMES, SUFFIX
 from fix_pipelines import Workbench
-from semel import limits
 from semel.errors import LimitError
 from semel.pipeline import Spec
+from semel.sinks.spec import FILE_NAME_BYTES_MAX
 from semel.sources.files.listing import list_files
 from semel.stage.part_files import NULL_FOLDER, PartWriter
 from tiers import examples
@@ -79,7 +79,7 @@ def test_a_split_of_too_many_folders_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever other splits its task has: those that are over do not count."""
-    monkeypatch.setattr(limits, "PARTITION_FILES_PER_SPLIT_MAX", 2)
+    monkeypatch.setattr("semel.stage.part_files.PARTITION_FILES_PER_SPLIT_MAX", 2)
     writer = PartWriter(str(tmp_path), tag="t", partition_by=("k",))
     for split in ("ab", "bc", "de"):
         writer.write(pa.table({"id": [1, 2], "k": list(split)}))
@@ -128,7 +128,7 @@ def test_values_name_folders_and_are_had_back(
         parts = folder.split("/")
         assert len(parts) == 2 and not {".", ".."} & {*parts} and folder.isascii()
         assert (tmp_path / folder).resolve().is_relative_to(tmp_path)
-        assert all(len(part) <= limits.FILE_NAME_BYTES_MAX for part in parts)
+        assert all(len(part) <= FILE_NAME_BYTES_MAX for part in parts)
         keys, texts = zip(*(part.split("=") for part in parts), strict=True)
         assert [unquote(key) for key in keys] == [name, f"{name}2"]
         back[tuple(None if t == NULL_FOLDER else unquote(t) for t in texts)] = count

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fix_claims import claim_of
 from semel import limits
 from semel.model.split import Split, Splits, splits_of
+from semel.sources.files import SPLIT_BYTES
 
 SPLIT_BYTES = 100
 
@@ -50,7 +51,7 @@ def test_ten_thousand_small_files_are_for_all_cores() -> None:
         claim_of(f"f{n}", n, 0, 40)
         for n in range(10_000)
     ]
-    splits = splits_of(claims, limits.SPLIT_BYTES, whole=set())
+    splits = splits_of(claims, SPLIT_BYTES, whole=set())
     assert splits[-1].task + 1 == 40
 
 

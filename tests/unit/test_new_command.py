@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from fix_pipelines import Workbench
-from semel import cli, limits
+from semel import cli
 from semel.errors import TerminalError
 from semel.infer import sample
 from semel.infer.draft import draft, widened
+from semel.infer.sample import NEW_FILES_READ_MAX
 from semel.infer.text import example, scalar, yaml_of
 from semel.infer.write import target_of, write
 
@@ -228,10 +229,10 @@ def test_many_samples(bench: Workbench) -> None:
     for path in paths:
         path.write_bytes(CSV)
     found = sample.read(paths)
-    assert len(found.read) == limits.NEW_FILES_READ_MAX and len(found.named) == 200
+    assert len(found.read) == NEW_FILES_READ_MAX and len(found.named) == 200
     made, tried = widened(draft("many", found), found)
-    assert made.path == "in/a-*.csv" and tried.records == 50 * limits.NEW_FILES_READ_MAX
-    assert f"{limits.NEW_FILES_READ_MAX} of 200 files" in yaml_of(made, tried, found)
+    assert made.path == "in/a-*.csv" and tried.records == 50 * NEW_FILES_READ_MAX
+    assert f"{NEW_FILES_READ_MAX} of 200 files" in yaml_of(made, tried, found)
 
 
 def terminal(bench: Workbench, words: list[str], answers: list[str]) -> tuple[int, str]:

@@ -6,24 +6,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel import limits, settings
+from semel import settings
 from semel.airflow import surroundings
 from semel.airflow.page import looks as module
-from semel.airflow.page.looks import Looks
+from semel.airflow.page.looks import PAGE_LOOKS, Looks
 from semel.errors import SourceError
 
 
 def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks fail after their pages gave up, and nobody loads those pages again: others go on."""
     monkeypatch.setattr(module, "_KEPT_TIMES", 0.0)
-    looks, fail = Looks(0.01, threads=limits.PAGE_LOOKS), Event()
+    looks, fail = Looks(0.01, threads=PAGE_LOOKS), Event()
 
     def failing() -> str:
         assert fail.wait(30)
         raise SourceError("gone")
 
-    assert [looks.at(f"p{n}", failing) for n in range(limits.PAGE_LOOKS)] == (
-        [None] * limits.PAGE_LOOKS
+    assert [looks.at(f"p{n}", failing) for n in range(PAGE_LOOKS)] == (
+        [None] * PAGE_LOOKS
     )
     assert looks.at("q", lambda: "seen") is None, "all have begun, and none has ended"
     fail.set()

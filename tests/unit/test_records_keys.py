@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_records import Rejected, read_whole
-from semel import limits
 from semel.declare.ddl import parse
 from semel.declare.parts import REST_COLUMN, Unknown
+from semel.formats.jsonkeys import KEY_CHARS_MAX
 from semel.formats.jsonl import JsonLines
-from semel.model.batch import Counts, Ignored
+from semel.model.batch import KEYS_COUNTED_MAX, Counts, Ignored
 from semel.model.manifest import SplitReport
 from tiers import examples
 
@@ -88,7 +88,7 @@ def test_unnamed_keys_are_counted_and_named() -> None:
     assert len(rows) == 5 and len(rejected) == 1 and not ignored.sampled
     assert ignored.keys == {
         "u": 2, "v": 1, "s.z": 1, "s.l.z": 1, "deep": 1, "ID": 1, "k\n\x1b[31m": 1,
-        "n" * limits.KEY_CHARS_MAX: 1,
+        "n" * KEY_CHARS_MAX: 1,
     }  # fmt: skip
     kinds = {"id": "string", "m": "map<string, struct<x: int>>", "j": "json"}
     _, _, ignored = read([b'{"id":"1","m":{"k":{"x":1,"z":1}},"j":{"z":1},"u":1}'], kinds)
@@ -113,7 +113,7 @@ def test_keys_without_end_are_bounded() -> None:
     """Data as keys: the account holds so many of them and no more."""
     lines = [b'{"id":"%d","k%d":1}' % (n, n) for n in range(1_000)]
     ignored = read(lines, {"id": "string"})[2]
-    assert len((ignored + ignored).keys) == limits.KEYS_COUNTED_MAX
+    assert len((ignored + ignored).keys) == KEYS_COUNTED_MAX
 
 
 DEEP = b"[" * 5_000 + b"]" * 5_000
@@ -216,7 +216,7 @@ def test_a_record_of_keys_without_end_takes_little_memory(unknown: str) -> None:
     tracemalloc.stop()
     assert most < 12 * len(many)
     if unknown == "ignore":
-        assert len(ignored.keys) == limits.KEYS_COUNTED_MAX
+        assert len(ignored.keys) == KEYS_COUNTED_MAX
     if unknown == "keep":
         assert rows[0][REST_COLUMN] == f"{{{many.decode()}}}"
     assert [bad.reason for bad in rejected] == ["unknown_key"] * (unknown == "quarantine")
@@ -273,8 +273,8 @@ def test_a_report_carries_them() -> None:
 
 def test_splits_are_summed_up() -> None:
     """The most frequent come first and stay, in any order of splits; one sample makes all about."""
-    many = Ignored(keys={f"k{n}": n for n in range(1, limits.KEYS_COUNTED_MAX + 50)})
+    many = Ignored(keys={f"k{n}": n for n in range(1, KEYS_COUNTED_MAX + 50)})
     both = many + Ignored(keys={"k1": 1_000}, sampled=True)
     assert both == Ignored(keys={"k1": 1_000}, sampled=True) + many
     assert next(iter(both.keys.items())) == ("k1", 1_001) and both.sampled
-    assert len(both.keys) == limits.KEYS_COUNTED_MAX and "k2" not in both.keys
+    assert len(both.keys) == KEYS_COUNTED_MAX and "k2" not in both.keys

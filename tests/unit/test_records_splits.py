@@ -113,7 +113,7 @@ def test_union_of_splits_is_the_range(case, block, step, stream):
         patch.setattr(limits, "REJECTED_HEAD_BYTES", 100)
         whole = read(data, format, start=start, end=end, range_start=start, range_end=end)
         patch.setattr(limits, "BLOCK_BYTES", block)
-        patch.setattr(limits, "LINE_STEP_BYTES", min(step, block))
+        patch.setattr("semel.formats.blocks.LINE_STEP_BYTES", min(step, block))
         rows, rejected, size = [], [], 0
         for low, high in zip([start, *cuts], [*cuts, end], strict=True):
             file = NoSeek(data) if stream and low == 0 else None

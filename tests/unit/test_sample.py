@@ -57,10 +57,10 @@ def refused(job: StageJob) -> bool:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are taken of batches of any size, and hold a few records."""
-    monkeypatch.setattr(limits, "SAMPLED_BATCH_BYTES_MIN", 0)
-    monkeypatch.setattr(limits, "SAMPLE_BYTES", 60)
+    monkeypatch.setattr("semel.stage.sample.SAMPLED_BATCH_BYTES_MIN", 0)
+    monkeypatch.setattr("semel.stage.sample.SAMPLE_BYTES", 60)
     monkeypatch.setattr(limits, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(limits, "LINE_STEP_BYTES", 50)
+    monkeypatch.setattr("semel.formats.blocks.LINE_STEP_BYTES", 50)
 
 
 # Attacks S21.

@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from semel import limits
 from semel.errors import UnavailableError
-from semel.spark.session import _Progress, open_engine
+from semel.spark.session import PROGRESS_SECONDS, SPARK_ANSWER_SECONDS, _Progress, open_engine
 
 
 def test_spark_away_is_said_at_once() -> None:
@@ -17,7 +16,7 @@ def test_spark_away_is_said_at_once() -> None:
         open_engine("sc://127.0.0.1:1/;token=secret"),
     ):
         pass
-    assert time.monotonic() - began < limits.SPARK_ANSWER_SECONDS
+    assert time.monotonic() - began < SPARK_ANSWER_SECONDS
     assert "secret" not in str(caught.value)
 
 
@@ -28,6 +27,6 @@ def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     progress = _Progress(said.append)
     for step in range(1000):
-        now = step * limits.PROGRESS_SECONDS / 100
+        now = step * PROGRESS_SECONDS / 100
         progress.tell([(min(step // 100, 4), 4), (0, 6)], running=2)
     assert said == [f"Spark: {done} of 10 tasks done, 2 running" for done in (1, 2, 3, 4)]

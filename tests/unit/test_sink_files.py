@@ -16,10 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel import limits
 from semel.declare import ddl
 from semel.errors import TerminalError
-from semel.formats.table import SINKS, sink_format
+from semel.formats.table import CSV_FILE_BYTES, SINKS, sink_format
 from semel.model.manifest import Kind
 from semel.stage.part_files import PartWriter, write_table
 from tiers import examples
@@ -141,7 +140,7 @@ def test_files_are_as_large_as_a_reader_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task ends a CSV file at CSV_FILE_BYTES of rows, for who reads it has it whole."""
-    assert sink_format("csv").held_bytes_max == limits.CSV_FILE_BYTES
+    assert sink_format("csv").held_bytes_max == CSV_FILE_BYTES
     small = dataclasses.replace(sink_format("csv"), held_bytes_max=1_000)
     monkeypatch.setitem(SINKS, "csv", small)
     writer = PartWriter(str(tmp_path), tag="t", format="csv")

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fix_pipelines import Workbench
-from semel import limits
 from semel.errors import SpecError
-from semel.pipeline.transforms import flaws
+from semel.pipeline.transforms import SQL_BYTES_MAX, flaws
 
 RIGHT = [
     "SELECT day, count(*) AS n FROM records GROUP BY day",
@@ -103,7 +102,7 @@ def test_each_foreign_table_is_told() -> None:
 def test_bytes_that_are_no_text() -> None:
     """Neither text of another encoding nor a file that is no query's size is parsed."""
     assert flaws("SELECT 1\nAS ä".encode("latin-1")) == ["2:1: is not valid UTF-8"]
-    many = b"SELECT id FROM records -- " + b"x" * limits.SQL_BYTES_MAX
+    many = b"SELECT id FROM records -- " + b"x" * SQL_BYTES_MAX
     assert flaws(many) == ["1:1: is larger than 64 KiB"]
 
 

@@ -108,7 +108,7 @@ def test_together_is_as_alone(
     write = write and not record_id
     together = outcome(job, write=write)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "SMALL_SPLIT_BYTES", 0)
+        patch.setattr("semel.stage.together.SMALL_SPLIT_BYTES", 0)
         assert together == outcome(job, write=write)
 
 
@@ -141,7 +141,7 @@ def test_a_selection_together_is_as_alone(
     job = replace(job, selected=selected)
     together = outcome_or_error(job)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "SMALL_SPLIT_BYTES", 0)
+        patch.setattr("semel.stage.together.SMALL_SPLIT_BYTES", 0)
         assert together == outcome_or_error(job)
 
 
@@ -182,7 +182,7 @@ def test_what_is_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Groups keep the order, and hold what a block holds; large files and gzip stand alone."""
     (tmp_path / "in").mkdir()
     monkeypatch.setattr(limits, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(limits, "SMALL_SPLIT_BYTES", 40)
+    monkeypatch.setattr("semel.stage.together.SMALL_SPLIT_BYTES", 40)
     sizes = [40, 40, 40, 41, 10, 10, 50, 10]
     job = job_of(tmp_path, [(b"", b"x" * size) for size in sizes])
     groups = [[s.number for s in g] for g in small_groups(job, list(job.splits))]

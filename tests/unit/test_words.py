@@ -4,10 +4,11 @@ import pyarrow as pa
 import pytest
 
 from fix_records import read_whole
-from semel import limits
 from semel.formats import words
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
+from semel.formats.records import REJECTED_DETAIL_CHARS_MAX
+from semel.formats.words import FOUND_CHARS_MAX
 
 UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -147,12 +148,12 @@ def test_what_is_shown_is_short() -> None:
     """40 characters, whatever they are, of values by the megabyte too."""
     shown = f"i: expected {WHOLE}, found "
     assert of_json('{"i":"%s"}' % ("\0" * 50).replace("\0", "\\u0000")).startswith(shown)
-    cut = "é" * limits.FOUND_CHARS_MAX
+    cut = "é" * FOUND_CHARS_MAX
     assert of_json('{"i":"%s"}' % ("é" * 1_000_000)) == f'{shown}"{cut}..."'
     assert words.quoted('a"b\\') == '"a\\"b\\\\"'
 
 
 def of_json(text: str) -> str:
     _, (bad,) = read_whole(f'{{"i":1}}\n{text}\n{{"i":2}}'.encode(), JsonLines(), NESTED)
-    assert bad.detail.isprintable() and len(bad.detail) <= limits.REJECTED_DETAIL_CHARS_MAX
+    assert bad.detail.isprintable() and len(bad.detail) <= REJECTED_DETAIL_CHARS_MAX
     return bad.detail

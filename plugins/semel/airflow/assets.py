@@ -16,12 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from semel import limits, summary
+from semel import summary
 from semel.pipeline import Spec
 
 if TYPE_CHECKING:
     from semel.finalize import Finalized
     from semel.ledger import Ledger, Row
+
+EVENT_WINDOW_DAYS = 7
+"""How long after its end a batch may still get its event: a week-end and more. What is older is
+told to nobody, for Airflow's `db clean` may have removed its event."""
+
+EVENT_BATCHES_MAX = 1_000
+"""Batches of that window, the newest, whose events collect looks for: a batch each ten minutes."""
+
+EVENTS_READ_MAX = 2_000
+"""Events that one look reads, some 1 KB each: a batch's own is among the first after its end."""
+
+EVENT_CLOCKS_SECONDS = 60
+"""How far Airflow's clock may be behind the ledger's before a batch is told twice."""
+
+EVENT_DAYS_MAX = 1_000
+"""Days that an event names: 13 KB. A longer interval is told by its ends alone."""
 
 OF_COLLECT = AssetAlias("semel_collect")
 """Under it collect tells of batches: an outlet that is an asset takes one event a task."""
@@ -52,7 +68,7 @@ def extra_of_late(pipeline: str, days: dict[date, int]) -> dict[str, Any]:
 
 def late_known(pipeline: str, extra: dict[str, Any]) -> bool:
     """Whether the newest event of these days, of a week, says the same."""
-    since = datetime.now(UTC) - timedelta(days=limits.EVENT_WINDOW_DAYS)
+    since = datetime.now(UTC) - timedelta(days=EVENT_WINDOW_DAYS)
     events = list(_events(f"{pipeline}/late", since))
     return bool(events) and events[-1].extra == extra
 
@@ -82,14 +98,14 @@ def days(start: datetime, end: datetime) -> list[str] | None:
     first = start.astimezone(UTC).date()
     last = (end.astimezone(UTC) - timedelta.resolution).date()
     count = (last - first).days + 1
-    if count > limits.EVENT_DAYS_MAX:
+    if count > EVENT_DAYS_MAX:
         return None
     return [(first + timedelta(days=n)).isoformat() for n in range(count)]
 
 
 def known(ledger: "Ledger", pipeline: str, batch_id: int) -> bool:
     """Whether Airflow has an event of a finalized batch, or nobody waits for one any more."""
-    window = timedelta(days=limits.EVENT_WINDOW_DAYS).total_seconds()
+    window = timedelta(days=EVENT_WINDOW_DAYS).total_seconds()
     found = ledger.rows("assets", "finalized", batch_id=batch_id, window_seconds=window)
     return not untold(found, pipeline)
 
@@ -100,8 +116,8 @@ def left(ledger: "Ledger", spec: Spec) -> list[int]:
         "assets", "lately",
         pipeline=spec.name,
         orphan_seconds=spec.limits.orphan_after.total_seconds(),
-        window_seconds=timedelta(days=limits.EVENT_WINDOW_DAYS).total_seconds(),
-        batches_max=limits.EVENT_BATCHES_MAX,
+        window_seconds=timedelta(days=EVENT_WINDOW_DAYS).total_seconds(),
+        batches_max=EVENT_BATCHES_MAX,
     )  # fmt: skip
     return untold(found, spec.name)
 
@@ -111,7 +127,7 @@ def untold(found: "list[Row]", pipeline: str) -> list[int]:
     if not found:
         return []
     since = min(row["finalized_at"] for row in found)
-    events = _events(pipeline, since - timedelta(seconds=limits.EVENT_CLOCKS_SECONDS))
+    events = _events(pipeline, since - timedelta(seconds=EVENT_CLOCKS_SECONDS))
     # Events of versions that knew no replay have no generation.
     told = {(e.extra.get("batch_id"), e.extra.get("generation", 1)) for e in events}
     return sorted(r["batch_id"] for r in found if (r["root"], r["generation"]) not in told)
@@ -123,4 +139,4 @@ def _events(pipeline: str, since: datetime) -> Iterable[Any]:
 
     known = asset(pipeline)
     events = InletEventsAccessors([known])[known]
-    return events.after(since.isoformat()).limit(limits.EVENTS_READ_MAX)
+    return events.after(since.isoformat()).limit(EVENTS_READ_MAX)

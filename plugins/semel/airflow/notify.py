@@ -22,11 +22,14 @@ from airflow.sdk import BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from asgiref.sync import sync_to_async
 
-from semel import limits, pipeline, settings, summary
+from semel import pipeline, settings, summary
 from semel.airflow import intervals, surroundings
 from semel.airflow.told import TaskFailed, doing
 from semel.errors import SemelError, TerminalError
 from semel.pipeline import Spec
+
+NOTIFY_SECONDS = 10
+"""How long the address of a pipeline's `notify` may take to connect, and to answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +224,7 @@ def _post(connection: Connection) -> Tell:
         body = {**asdict(message), "text": message.text}
         try:
             reply = httpx.post(
-                url, json=body, headers=headers, auth=user, timeout=limits.NOTIFY_SECONDS
+                url, json=body, headers=headers, auth=user, timeout=NOTIFY_SECONDS
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # Without its own words: they hold the address, which often is the secret.

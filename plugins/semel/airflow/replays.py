@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from semel import limits, summary
+from semel import summary
 from semel.airflow.intervals import interval
 from semel.declare.parts import Select
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
 from semel.model.batch import RANGE, BatchStatus, Counts, numbers
 from semel.pipeline import Spec
@@ -165,9 +166,9 @@ def planned_text(found: "list[Batch]") -> str:
     if not found:
         return "nothing to do: this interval has no batch to replay"
     lines = [f"planned: {_replays(found)}"]
-    lines += [f"  {_again(batch)}" for batch in found[: limits.FILES_NAMED_MAX]]
-    if len(found) > limits.FILES_NAMED_MAX:
-        lines.append(f"  and {len(found) - limits.FILES_NAMED_MAX:,} more")
+    lines += [f"  {_again(batch)}" for batch in found[:FILES_NAMED_MAX]]
+    if len(found) > FILES_NAMED_MAX:
+        lines.append(f"  and {len(found) - FILES_NAMED_MAX:,} more")
     if all(batch.status is BatchStatus.FINALIZED for batch in found):
         return "\n".join([*lines, "all are finalized already; the other tasks print it again"])
     return "\n".join([*lines, "next: stage"])

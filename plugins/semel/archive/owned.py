@@ -6,7 +6,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import limits
 from semel.archive import layout, traces
 from semel.archive.marker import Marker, generations, markers_in
 from semel.errors import TerminalError
@@ -16,6 +15,10 @@ from semel.model.manifest import Kind
 from semel.pipeline import Spec
 from semel.sinks import Newest, Notes, Remote, Sink, held
 from semel.sinks.held import Differences, Known, Place, Told
+
+NOTES_HELD = 200
+"""Batches, the newest ones, that a target is held against before each batch: a table of an earlier
+time lacks these first. Adopt, audit, check and `accept --moved` hold all."""
 
 
 # Keeps D1.
@@ -76,7 +79,7 @@ def known_batches(
     """The batches of a pipeline that may be in its target, as the ledger has them: the newest, or
     `every` one.
     """
-    newest = None if every else limits.NOTES_HELD
+    newest = None if every else NOTES_HELD
     values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
     return [
         Known(
@@ -130,7 +133,7 @@ def check_held(
     `known`: as the ledger had them before this was called: all; or the newest, with `staged`, the
     folder of an attempt's data files. A `replay` may put in what is missing.
     """
-    kept, count = Path(pipeline.archive_path), limits.NOTES_HELD if staged else None
+    kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
     begun = any(one.told is Told.LISTED for one in known)
     newest = staged and Newest(pipeline.name, count, staged, begun)
     there, notes = traces.markers(kept), sink.notes(newest)

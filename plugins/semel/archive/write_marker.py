@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import failpoints, limits
+from semel import failpoints
 from semel.archive import layout
 from semel.archive.claims import pack_claims, read_claims
 from semel.archive.marker import Marker, parse_marker
@@ -37,6 +37,10 @@ from semel.storage import (
     sync_folder,
     write_new,
 )
+
+CLAIMS_IN_MARKER_MAX = 16
+"""Claims that a marker lists itself, 5 KB; more are a Parquet file beside it. A file for each batch
+would cost those of a few files two fsyncs more, and whoever reads their claims an open."""
 
 _ROUNDS_MAX = 8  # A process that was paused writes one file there, and then fails.
 _OF_OUTPUT = (
@@ -167,7 +171,7 @@ def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
 
     Many claims get a file of their own.
     """
-    if len(claims) > limits.CLAIMS_IN_MARKER_MAX:
+    if len(claims) > CLAIMS_IN_MARKER_MAX:
         part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
         content["files"].append(_keep_claims(kept, batch.batch_id, claims, part=part))
     else:

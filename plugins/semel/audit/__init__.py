@@ -30,7 +30,7 @@ from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
-from semel.audit.verdict import Check, Findings, Offender, Verdict
+from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.pieces import gathered, pieces
@@ -323,7 +323,7 @@ class _Audit:
         dropped = sum(c.duplicates_batch + c.duplicates_catalog for c in counts.values())
         letters = sum(c.quarantined + c.late for c in counts.values())
         lost = [m.commit_seq for m in self._markers if m.batch_id in self._lost]
-        shown = limits.AUDIT_OFFENDERS_SHOWN
+        shown = AUDIT_OFFENDERS_SHOWN
         values = {
             "letters": {
                 "of_the_text": _OF_THE_TEXT,

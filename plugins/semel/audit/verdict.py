@@ -3,8 +3,10 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from semel import limits
 from semel.model.batch import Counts
+
+AUDIT_OFFENDERS_SHOWN = 5
+"""Records or files that the audit shows for each broken promise; all are counted."""
 
 PROMISES = {
     "markers": "each marker is whole, and no place in the order of commits is empty",
@@ -106,7 +108,7 @@ class Findings:
     def blame(self, name: str, offender: Offender | None, *, count: int = 1) -> None:
         """Count `count` broken things, of which `offender` is one to show."""
         self._broken[name] += count
-        if offender is not None and len(self._offenders[name]) < limits.AUDIT_OFFENDERS_SHOWN:
+        if offender is not None and len(self._offenders[name]) < AUDIT_OFFENDERS_SHOWN:
             self._offenders[name].append(offender)
 
     def checks(self) -> tuple[Check, ...]:

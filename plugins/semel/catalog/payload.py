@@ -3,7 +3,7 @@
 Of a run its segment table holds two streams, cut into pieces:
 
 INDEX  the Bloom filter (`filter_bytes`), then the directory: the first h1 of each chunk (uint64),
-       then the xxh3_64 of each chunk (uint64); cut into pieces of `limits.FILTER_PIECE_BYTES`.
+       then the xxh3_64 of each chunk (uint64); cut into pieces of `FILTER_PIECE_BYTES`.
 CHUNK  `limits.IDS_PER_CHUNK` ids a piece, sorted by h1 over the run: their h1 (uint64), then their
        h2 (uint32). All numbers are little endian.
 
@@ -33,10 +33,23 @@ from semel.errors import AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.model.buckets import Buckets
 
+FILTER_PIECE_BYTES = 1 << 20
+"""A stored filter is cut into pieces of this size: one large bytea broke pg_dump."""
+
+CHUNKS_PER_READ = 2_048
+"""Chunks of ids that one statement of a look-up reads at most: 16 MiB."""
+
+FILTER_CACHE_BYTES = 4 << 30
+"""Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""
+
+FILTERS_OPEN_MAX = 256
+"""Filters that one process keeps mapped; then it lets go of all and maps again what it needs. Each
+holds a file descriptor, of which a process often has 1,024."""
+
 _ID_BYTES = 12
 _COLUMN_TYPES = ("int8", "int4", "int2", "bytea")
 _DIRECTORY_BYTES = 16
-_INDEX_PIECES_PER_READ = max(1, (16 << 20) // limits.FILTER_PIECE_BYTES)
+_INDEX_PIECES_PER_READ = max(1, (16 << 20) // FILTER_PIECE_BYTES)
 
 
 class Stream(IntEnum):
@@ -109,7 +122,7 @@ class Encoder:
     def _add_index(self, data: bytes, *, last: bool = False) -> None:
         self._checksum.update(data)
         self._index += data
-        size = limits.FILTER_PIECE_BYTES
+        size = FILTER_PIECE_BYTES
         while len(self._index) >= size or (last and self._index):
             payload = bytes(self._index[:size])
             del self._index[:size]
@@ -208,7 +221,7 @@ class FilterCache:
     What it does not do: guess. A run that the ledger cannot give whole is a CorruptionError.
     """
 
-    def __init__(self, folder: Path, *, bytes_max: int = limits.FILTER_CACHE_BYTES) -> None:
+    def __init__(self, folder: Path, *, bytes_max: int = FILTER_CACHE_BYTES) -> None:
         self.folder = folder
         self._room = Room(folder, bytes_max)
         self._open: dict[str, Index] = {}
@@ -220,7 +233,7 @@ class FilterCache:
         if index is None:
             path = self.folder / run.checksum
             index = _map(path, run) or self._fetch(ledger, run, path)
-            if len(self._open) >= limits.FILTERS_OPEN_MAX:
+            if len(self._open) >= FILTERS_OPEN_MAX:
                 self._open.clear()
             self._open[run.checksum] = index
         return index
@@ -228,7 +241,7 @@ class FilterCache:
     def _fetch(self, ledger: Ledger, run: Run, path: Path) -> Index:
         size = run.filter_bytes + _DIRECTORY_BYTES * run.chunks
         self._room.take(size)
-        pieces = -(-size // limits.FILTER_PIECE_BYTES)
+        pieces = -(-size // FILTER_PIECE_BYTES)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=f"{run.checksum}.", suffix=".part")
         temporary = Path(name)
         try:
@@ -339,8 +352,8 @@ def overlap(
 def _common(ledger: Ledger, cache: FilterCache, small: Run, large: Run) -> int:
     common = 0
     index = cache.open(ledger, small)
-    for start in range(0, small.chunks, limits.CHUNKS_PER_READ):
-        chunks = range(start, min(start + limits.CHUNKS_PER_READ, small.chunks))
+    for start in range(0, small.chunks, CHUNKS_PER_READ):
+        chunks = range(start, min(start + CHUNKS_PER_READ, small.chunks))
         h1, h2 = read_ids(ledger, small, index, chunks)
         common += int(contains(ledger, cache, [large], h1, h2).sum())
     return common
@@ -357,8 +370,8 @@ def _look_up(
     marks -= np.bincount(last + 1, minlength=run.chunks + 1)
     wanted = np.flatnonzero(np.cumsum(marks) > 0)
     found = np.zeros(len(h1), dtype=bool)
-    for start in range(0, len(wanted), limits.CHUNKS_PER_READ):
-        chunks = wanted[start : start + limits.CHUNKS_PER_READ]
+    for start in range(0, len(wanted), CHUNKS_PER_READ):
+        chunks = wanted[start : start + CHUNKS_PER_READ]
         sorted_h1, sorted_h2 = read_ids(ledger, run, index, chunks.tolist())
         asked = (last >= chunks[0]) & (first <= chunks[-1])
         found[asked] |= sortedids.contains(sorted_h1, sorted_h2, h1[asked], h2[asked])

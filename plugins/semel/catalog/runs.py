@@ -24,6 +24,12 @@ from semel.errors import RetryableError, StateError
 from semel.ledger import Ledger, Row, change, row, rows
 from semel.model.buckets import Buckets
 
+SPANS_PER_HORIZON = 4
+"""Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
+
+DROP_LOCK_TIMEOUT_MS = 2_000
+"""How long dropping a segment waits for its table: nobody should read it, or collect comes back."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -128,7 +134,7 @@ def ensure_segment(connection: sa.Connection, pipeline_id: int, horizon_seconds:
 
 def span_seconds(horizon_seconds: int) -> int:
     """The length of a drop span, in seconds."""
-    return max(1, horizon_seconds // limits.SPANS_PER_HORIZON)
+    return max(1, horizon_seconds // SPANS_PER_HORIZON)
 
 
 # Keeps G1.
@@ -180,7 +186,7 @@ def droppable_segments(connection: sa.Connection, pipeline_id: int) -> list[int]
 def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
     """Drop a segment's table. RetryableError when it may not go (yet), or somebody reads it."""
     with ledger.transaction() as connection:
-        timeout = f"{limits.DROP_LOCK_TIMEOUT_MS}ms"
+        timeout = f"{DROP_LOCK_TIMEOUT_MS}ms"
         rows(connection, "catalog", "lock_timeout", lock_timeout=timeout)
         # Two collectors may come at once: the second waits here, and then finds it dropped.
         rows(connection, "catalog", "lock_segment", segment_id=segment_id)

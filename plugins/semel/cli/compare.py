@@ -4,11 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console, limits
+from semel import console
 from semel.cli import options
 
 if TYPE_CHECKING:
     from semel.compare import Comparison, Difference, Range, Side
+
+DIFFERENCES_SHOWN = 20
+"""Differences that `semel compare` shows unless told otherwise; all are counted."""
+
+DIFFERENCES_SHOWN_MAX = 1_000
+"""Differences that it shows at most: for each a file may be read once more."""
 
 _FOR_AUDIT = {"unknown", "output_changed", "source_changed"}
 _KINDS = {
@@ -43,9 +49,9 @@ def compare(
     limit: Annotated[
         int,
         typer.Option(
-            min=0, max=limits.DIFFERENCES_SHOWN_MAX, help="Differences to show; all are counted."
+            min=0, max=DIFFERENCES_SHOWN_MAX, help="Differences to show; all are counted."
         ),
-    ] = limits.DIFFERENCES_SHOWN,
+    ] = DIFFERENCES_SHOWN,
     spark: options.Spark = None,
     as_json: console.AsJson = False,
 ) -> None:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console, limits
+from semel import console
+from semel.declare.wording import FILES_NAMED_MAX
+from semel.reports.day_batches import DAYS_BATCHES_MAX
 
 if TYPE_CHECKING:
     from semel.reports.days import Day, Days, Seen
@@ -108,7 +110,7 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
     if answer.cut:
         lines.append(
-            f"more than {limits.DAYS_BATCHES_MAX:,} batches: those before "
+            f"more than {DAYS_BATCHES_MAX:,} batches: those before "
             f"{answer.days[0].start:%F} are not shown; ask with --to"
         )
     if answer.by_commit:
@@ -120,8 +122,8 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
         lines.append(f"{where}: {items} {text}; `semel gaps {answer.pipeline}` lists them")
     todo = [day for day in answer.days if day.command]
-    lines += [f"next: {day.command}" for day in todo[: limits.FILES_NAMED_MAX]]
-    if rest := todo[limits.FILES_NAMED_MAX :]:
+    lines += [f"next: {day.command}" for day in todo[:FILES_NAMED_MAX]]
+    if rest := todo[FILES_NAMED_MAX :]:
         others = interval(rest[0].start, rest[-1].end)
         lines.append(f"next: the same for {len(rest):,} more intervals, {others}")
     return lines

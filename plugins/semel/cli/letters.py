@@ -4,10 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console, limits
+from semel import console
+from semel.reports.dead_letters import LETTERS_SHOWN
 
 if TYPE_CHECKING:
     from semel.reports.dead_letters import Letter
+
+
+LETTERS_SHOWN_MAX = 10_000
+"""Dead letters that it prints at most: they are in memory; a file of them is Parquet."""
 
 
 def letters(
@@ -19,8 +24,8 @@ def letters(
         str | None, typer.Option("--reason", help="Those of one reason, such as type_mismatch.")
     ] = None,
     count: Annotated[
-        int, typer.Option(min=1, max=limits.LETTERS_SHOWN_MAX, help="How many, newest first.")
-    ] = limits.LETTERS_SHOWN,
+        int, typer.Option(min=1, max=LETTERS_SHOWN_MAX, help="How many, newest first.")
+    ] = LETTERS_SHOWN,
     as_json: console.AsJson = False,
 ) -> None:
     """Print the dead letters of finalized batches: where each was, what is wrong, its text.
@@ -56,7 +61,7 @@ def letters(
             print("what they hold is not shown: limits.log_samples is false")
         print(f"as Parquet: {found.folder}")
         if len(found.letters) < found.total:
-            more = min(found.total, limits.LETTERS_SHOWN_MAX)
+            more = min(found.total, LETTERS_SHOWN_MAX)
             options = f" --batch {batch}" if batch is not None else ""
             options += f" --reason {reason}" if reason else ""
             print(f"next: semel letters {pipeline}{options} --count {more}")

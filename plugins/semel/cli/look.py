@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel import console, limits
+from semel import console
 from semel.declare import wording
+from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
     from semel.audit import Verdict
     from semel.pipeline import Spec
     from semel.reports.gaps import Gaps
+
+BATCHES_SHOWN = 50
+"""Batches that `semel batches` lists unless told otherwise."""
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
 
@@ -87,7 +91,7 @@ def _steps(verdict: "Verdict", *, copy: bool) -> list[str]:
     """What to do about a verdict that failed. Output that is gone is computed again, if not of a
     copy.
     """
-    found = () if copy else verdict.to_replay[: limits.FILES_NAMED_MAX]
+    found = () if copy else verdict.to_replay[:FILES_NAMED_MAX]
     if found:
         spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in found]
         return [f"semel replay {verdict.pipeline} --batches {span}" for span in spans]
@@ -224,7 +228,7 @@ def batches(
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many, from the newest on.")] = (
-        limits.BATCHES_SHOWN
+        BATCHES_SHOWN
     ),
     by_code: Annotated[
         bool, typer.Option("--made-by", help="Group all finalized ones by the code that made them.")

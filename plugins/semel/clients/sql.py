@@ -6,6 +6,12 @@ import sqlalchemy as sa
 
 from semel import settings
 
+LOCK_TIMEOUT_MS = 30_000
+"""How long a statement waits for a lock of the ledger before it fails and is retried."""
+
+IDLE_IN_TRANSACTION_MS = 60_000
+"""Postgres ends our transaction when we hold it idle for longer: a dead client must not block."""
+
 
 @cache
 def query(verb: str, name: str) -> sa.TextClause:

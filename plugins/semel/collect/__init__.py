@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from semel import failpoints, limits, settings
+from semel import failpoints, settings
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
 from semel.catalog.payload import FilterCache
@@ -38,6 +38,9 @@ from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
 from semel.storage import remove_folder, sync_folder
+
+MERGES_PER_COLLECT_MAX = 64
+"""Rounds of merging in one collect: each round shrinks the number of live runs."""
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
 
@@ -146,7 +149,7 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
     merged = 0
     cache = FilterCache(settings.cache_dir())
     horizon = int(spec.dedup.horizon.total_seconds())
-    for _ in range(limits.MERGES_PER_COLLECT_MAX):
+    for _ in range(MERGES_PER_COLLECT_MAX):
         with ledger.transaction() as connection:
             live = snapshot(connection, pipeline_id).runs
         groups = merge_candidates(live, horizon_seconds=horizon)

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 import sqlalchemy as sa
 
-from semel import failpoints, limits
+from semel import failpoints
 from semel.catalog import bloom, sortedids
 from semel.catalog.payload import Encoder, FilterCache, Index, read_ids, write_pieces
 from semel.catalog.runs import Run, span_seconds
@@ -21,11 +21,18 @@ from semel.ledger import Ledger, pipelines, row, rows
 from semel.model.batch import Pipeline
 from semel.model.buckets import union
 
+RUNS_LIVE_PER_SHARD_MAX = 12
+"""Live id runs of a shard before collect merges them: probing costs per filter, not per size, and
+twelve filters send less than 1 % of new ids to a look-up."""
+
+MERGE_IDS_AT_ONCE = 2 << 20
+"""Ids that a merge holds in memory: about 100 MiB with the copies that sorting makes."""
+
 _RATIO = 2  # a run joins smaller ones that hold at least half as many ids together
 
 
 def merge_candidates(
-    runs: Iterable[Run], *, horizon_seconds: int, live_max: int = limits.RUNS_LIVE_PER_SHARD_MAX
+    runs: Iterable[Run], *, horizon_seconds: int, live_max: int = RUNS_LIVE_PER_SHARD_MAX
 ) -> list[tuple[Run, ...]]:
     """Which visible runs to merge, each group into one, so that shards keep to `live_max`.
 
@@ -97,7 +104,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[Run, ...]) -> Run:
         header = row(connection, "catalog", "insert_run", **_header(parts, encoder))
         id_run_id, segment_id = header["id_run_id"], header["segment_id"]
         opened = [_opened(ledger, cache, run, encoder.blocks) for run in parts]
-        count = -(-sum(run.ids for run in parts) // limits.MERGE_IDS_AT_ONCE)
+        count = -(-sum(run.ids for run in parts) // MERGE_IDS_AT_ONCE)
         ends = [encoder.blocks * at // count for at in range(count + 1)]
         for first, end in zip(ends, ends[1:], strict=False):
             encoder.add(*_range(ledger, opened, encoder.blocks, first, end), end)

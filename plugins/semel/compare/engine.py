@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.clients.sql import query
+
+COMPARE_MEMORY_BYTES = 2 << 30
+"""Memory in which a compare holds keys and hashes of rows: those of five million. What does not
+fit goes to a temporary folder."""
 
 LIVE, OTHER, AGAIN = 0, 1, 2
 """The sides: the live path, what it is compared with, and the batch path run once more."""
@@ -24,7 +27,7 @@ class Engine:
             config={
                 "temp_directory": self._folder.name,
                 "preserve_insertion_order": False,
-                "memory_limit": f"{limits.COMPARE_MEMORY_BYTES >> 20}MiB",
+                "memory_limit": f"{COMPARE_MEMORY_BYTES >> 20}MiB",
             }
         )
         self.run("tables")

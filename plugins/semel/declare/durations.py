@@ -3,7 +3,8 @@
 import re
 from datetime import timedelta
 
-from semel import limits
+DURATION_DAYS_MAX = 3_650
+"""Longest duration of a spec, so that it fits the ledger's 32-bit seconds: ten years."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNITS = {
@@ -86,6 +87,6 @@ def parse_size(value: object) -> int:
 
 
 def _bounded(seconds: int) -> timedelta:
-    if not 0 <= seconds <= limits.DURATION_DAYS_MAX * 86_400:
-        raise ValueError(f"is not between 0 s and {limits.DURATION_DAYS_MAX} days")
+    if not 0 <= seconds <= DURATION_DAYS_MAX * 86_400:
+        raise ValueError(f"is not between 0 s and {DURATION_DAYS_MAX} days")
     return timedelta(seconds=seconds)

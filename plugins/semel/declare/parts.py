@@ -17,9 +17,24 @@ from pydantic import (
     model_validator,
 )
 
-from semel import limits
 from semel.declare.durations import format_duration, parse_duration, parse_size
 from semel.declare.yaml import Problem, Problems
+
+BATCH_BYTES_MAX = 8 << 30
+"""Default of limits.bytes_per_batch_max."""
+
+UNKNOWN_SCHEMAS_MAX = 100
+"""Ids that a Schema Registry does not know, in one split: a registry that lost its newest schemas
+lacks some; more are an attack, or no ids, and each is a request."""
+
+BATCH_RECORDS_MAX = 50_000_000
+"""Default of limits.records_per_batch_max."""
+
+KEEP_REPLACED_SECONDS = 3_600
+"""How long the files of an output stay that a replay replaced: somebody may be reading them."""
+
+ORPHAN_SECONDS = 3_600
+"""A planned batch without a sign of life for this long may be taken over by a later plan."""
 
 RESERVED_PREFIX = "_semel"
 """Columns that semel adds begin with this; no declared column may."""
@@ -130,23 +145,23 @@ class Dedup(Model):
 class Limits(Model):
     """Bounds beyond which a batch stops instead of going on."""
 
-    bytes_per_batch_max: Size = limits.BATCH_BYTES_MAX
+    bytes_per_batch_max: Size = BATCH_BYTES_MAX
     """Source bytes of one batch. arrival leaves the rest to the next; interval is refused. Of a
     topic, about: by the size of some of its messages."""
-    records_per_batch_max: int = Field(default=limits.BATCH_RECORDS_MAX, ge=1, strict=True)
+    records_per_batch_max: int = Field(default=BATCH_RECORDS_MAX, ge=1, strict=True)
     """Offsets of one batch, of topics; the rest as above."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
     """The batch fails when a larger share of its records is quarantined (1: never)."""
     late_ratio_max: float = Field(default=0.5, ge=0, le=1, strict=True)
     """scope: bucket only: the batch fails when a larger share of its records is late (1: never)."""
-    unknown_schemas_max: int = Field(default=limits.UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
+    unknown_schemas_max: int = Field(default=UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
     """Schemas that the registry lacks, of which one part of a topic (200,000 offsets) may have
     values. Each is a request to it; the batch fails where there are more."""
     log_samples: bool = Field(default=True, strict=True)
     """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
-    orphan_after: Duration = timedelta(seconds=limits.ORPHAN_SECONDS)
+    orphan_after: Duration = timedelta(seconds=ORPHAN_SECONDS)
     """A planned batch without a sign of life for so long may be taken over by a later plan."""
-    keep_replaced: Duration = timedelta(seconds=limits.KEEP_REPLACED_SECONDS)
+    keep_replaced: Duration = timedelta(seconds=KEEP_REPLACED_SECONDS)
     """Files that a replay replaced stay for so long, for who is reading them."""
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection
 
-from semel import limits
+FILES_NAMED_MAX = 10
+"""Files that a summary or an error names; `semel gaps` lists them all."""
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -19,5 +20,5 @@ def those(batches: Collection[int]) -> str:
 
 def named(names: tuple[str, ...]) -> str:
     """The first of some names, quoted."""
-    shown = ", ".join(map(repr, names[: limits.FILES_NAMED_MAX]))
-    return shown + (", ..." if len(names) > limits.FILES_NAMED_MAX else "")
+    shown = ", ".join(map(repr, names[:FILES_NAMED_MAX]))
+    return shown + (", ..." if len(names) > FILES_NAMED_MAX else "")

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
-from semel import limits
 from semel.errors import SpecError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
+
+SPEC_BYTES_MAX = 64 << 10
+"""Longest pipeline file. A spec has some hundred lines; hostile YAML is parsed at 30 KB/s."""
+
+SPEC_PROBLEMS_MAX = 100
+"""Problems of one pipeline file that are listed, so that a wrong file cannot fill a log."""
+
+SPEC_DEPTH_MAX = 16
+"""Deepest nesting of a pipeline file: its reader recurses, and a spec needs three levels."""
 
 Key = tuple[str | int, ...]
 
@@ -60,7 +68,7 @@ class Document:
         own = {p.key for p in self.problems}
         every = self.problems + [p for p in problems if p.key not in own]
         placed = sorted((self.line(p.key), key_of(p.key), p.why) for p in every)
-        shown = [_placed(self.path, *one) for one in placed[: limits.SPEC_PROBLEMS_MAX]]
+        shown = [_placed(self.path, *one) for one in placed[:SPEC_PROBLEMS_MAX]]
         if more := len(placed) - len(shown):
             shown.append(_placed(self.path, placed[-1][0], "(file)", f"{more} more problems"))
         return SpecError("\n".join(shown), next=validate(self.path))
@@ -204,12 +212,12 @@ def _wrong(path: Path, line: int, key: str, why: str) -> SpecError:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            raw = file.read(limits.SPEC_BYTES_MAX + 1)
+            raw = file.read(SPEC_BYTES_MAX + 1)
     except OSError as error:
         why = f"{_shown(path)}: cannot be read: {error.strerror}"
         raise SpecError(why, next=validate(path)) from error
-    if len(raw) > limits.SPEC_BYTES_MAX:
-        why = f"{_shown(path)}: is larger than {limits.SPEC_BYTES_MAX >> 10} KiB"
+    if len(raw) > SPEC_BYTES_MAX:
+        why = f"{_shown(path)}: is larger than {SPEC_BYTES_MAX >> 10} KiB"
         raise SpecError(why, next=validate(path))
     try:
         return raw.decode("utf-8-sig")
@@ -239,8 +247,8 @@ class _Loader(yaml.SafeLoader):
             why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
         elif getattr(event, "tag", None):
             why = f"the tag {event.tag} is not read; write the plain value, or quote it"
-        elif self.depth > limits.SPEC_DEPTH_MAX:
-            why = f"nests deeper than {limits.SPEC_DEPTH_MAX}"
+        elif self.depth > SPEC_DEPTH_MAX:
+            why = f"nests deeper than {SPEC_DEPTH_MAX}"
         if why:
             raise yaml.composer.ComposerError(None, None, why, event.start_mark)
         node = super().compose_node(parent, index)

@@ -15,6 +15,9 @@ import xxhash
 from semel import limits
 from semel.errors import SourceError
 
+LINE_STEP_BYTES = 64 << 10
+"""Bytes read at once where only a line's end is looked for: at a split's two borders."""
+
 RecordEnds = Callable[[bytearray, int], np.ndarray]
 """(buffer, filled) -> the position behind each record that ends within buffer[:filled]."""
 
@@ -88,7 +91,7 @@ def owned_pieces(
         if stop is not None and window.position >= stop and not passed:
             # What is left is one line that starts before `end` and goes on behind it. It is read
             # in steps that double, so that a long one is not searched too often.
-            stop = min(range_end, window.position + max(limits.LINE_STEP_BYTES, window.filled))
+            stop = min(range_end, window.position + max(LINE_STEP_BYTES, window.filled))
 
 
 def _with_open_end(ends: np.ndarray, filled: int) -> np.ndarray:
@@ -128,7 +131,7 @@ class _Window:
         self.offset = start - 1
         self.file.seek(self.offset)
         while self.offset < stop:
-            self._read(min(limits.LINE_STEP_BYTES, stop - self.offset))
+            self._read(min(LINE_STEP_BYTES, stop - self.offset))
             found = self.buffer.find(b"\n", 0, self.filled)
             self.drop(found + 1 if found >= 0 else self.filled)
             if found >= 0:

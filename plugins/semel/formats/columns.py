@@ -13,9 +13,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.formats import words
 from semel.formats.decimals import DIGITS_MAX, all_plain, no_decimals
+from semel.formats.words import FOUND_CHARS_MAX
 
 Unfit = list[tuple[int, str]]
 """Rows whose value the column cannot hold, each with a sentence."""
@@ -132,7 +132,7 @@ def _show_first(show: Show, places: np.ndarray, before: np.ndarray, rows: np.nda
 
 def _quoting(text: pa.Array) -> Show:
     def show(rows: np.ndarray) -> list[str]:
-        some = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, limits.FOUND_CHARS_MAX + 1)
+        some = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, FOUND_CHARS_MAX + 1)
         return words.all_quoted(some.to_pylist())
 
     return show

@@ -23,6 +23,7 @@ from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
+from semel.formats.words import FOUND_CHARS_MAX
 from semel.model.batch import Ignored
 
 _BOM = b"\xef\xbb\xbf"
@@ -239,7 +240,7 @@ class _CsvParser:
             if _casts(column, kind):
                 continue
             unlike = _unlike(column, form, kind)
-            texts = pc.utf8_slice_codeunits(column.take(unlike), 0, limits.FOUND_CHARS_MAX + 1)
+            texts = pc.utf8_slice_codeunits(column.take(unlike), 0, FOUND_CHARS_MAX + 1)
             declared = self._declared[name]
             fits, beyond = words.expected(declared), words.within(declared)
             whole = pa.types.is_integer(kind)

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from semel import limits
-from semel.formats.sinkvalues import as_base64, check_years, is_binary, is_plain
+from semel.formats.sinkvalues import BLOCK_BYTES_MAX, as_base64, check_years, is_binary, is_plain
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+
+CSV_BLOCK_BYTES_MIN = 64 << 10
+"""The smallest block by which CSV is read; pyarrow takes the memory of a block for each file."""
 
 _QUOTE, _LINE_END = b'"', b"\n"
 
@@ -69,8 +71,8 @@ def _in_csv(name: str, array: pa.Array) -> pa.Array:
 def reading(path: Path, size: int) -> "ds.FileFormat":
     """See table.SinkCode. The file is one block: pyarrow 26 cuts between blocks where a field
     holds line ends, and loses or mixes fields then."""
-    block = max(limits.CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
-    return _by_blocks(min(block, limits.BLOCK_BYTES_MAX))
+    block = max(CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
+    return _by_blocks(min(block, BLOCK_BYTES_MAX))
 
 
 @cache

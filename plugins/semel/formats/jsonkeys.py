@@ -16,6 +16,18 @@ from semel.formats.jsontext import elements, is_json, member, members, object_te
 from semel.formats.lines import Fault, Lines, Reason
 from semel.model.batch import Ignored
 
+KEYS_SAMPLE_RECORDS = 128
+"""Records of a block in which keys are looked for that the schema does not name."""
+
+KEYS_SAMPLE_BYTES = 128 << 10
+"""Bytes of a block that are searched for them: some hundredths of the time of its parse."""
+
+KEYS_PER_RECORD_MAX = 1_000
+"""Such keys of one record that are examined: a record of 64 MiB may have millions."""
+
+KEY_CHARS_MAX = 60
+"""Characters of such a key that are shown."""
+
 _BLANK = b" \t\r"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -56,12 +68,12 @@ class Keys:
 
         `surely`: there is one. Where those that were looked at have none, all are looked at.
         """
-        spread = np.linspace(0, len(lines) - 1, min(len(lines), limits.KEYS_SAMPLE_RECORDS))
-        looked, keys = self._count(lines, spread.astype(np.int64), limits.KEYS_SAMPLE_BYTES)
+        spread = np.linspace(0, len(lines) - 1, min(len(lines), KEYS_SAMPLE_RECORDS))
+        looked, keys = self._count(lines, spread.astype(np.int64), KEYS_SAMPLE_BYTES)
         if surely and not keys:
             looked, keys = self._count(lines, range(len(lines)), None)
         scale = len(lines) / max(1, looked)
-        shown = {name[: limits.KEY_CHARS_MAX]: round(n * scale) for name, n in keys.items()}
+        shown = {name[:KEY_CHARS_MAX]: round(n * scale) for name, n in keys.items()}
         return Ignored(keys=shown, sampled=looked < len(lines))
 
     def _count(
@@ -71,7 +83,7 @@ class Keys:
         looked = size = 0
         for at in places:
             raw = lines.raw(at)
-            keys.update(set(islice(self.unnamed(raw), limits.KEYS_PER_RECORD_MAX)))
+            keys.update(set(islice(self.unnamed(raw), KEYS_PER_RECORD_MAX)))
             looked, size = looked + 1, size + len(raw)
             if bytes_max is not None and size > bytes_max:
                 break
@@ -115,7 +127,7 @@ def _pairs(record: bytes | msgspec.Raw) -> Iterable[tuple[str, bytes]]:
     Of a large object each is found when it is asked for.
     """
     text = bytes(record)
-    if len(text) <= limits.KEYS_SAMPLE_BYTES:
+    if len(text) <= KEYS_SAMPLE_BYTES:
         with suppress(msgspec.MsgspecError, RecursionError):
             return _OBJECT.decode(text).items()
     return members(text)

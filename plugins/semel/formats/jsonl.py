@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from semel import limits
 from semel.declare.context import Context
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.blocks import line_ends
@@ -27,6 +26,7 @@ from semel.formats.jsontext import Texts
 from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
 from semel.formats.lines import BadRecords, Fault, Lines, Reason
 from semel.formats.records import OFFSET, judge_lines
+from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Ignored
 
 _BLANK = b" \t\r"
@@ -261,5 +261,5 @@ def _require(lines: Lines, good: np.ndarray) -> None:
     if not good.all():
         at = int(np.argmin(good))
         start, end = lines.starts[at], lines.ends[at]
-        shown = memoryview(lines.data)[start : min(end, start + limits.RECORD_SHOWN_BYTES)]
+        shown = memoryview(lines.data)[start : min(end, start + RECORD_SHOWN_BYTES)]
         raise BadRecords(Reason.malformed, no_object(shown), at)

@@ -15,12 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from semel import limits
 from semel.errors import TerminalError
-from semel.formats.sinkvalues import as_base64, check_years, is_binary, is_plain
+from semel.formats.sinkvalues import BLOCK_BYTES_MAX, as_base64, check_years, is_binary, is_plain
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+
+
+JSON_BLOCK_BYTES = 1 << 20
+"""Bytes that pyarrow parses of a JSON Lines file at once, unless a record is longer."""
 
 
 def refusal(kind: pa.DataType) -> str | None:
@@ -117,14 +120,14 @@ def _by_blocks(size: int) -> "ds.FileFormat":
 def _block_bytes(path: Path, size: int) -> int:
     """The smallest block size, doubled from JSON_BLOCK_BYTES on, that puts the end of a line into
     each block but the last. A look at the beginning of each block tells."""
-    block = limits.JSON_BLOCK_BYTES
+    block = JSON_BLOCK_BYTES
     if size <= block:
         return block
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         end = len(view)
         while any(view.find(b"\n", at, at + block) < 0 for at in range(0, end - block, block)):
             block *= 2
-    return min(block, limits.BLOCK_BYTES_MAX)
+    return min(block, BLOCK_BYTES_MAX)
 
 
 def rows(path: Path) -> int:

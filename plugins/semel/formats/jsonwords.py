@@ -14,9 +14,9 @@ from itertools import islice
 import msgspec
 import pyarrow as pa
 
-from semel import limits
 from semel.formats import words
 from semel.formats.jsontext import elements, members
+from semel.formats.words import FOUND_CHARS_MAX, RECORD_SHOWN_BYTES
 
 NUMBER = b"0.500e-00"
 """A number that stands for what is no JSON, and in no record by chance."""
@@ -141,8 +141,8 @@ def no_json(text: bytes, message: str) -> str:
         return no_object(text)
     what, _, place = message.rpartition(" (byte ")
     if not what:
-        last = text[-limits.RECORD_SHOWN_BYTES :].decode(errors="replace")
-        return f"not JSON: cut off after {words.shown(last[-limits.FOUND_CHARS_MAX :])}"
+        last = text[-RECORD_SHOWN_BYTES :].decode(errors="replace")
+        return f"not JSON: cut off after {words.shown(last[-FOUND_CHARS_MAX :])}"
     what, at = what.removeprefix("JSON is malformed: "), int(place[:-1])
     if what.startswith("trailing characters"):
         return f"expected one JSON object, found more after it: {_plain(text, at - 1)}"
@@ -151,7 +151,7 @@ def no_json(text: bytes, message: str) -> str:
 
 def no_object(text: bytes | memoryview) -> str:
     """What is said of a record that is something else."""
-    shown = _plain(bytes(text[: limits.RECORD_SHOWN_BYTES]))
+    shown = _plain(bytes(text[:RECORD_SHOWN_BYTES]))
     return f"expected a JSON object {{...}}, found {shown}"
 
 
@@ -159,8 +159,8 @@ def value_shown(raw: bytes) -> str:
     """A JSON value as it is shown: text in quotes, all else as it stands."""
     if not raw.startswith(b'"'):
         return _plain(raw)
-    if len(raw) > limits.RECORD_SHOWN_BYTES:  # It may have megabytes.
-        return words.quoted(raw[1 : limits.RECORD_SHOWN_BYTES].decode(errors="ignore"))
+    if len(raw) > RECORD_SHOWN_BYTES:  # It may have megabytes.
+        return words.quoted(raw[1 : RECORD_SHOWN_BYTES].decode(errors="ignore"))
     if b"\\" not in raw:
         return words.quoted(raw[1:-1].decode())
     try:
@@ -170,7 +170,7 @@ def value_shown(raw: bytes) -> str:
 
 
 def _plain(raw: bytes, start: int = 0) -> str:
-    end = start + limits.RECORD_SHOWN_BYTES
+    end = start + RECORD_SHOWN_BYTES
     return words.shown(raw[start:end].decode(errors="replace"))
 
 

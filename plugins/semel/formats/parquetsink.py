@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import limits
 from semel.formats.pieces import cut
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+
+
+DICTIONARY_BYTES_MAX = 64 << 10
+"""Bytes of a Parquet column's dictionary: columns of many values (ids, times) are found out early,
+which saves a third of the writer's time, and their files are a fifth smaller."""
+
+ROW_GROUP_BYTES = 64 << 20
+"""Bytes of rows in memory (Arrow) of a row group that is written: readers often decode it whole."""
 
 
 def refusal(kind: pa.DataType) -> str | None:
@@ -34,9 +41,9 @@ def write(table: pa.Table, file: Any) -> None:
         table.schema,
         compression="zstd",
         compression_level=1,
-        dictionary_pagesize_limit=limits.DICTIONARY_BYTES_MAX,
+        dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
     ) as writer:
-        for rows in cut(table, limits.ROW_GROUP_BYTES):
+        for rows in cut(table, ROW_GROUP_BYTES):
             writer.write_table(rows)
 
 

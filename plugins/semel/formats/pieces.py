@@ -14,6 +14,10 @@ import pyarrow.parquet as pq
 
 from semel import limits
 
+PIECE_BYTES_MAX = 8 << 20
+"""Bytes of rows in memory (Arrow) that are handed on at once, where rows are long: a sink encodes
+them in some four times as much."""
+
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 _BUFFER_BYTES = 64 << 10
@@ -26,7 +30,7 @@ _STEPS = 8
 
 # Keeps R5.
 def pieces(
-    path: str | Path, columns: Sequence[str] | None = None, bytes_max: int = limits.PIECE_BYTES_MAX
+    path: str | Path, columns: Sequence[str] | None = None, bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, in order, in pieces of `bytes_max` or of one row.
 

@@ -28,6 +28,9 @@ from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser
 from semel.formats.selection import NONE, Selection, among
 from semel.model.batch import Ignored
 
+REJECTED_DETAIL_CHARS_MAX = 200
+"""Characters of a dead letter's explanation."""
+
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 
 OFFSET = "_semel_offset"
@@ -351,7 +354,7 @@ def printable(text: str) -> str:
     """A fault's sentence as it is shown and kept: one short line."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else "?" for char in text)
-    return text[: limits.REJECTED_DETAIL_CHARS_MAX]
+    return text[:REJECTED_DETAIL_CHARS_MAX]
 
 
 def _byte_faults(lines: Lines) -> dict[int, Fault]:

@@ -6,6 +6,9 @@ import pyarrow.compute as pc
 
 from semel.errors import TerminalError
 
+BLOCK_BYTES_MAX = (1 << 31) - 1
+"""The largest block that pyarrow's readers take."""
+
 _YEARS = (1, 9999)
 """What ISO 8601 has four digits for; readers take no other ones."""
 

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from semel import limits
 from semel.errors import TerminalError
 
 if TYPE_CHECKING:
@@ -20,6 +19,13 @@ if TYPE_CHECKING:
 
     from semel.declare.context import Context
     from semel.formats.lines import Format
+
+CSV_FILE_BYTES = 64 << 20
+"""Bytes of rows in memory (Arrow) that one CSV file is made of at most: a reader parses it at once,
+which takes some four times its size."""
+
+OUTPUT_FILE_BYTES = 512 << 20
+"""Bytes of rows in memory (Arrow) that one output file is made of at most."""
 
 _NESTED = "a CSV field cannot hold an array, a map or a struct"
 _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in a transform"
@@ -83,7 +89,7 @@ class SinkFormat:
     name: str
     module: str
     refuses: Mapping[str, str] = field(default_factory=dict)
-    held_bytes_max: int = limits.OUTPUT_FILE_BYTES
+    held_bytes_max: int = OUTPUT_FILE_BYTES
 
     @property
     def suffix(self) -> str:
@@ -130,7 +136,7 @@ SINKS: dict[str, SinkFormat] = {
             name="csv",
             module="semel.formats.csvsink",
             refuses=dict.fromkeys(("array", "map", "struct"), _NESTED + _WRITE_OTHERS),
-            held_bytes_max=limits.CSV_FILE_BYTES,
+            held_bytes_max=CSV_FILE_BYTES,
         ),
     )
 }

@@ -7,10 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from semel import limits
+FOUND_CHARS_MAX = 40
+"""Characters of a value that it shows: enough to see what it is, and little of what is private."""
+
+RECORD_SHOWN_CHARS = 100
+"""Characters of a record that are shown: a line of a log is 110, as Airflow's page wraps none."""
+
+RECORD_SHOWN_BYTES = 512
+"""Bytes of a record that are read to show its beginning."""
 
 _CUT = "..."
-_RECORD_CHARS = limits.RECORD_SHOWN_CHARS + len(_CUT)
+_RECORD_CHARS = RECORD_SHOWN_CHARS + len(_CUT)
 _BITS_WRITTEN_OUT = 31
 YEARS = "a {} in the years 1 to 9999"
 TIME = "a time such as 2026-01-01T00:00:00Z"
@@ -23,7 +30,7 @@ def misfit(place: str, expected: str, found: str) -> str:
     return f"{place}: expected {expected}, found {found}"
 
 
-def shown(text: str, chars_max: int = limits.FOUND_CHARS_MAX) -> str:
+def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
     """A text, cut and escaped, without quotes around it."""
     cut = text[:chars_max]
     if not cut.isprintable():
@@ -42,18 +49,18 @@ def place(line: int | None, offset: int, unit: str) -> str:
 
 def record(raw: bytes) -> str:
     """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
-    text = raw[: limits.RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
-    text = shown(text, limits.RECORD_SHOWN_CHARS)
+    text = raw[:RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
+    text = shown(text, RECORD_SHOWN_CHARS)
     # What was escaped is longer.
-    return text if len(text) <= _RECORD_CHARS else text[: limits.RECORD_SHOWN_CHARS] + _CUT
+    return text if len(text) <= _RECORD_CHARS else text[:RECORD_SHOWN_CHARS] + _CUT
 
 
 def quoted(text: str) -> str:
     """The same in quotes."""
-    cut = text[: limits.FOUND_CHARS_MAX]
+    cut = text[:FOUND_CHARS_MAX]
     if '"' in cut or "\\" in cut or not cut.isprintable():
         cut = "".join("\\" + char if char in '"\\' else _escaped(char) for char in cut)
-    return f'"{cut}{_CUT}"' if len(text) > limits.FOUND_CHARS_MAX else f'"{cut}"'
+    return f'"{cut}{_CUT}"' if len(text) > FOUND_CHARS_MAX else f'"{cut}"'
 
 
 def _escaped(char: str) -> str:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from semel import limits, settings
 from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError, TerminalError
 from semel.formats.jsonkeys import Keys
 from semel.formats.jsonl import JsonLines
@@ -31,6 +32,9 @@ from semel.infer.types import Guess, of_csv, of_json, widest
 from semel.infer.write import spec_of
 from semel.pipeline.opening import open_source
 from semel.sources import quoted
+
+NEW_KEYS_MAX = 200
+"""Keys of JSON records that it makes columns of: more are data, and go into one column."""
 
 RATIO_MAX: float = Limits().quarantine_ratio_max
 """A larger share of bad records stops a batch, so a draft stays below it."""
@@ -338,7 +342,7 @@ def _declared(counts: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
         if not strange and key.lower() not in seen:
             seen.add(key.lower())
             able.append(key)
-    kept = set(sorted(able, key=lambda key: -counts[key])[: limits.NEW_KEYS_MAX])
+    kept = set(sorted(able, key=lambda key: -counts[key])[:NEW_KEYS_MAX])
     keys = [key for key in able if key in kept]
     return keys, {key: count for key, count in counts.items() if key not in kept}
 
@@ -351,7 +355,7 @@ def _source_path(name: str, samples: Samples) -> str:
     roots = settings.data_roots()
     folder = roots[0] / name
     root = next((r for r in roots if all(p.is_relative_to(r) for p in samples.named)), None)
-    some = samples.named[: limits.FILES_NAMED_MAX]
+    some = samples.named[:FILES_NAMED_MAX]
     there = " ".join(quoted(str(path)) for path in some)
     kept = " ".join(quoted(str(folder / path.name)) for path in some)
     where = quoted(str(folder))

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from semel import limits
+NEW_FIELDS_MAX = 64
+"""Fields of a struct that it declares: more are data, and the column keeps their text."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEPTH_MAX = 8
@@ -46,7 +47,7 @@ def _words(kind: pa.DataType, depth: int) -> str | None:
         return None if inner is None else f"array<{inner}>"
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        if not 0 < len(names) <= limits.NEW_FIELDS_MAX or len({*map(str.lower, names)}) < len(
+        if not 0 < len(names) <= NEW_FIELDS_MAX or len({*map(str.lower, names)}) < len(
             names
         ):
             return None

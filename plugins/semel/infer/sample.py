@@ -13,10 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from semel import limits
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError
 from semel.sources.files.content import is_gzip, open_file
 from semel.sources.files.listing import shown
+
+NEW_SAMPLE_BYTES = 64 << 20
+"""Bytes of sample files that `semel new` reads: they are in memory, and parsed some times."""
+
+NEW_FILES_READ_MAX = 64
+"""Sample files that it reads; of more it takes the names alone."""
 
 _PARTS_BEHIND = 3
 _LINE_END = b"\n"
@@ -72,7 +78,7 @@ def _is_utf8(path: Path) -> bool:
         return False
 
 
-def read(paths: Sequence[Path], bytes_max: int = limits.NEW_SAMPLE_BYTES) -> Samples:
+def read(paths: Sequence[Path], bytes_max: int = NEW_SAMPLE_BYTES) -> Samples:
     """Read at most `bytes_max` of the files. SourceError: one is no file that can be read, or
     all are empty.
     """
@@ -80,11 +86,11 @@ def read(paths: Sequence[Path], bytes_max: int = limits.NEW_SAMPLE_BYTES) -> Sam
     for path in named:
         if not _is_utf8(path):
             raise SourceError(f"{told(path)}: its name, or its folder's, is not UTF-8; rename it")
-    count = min(len(named), limits.NEW_FILES_READ_MAX)
+    count = min(len(named), NEW_FILES_READ_MAX)
     some = [named[at * (len(named) - 1) // max(1, count - 1)] for at in range(count)]
     found = tuple(_file(path, bytes_max // count) for path in some)
     if not any(one.parts for one in found):
-        names = ", ".join(told(path) for path in some[: limits.FILES_NAMED_MAX])
+        names = ", ".join(told(path) for path in some[:FILES_NAMED_MAX])
         raise SourceError(f"{names}: empty; name files that hold records")
     return Samples(named=named, read=found)
 

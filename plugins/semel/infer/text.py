@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import replace
 
-from semel import limits
+from semel.declare.yaml import SPEC_BYTES_MAX
 from semel.errors import SpecError
 from semel.infer.draft import Draft, Trial
 from semel.infer.sample import Samples
@@ -20,14 +20,14 @@ _LEFT_OUT_NAMED = 5
 def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
     """The file's text. SpecError: it would be larger than a pipeline's file may be."""
     text = _text(made, tried, samples)
-    if len(text.encode()) > limits.SPEC_BYTES_MAX:
+    if len(text.encode()) > SPEC_BYTES_MAX:
         # Of a thousand columns nobody reads the comments. A name that begins with # is quoted.
         lines = _text(replace(made, guesses=_bare(made)), tried, samples).splitlines()
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#")) + "\n"
-    if (size := len(text.encode())) > limits.SPEC_BYTES_MAX:
+    if (size := len(text.encode())) > SPEC_BYTES_MAX:
         raise SpecError(
             f"{len(made.guesses):,} columns make a declaration of {size >> 10} KiB, and a "
-            f"pipeline's file has {limits.SPEC_BYTES_MAX >> 10} KiB at most; leave columns out of "
+            f"pipeline's file has {SPEC_BYTES_MAX >> 10} KiB at most; leave columns out of "
             "the files, or put them into one JSON object"
         )
     return text

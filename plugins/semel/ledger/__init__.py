@@ -14,8 +14,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg import errors as pg
 
-from semel import limits
-from semel.clients.sql import query
+from semel.clients.sql import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS, query
 from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
@@ -23,6 +22,9 @@ from semel.errors import (
     TerminalError,
     UnavailableError,
 )
+
+UNUSED_CONNECTION_SECONDS = 30
+"""A connection that was unused for longer is made anew: firewalls forget those, and tell nobody."""
 
 Row = sa.RowMapping
 
@@ -122,8 +124,8 @@ class Ledger:
 
 
 _SETTINGS = {
-    "lock_timeout": f"{limits.LOCK_TIMEOUT_MS}ms",
-    "idle_timeout": f"{limits.IDLE_IN_TRANSACTION_MS}ms",
+    "lock_timeout": f"{LOCK_TIMEOUT_MS}ms",
+    "idle_timeout": f"{IDLE_IN_TRANSACTION_MS}ms",
 }
 
 
@@ -143,7 +145,7 @@ def _refuse_ended(
         return  # It is new.
     unread = select.poll()
     unread.register(connection.fileno(), select.POLLIN)
-    if unread.poll(0) or time.monotonic() - since > limits.UNUSED_CONNECTION_SECONDS:
+    if unread.poll(0) or time.monotonic() - since > UNUSED_CONNECTION_SECONDS:
         raise sa.exc.DisconnectionError
 
 

@@ -13,8 +13,10 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from semel import limits
 from semel.errors import TerminalError
+
+KEYS_COUNTED_MAX = 100
+"""Such keys that a batch counts, the most frequent ones: a map's keys may be without end."""
 
 Row = Mapping[str, Any]
 """A row of the ledger, by its columns' names."""
@@ -236,7 +238,7 @@ class Ignored:
         both = Counter(self.keys) + Counter(other.keys)
         kept = sorted(both.items(), key=lambda item: (-item[1], item[0]))
         return Ignored(
-            keys=dict(kept[: limits.KEYS_COUNTED_MAX]),
+            keys=dict(kept[:KEYS_COUNTED_MAX]),
             sampled=self.sampled or other.sampled,
             tombstones=self.tombstones + other.tombstones,
         )

@@ -1,6 +1,6 @@
 """Sets of buckets of record time: those of a batch's ids, of an id run, and those forgotten.
 
-A set is exact. One of more than limits.BUCKET_RANGES_MAX ranges also holds its smallest gaps, so that
+A set is exact. One of more than BUCKET_RANGES_MAX ranges also holds its smallest gaps, so that
 a run's header, a marker and the pipeline's row stay small whatever record times come. What is held
 too much is asked once more than needed, and is late once it was forgotten.
 """
@@ -13,7 +13,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from semel import limits
+BUCKET_RANGES_MAX = 1_000
+"""Ranges in a stored set of buckets: 20 kB. A year of working hours is 260 of them. Of more the
+smallest gaps count as in it."""
 
 _FIRST = -(1 << 63)
 _DENSE = 16
@@ -72,7 +74,7 @@ class Buckets:
     @classmethod
     def _bounded(cls, bounds: np.ndarray) -> Self:
         gaps = bounds[2::2] - bounds[1:-1:2]
-        excess = len(gaps) + 1 - limits.BUCKET_RANGES_MAX
+        excess = len(gaps) + 1 - BUCKET_RANGES_MAX
         if excess > 0:
             taken = 2 * np.argpartition(gaps, excess - 1)[:excess]
             bounds = np.delete(bounds, np.concatenate([taken + 1, taken + 2]))

@@ -14,11 +14,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from semel import failpoints, limits
+from semel import failpoints
 from semel.archive import provenance
 from semel.declare.durations import format_duration
 from semel.declare.parts import OnEmpty
-from semel.declare.wording import count
+from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import ChangedError, RetryableError, SourceError, TerminalError
 from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
@@ -197,7 +197,7 @@ def interval_of(
 
 
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
-    shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[: limits.FILES_NAMED_MAX]]
+    shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[:FILES_NAMED_MAX]]
     more = len(refused) - len(shown)
     found = f"{count(len(refused), spec.source.part)} {'is' if len(refused) == 1 else 'are'}"
     return "\n".join(

@@ -11,6 +11,9 @@ from semel.model.batch import BatchStatus, Pipeline
 from semel.plan.survey import Request, Survey
 from semel.sources import Found, in_window
 
+NAMES_ASKED_MAX = 1_000
+"""Names, the newest, whose batches a plan that takes nothing asks for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
@@ -44,7 +47,7 @@ class Idle:
 def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
     """What keeps a plan from taking anything. Asks the ledger for some of the names, not all."""
     own = [found for found in survey.shown.found if in_window(found.when, request.window)]
-    names = [found.name for found in own[-limits.NAMES_ASKED_MAX :]]
+    names = [found.name for found in own[-NAMES_ASKED_MAX :]]
     holders = ledger.rows(
         "look",
         "holders",

@@ -17,13 +17,18 @@ from datetime import date, datetime
 from enum import StrEnum
 from itertools import pairwise
 
-from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, pipelines, row
 from semel.model.batch import Counts
 from semel.pipeline import Spec
 from semel.reports import intervals
-from semel.reports.day_batches import BatchOfDay, Group, groups_of
+from semel.reports.day_batches import (
+    DAYS_BATCHES_MAX,
+    DAYS_BATCHES_NAMED,
+    BatchOfDay,
+    Group,
+    groups_of,
+)
 from semel.reports.gaps import Gap, Gaps
 from semel.reports.gaps import State as GapState
 from semel.sources import Found
@@ -174,7 +179,7 @@ def days(
         if newest is not None:
             edges = intervals.ending(_schedule(spec), newest)
             groups, found = groups_of(ledger, spec, edges)
-    cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
+    cut = bool(found) and found[0]["found"] > DAYS_BATCHES_MAX
     if cut:
         kept = [edge for edge in edges if edge > found[0]["oldest"]]
         edges = kept if len(kept) > 1 else edges[-2:]
@@ -309,7 +314,7 @@ def _day(
         start=start,
         end=end,
         state=state,
-        batches=tuple(newest[: limits.DAYS_BATCHES_NAMED]),
+        batches=tuple(newest[:DAYS_BATCHES_NAMED]),
         batch_count=sum(g.count for g in groups),
         counted=sum(g.counted for g in groups if g.whole),
         counts=sum((g.counts for g in groups if g.whole), start=Counts()),

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from semel import limits
 from semel.archive.marker import Marker, markers, markers_of
 from semel.declare.ddl import ColumnType
 from semel.declare.wording import those
@@ -28,6 +27,9 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
 from semel.sinks.output import BOUNDED, columns_in_files, dataset_of
+
+FIND_PLACES_MAX = 1_000
+"""Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""
 
 _HELP = "semel find --help"
 
@@ -93,7 +95,7 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     return Search(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
-        places=places[: limits.FIND_PLACES_MAX],
+        places=places[:FIND_PLACES_MAX],
         batches=len(found),
         gone=tuple(gone),
         damaged=damaged,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 
-from semel import limits
 from semel.errors import RetryableError
 from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Pipeline
@@ -13,6 +12,9 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
 from semel.plan.survey import Request, Survey, look
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
+
+LOSSES_SHOWN = 50
+"""Recorded losses that `semel gaps` lists, from the newest on."""
 
 _ROUNDS_MAX = 20
 
@@ -114,7 +116,7 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
             "partitions",
             "losses",
             pipeline_id=pipeline_id,
-            count=limits.LOSSES_SHOWN,
+            count=LOSSES_SHOWN,
         )
     whens = {one.name: one.when for one in seen.shown.found}
     found = [

@@ -7,8 +7,13 @@ from typing import Any
 
 from croniter import croniter
 
-from semel import limits
 from semel.errors import LimitError
+
+DAYS_SHOWN = 31
+"""Intervals that `semel days` and its page list unless told otherwise."""
+
+DAYS_MAX = 1_000
+"""Intervals of one answer at most: a month of hours, or almost three years of days."""
 
 TICK = timedelta(microseconds=1)
 """The shortest time that there is."""
@@ -36,7 +41,7 @@ def ending(schedule: str | None, last: datetime) -> list[datetime]:
     """The edges of DAYS_SHOWN cells, the last of which holds what is before `last`."""
     back, forth = _steps(schedule)
     edges = [back(last)]
-    while len(edges) < limits.DAYS_SHOWN:
+    while len(edges) < DAYS_SHOWN:
         edges.append(back(edges[-1]))
     edges.reverse()
     return [*edges, forth(edges[-1])]
@@ -51,9 +56,9 @@ def cells_of(schedule: str | None, since: datetime, until: datetime) -> list[dat
     edges = [back(since + TICK)]
     while edges[-1] < until:
         edges.append(forth(edges[-1]))
-        if len(edges) > limits.DAYS_MAX + 1:
+        if len(edges) > DAYS_MAX + 1:
             raise LimitError(
-                f"{since:%F} to {until:%F} is more than {limits.DAYS_MAX:,} intervals of the "
+                f"{since:%F} to {until:%F} is more than {DAYS_MAX:,} intervals of the "
                 "schedule; ask for fewer days with --from and --to",
                 next="semel days --help",
             )

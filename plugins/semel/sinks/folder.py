@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from semel import limits
 from semel.declare.context import Context
 from semel.errors import TerminalError
 from semel.model.manifest import Kind, ManifestFile, StagedFile
@@ -23,6 +22,9 @@ from semel.storage import check_links, checksum, link_new, make_folder, sync_fol
 
 if TYPE_CHECKING:
     from semel.sinks import Published
+
+CHECKSUMS_AT_ONCE = 4
+"""Files that finalize reads at once: one core alone waits for the disk, or the disk for it."""
 
 Inode = tuple[int, int, int]
 """Device, number and time of the last change (ns) of a file, under whichever name."""
@@ -36,7 +38,7 @@ class Looks:
 
     def of(self, names: Iterable[tuple[ManifestFile, str]]) -> list[Presence]:
         """What is there of each file under that name."""
-        with ThreadPoolExecutor(limits.CHECKSUMS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(CHECKSUMS_AT_ONCE) as pool:
             return list(pool.map(lambda item: self._presence(*item), names))
 
     # Keeps F2.

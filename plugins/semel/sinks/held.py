@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from semel import limits
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import TerminalError
 from semel.sinks import Note
 
@@ -141,8 +141,8 @@ def _those(found: Iterable[Note | Known]) -> str:
 def named(batches: Collection[int]) -> str:
     """Batches by their numbers: `batch 7`, `batches 3, 4, 9`."""
     numbers = sorted(batches)
-    shown = ", ".join(map(str, numbers[: limits.FILES_NAMED_MAX]))
-    more = len(numbers) - limits.FILES_NAMED_MAX
+    shown = ", ".join(map(str, numbers[:FILES_NAMED_MAX]))
+    more = len(numbers) - FILES_NAMED_MAX
     return f"batch{'es' if len(numbers) > 1 else ''} {shown}" + (
         f" and {more} more" if more > 0 else ""
     )

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.catalog.ids import hash_ids
 from semel.formats.pieces import pieces
 from semel.model.manifest import ManifestFile, StagedFile
+
+KEYS_TWICE_NAMED_MAX = 1_000
+"""Keys of a batch that seem to be there twice and are examined; one of them is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ def twice(files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]) -> T
         count += len(h1)
     hashes = hashes[:count]
     hashes.sort()
-    again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[: limits.KEYS_TWICE_NAMED_MAX]
+    again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:KEYS_TWICE_NAMED_MAX]
     if not len(again):
         return None
     # Counted piece by piece: one key may be in all rows.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel import limits
-from semel.formats.pieces import cut, pieces
+from semel.formats.pieces import PIECE_BYTES_MAX, cut, pieces
 from semel.formats.table import sink_format
 from semel.model.manifest import MarkedFile
 
@@ -63,7 +63,7 @@ def rows_of(
     if declared.format != "parquet":
         there = dataset_of(marker.sink, marker.spec.sink, [file], schema)
         for rows in there.to_batches(columns=wanted.names, **BOUNDED):
-            yield from cut(pa.Table.from_batches([rows]), limits.PIECE_BYTES_MAX)
+            yield from cut(pa.Table.from_batches([rows]), PIECE_BYTES_MAX)
         return
     keys = pa.schema([schema.field(name) for name in declared.partition_by])
     folders = ds.partitioning(keys, flavor="hive") if len(keys) else None

@@ -7,10 +7,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from semel import limits, settings
+from semel import settings
 from semel.declare.parts import GLOB, Model, Size, Text, path_problem, twice
 from semel.declare.yaml import Problem, Problems
 from semel.formats.table import SINKS
+
+FILE_NAME_BYTES_MAX = 200
+"""Longest final file name without its extension; file systems allow 255 bytes."""
+
+KAFKA_TRANSACTION_BYTES = 512 << 20
+"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in the time below."""
 
 ARCHIVES = "_semel"
 """The name of the folder of archives, beside a sink or inside of it."""
@@ -157,7 +163,7 @@ class KafkaSink(Service):
     """Headers by their names, each with the column whose text it is."""
     create: bool = Field(default=False, strict=True)
     """Make the topic where it is missing, with the cluster's own settings."""
-    transaction_bytes: Size = limits.KAFKA_TRANSACTION_BYTES
+    transaction_bytes: Size = KAFKA_TRANSACTION_BYTES
     """Bytes of messages in one transaction: a larger batch becomes visible in several."""
     archive: Text | None = None
     """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
@@ -249,6 +255,6 @@ def _template_problem(template: str) -> str | None:
     if missing := {"batch", "part"} - set(seen):
         return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
     longest = template.format(pipeline="p" * 63, batch=1 << 62, part=1 << 31, fence=1 << 31)
-    if len(longest) > limits.FILE_NAME_BYTES_MAX:
-        return f"can grow longer than {limits.FILE_NAME_BYTES_MAX} bytes"
+    if len(longest) > FILE_NAME_BYTES_MAX:
+        return f"can grow longer than {FILE_NAME_BYTES_MAX} bytes"
     return None

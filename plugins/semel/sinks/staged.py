@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from semel import limits
 from semel.errors import CorruptionError
-from semel.formats.pieces import pieces
+from semel.formats.pieces import PIECE_BYTES_MAX, pieces
 from semel.sinks import Won
 
 
-def staged(won: Won, bytes_max: int = limits.PIECE_BYTES_MAX) -> Iterator[pa.RecordBatch]:
+def staged(won: Won, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[pa.RecordBatch]:
     """All rows of a batch, in the order of its files, in pieces of `bytes_max` or of one row.
 
     CorruptionError: a file cannot be read.

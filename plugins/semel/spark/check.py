@@ -21,10 +21,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from semel import __version__, limits, settings
+from semel import __version__, settings
 from semel.archive import layout, owned
 from semel.clients.kafka.registry import Registry
-from semel.declare.wording import count
+from semel.declare.wording import FILES_NAMED_MAX, count
 from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
@@ -32,6 +32,7 @@ from semel.model.batch import Log
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
 from semel.sinks import Remote
+from semel.sources.files.content import HEAD_BYTES
 from semel.sources.files.listing import list_files
 from semel.sources.kafka.tried import try_to_read
 from semel.spark import probe
@@ -40,6 +41,18 @@ from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
 from semel.stage.job import columns_of
 from semel.storage import check_links, check_links_of
+
+CHECK_TASK_SECONDS = 0.5
+"""A task of `semel check` takes this long at least, so that the next ones go to other executors."""
+
+CHECK_SLOTS_MAX = 4_096
+"""Tasks at once that `semel check` looks for."""
+
+CLOCKS_APART_SECONDS_MAX = 1.0
+"""How far clocks may be from the ledger's: record times and files' times are held against it."""
+
+POSTGRES_VERSION_MIN = 14
+"""The oldest PostgreSQL that a ledger may be on."""
 
 _REMEDIES = {
     "semel": f"install semel {__version__} into the Python that PYSPARK_PYTHON names there",
@@ -116,7 +129,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
             folders=tuple(map(str, folders)),
             sources=tuple(map(str, sources)),
             samples=tuple(samples),
-            seconds=limits.CHECK_TASK_SECONDS,
+            seconds=CHECK_TASK_SECONDS,
             topics=tuple(topics),
         )
         for folder in folders:
@@ -149,8 +162,8 @@ def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]
     shown = f"{ledger}, PostgreSQL {server['version']}"
     if server["standby"]:
         found.add("ledger", f"{shown}: a standby", "name its primary, or promote it")
-    elif server["version_num"] < limits.POSTGRES_VERSION_MIN * 10_000:
-        found.add("ledger", shown, f"take PostgreSQL {limits.POSTGRES_VERSION_MIN} or newer")
+    elif server["version_num"] < POSTGRES_VERSION_MIN * 10_000:
+        found.add("ledger", shown, f"take PostgreSQL {POSTGRES_VERSION_MIN} or newer")
     else:
         found.add("ledger", shown)
     _schema(found, ledger)
@@ -200,7 +213,7 @@ def _sources(found: Checked, specs: list[Spec]) -> tuple[set[Path], list[probe.S
             listing = list_files(spec.of_source())
             samples += [_sample(listing.root / file.path) for file in listing.found[-1:]]
             closed = [f"{each.name}: {each.reason}" for each in listing.refused]
-            trouble = "" if listing.complete else "; ".join(closed[: limits.FILES_NAMED_MAX])
+            trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
         except OSError as error:
             trouble = str(error)
         if trouble:
@@ -289,7 +302,7 @@ def _own_folder(base: Path) -> Iterator[Path]:
 
 def _sample(path: Path) -> probe.Sample:
     with path.open("rb") as file:
-        head = file.read(limits.HEAD_BYTES)
+        head = file.read(HEAD_BYTES)
     digest = hashlib.sha256(head).hexdigest()
     return probe.Sample(path=str(path), length=len(head), digest=digest)
 
@@ -319,7 +332,7 @@ def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.Answer]:
     """Let more tasks look than there are slots, so that some come to each executor."""
     cloudpickle.register_pickle_by_value(probe)
     for _ in range(2):  # The first job may run before all executors have come.
-        numbers = session.range(limits.CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
+        numbers = session.range(CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
         tasks = 2 * len({number for (number,) in numbers})
     rows = session.range(0, tasks, 1, tasks).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
     return [probe.Answer.of(each["answer"]) for each in rows]
@@ -395,5 +408,5 @@ def _clocks(found: Checked, ahead: float | None, began: float, ended: float) -> 
         apart[answer.host] = max(seconds, apart.get(answer.host, 0.0), key=abs)
     shown = ", ".join(f"{where} {seconds:+.2f} s" for where, seconds in apart.items())
     whose = "ledger" if ahead is not None else "driver"
-    far = any(abs(seconds) > limits.CLOCKS_APART_SECONDS_MAX for seconds in apart.values())
+    far = any(abs(seconds) > CLOCKS_APART_SECONDS_MAX for seconds in apart.values())
     found.add("clocks", f"ahead of the {whose}'s: {shown}", _REMEDIES["clocks"] if far else "")

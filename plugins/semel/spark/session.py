@@ -18,11 +18,19 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from semel import limits
 from semel.errors import UnavailableError
 from semel.model.batch import Log
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
+
+CONNECT_RETRIES_MAX = 6
+"""Tries after the first that a lost call to Spark Connect gets: 70 s, a server's restart."""
+
+SPARK_ANSWER_SECONDS = 10.0
+"""How long the first contact with a Spark Connect server may take before Spark counts as away."""
+
+PROGRESS_SECONDS = 3.0
+"""Spark's progress is said at most this often, so that a long stage does not fill a log."""
 
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
@@ -56,7 +64,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
     finally:
         if connect:
             # stop() ends the session before these are sent, and logs that the server refused them.
-            wait(session.client._release_futures, limits.SPARK_ANSWER_SECONDS)
+            wait(session.client._release_futures, SPARK_ANSWER_SECONDS)
         session.stop()
 
 
@@ -89,7 +97,7 @@ def _connect(remote: str) -> SparkSession:
     address = urlsplit(remote.partition(";")[0])
     try:
         place = (address.hostname or "", address.port or _CONNECT_PORT)
-        socket.create_connection(place, limits.SPARK_ANSWER_SECONDS).close()
+        socket.create_connection(place, SPARK_ANSWER_SECONDS).close()
     except OSError as error:  # Spark's client alone would try for minutes before it says so.
         raise _away(remote, error) from error
     from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -98,7 +106,7 @@ def _connect(remote: str) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
     except PySparkException as error:
         raise _away(remote, error) from error
-    session.client.set_retry_policies([DefaultPolicy(max_retries=limits.CONNECT_RETRIES_MAX)])
+    session.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES_MAX)])
     return session
 
 
@@ -128,7 +136,7 @@ class _Progress:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.said = ""
-        self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
+        self.next_time = time.monotonic() + PROGRESS_SECONDS
 
     def __call__(
         self,
@@ -147,7 +155,7 @@ class _Progress:
         if total and line != self.said and time.monotonic() >= self.next_time:
             self.log(line)
             self.said = line
-            self.next_time = time.monotonic() + limits.PROGRESS_SECONDS
+            self.next_time = time.monotonic() + PROGRESS_SECONDS
 
 
 @contextmanager
@@ -157,7 +165,7 @@ def _watched(session: SparkSession, progress: _Progress) -> Iterator[None]:
     stop = threading.Event()
 
     def watch() -> None:
-        while not stop.wait(limits.PROGRESS_SECONDS):
+        while not stop.wait(PROGRESS_SECONDS):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             found = [stage for stage in stages if stage]
             counts = [(stage.numCompletedTasks, stage.numTasks) for stage in found]

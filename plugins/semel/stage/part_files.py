@@ -13,11 +13,14 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.errors import LimitError
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
+from semel.sinks.spec import FILE_NAME_BYTES_MAX
 from semel.storage import Sealed
+
+PARTITION_FILES_PER_SPLIT_MAX = 4_096
+"""Folders that the rows of one split may go to before partition_by is refused as a wrong key."""
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
@@ -59,17 +62,17 @@ class PartWriter:
                 self._flush(folder)
         if self._bytes.total() > self._held_bytes_max:
             self.close()
-        if len(self._of_split) > limits.PARTITION_FILES_PER_SPLIT_MAX:
+        if len(self._of_split) > PARTITION_FILES_PER_SPLIT_MAX:
             raise LimitError(
                 f"sink.partition_by {self._keys} has more than "
-                f"{limits.PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
+                f"{PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
                 "fewer values"
             )
 
     def end_split(self) -> None:
         """What comes next is of another split. Its folders are counted anew."""
         self._of_split.clear()
-        many = len(self._held) > limits.PARTITION_FILES_PER_SPLIT_MAX
+        many = len(self._held) > PARTITION_FILES_PER_SPLIT_MAX
         if many or self._bytes.total() > self._held_bytes_max:
             self.close()
 
@@ -94,10 +97,10 @@ class PartWriter:
                 f"{quote(key, safe='')}={value}"
                 for key, value in zip(self._keys, label.split("/"), strict=True)
             )
-            if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
+            if any(len(name) > FILE_NAME_BYTES_MAX for name in folder.split("/")):
                 raise LimitError(
                     f"sink.partition_by {self._keys}: a record's folder is longer than "
-                    f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+                    f"{FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
                 )
             yield folder, rest.filter(pc.equal(encoded.indices, code))
 

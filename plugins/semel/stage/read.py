@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from semel import limits
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault, Reason
 from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.formats.selection import EVERYTHING
+from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Counts, Ignored
 from semel.model.buckets import Buckets
 from semel.model.manifest import Sample, SplitReport
@@ -31,6 +31,9 @@ from semel.stage.job import StageJob, output_columns
 from semel.stage.spill import Spill
 from semel.stage.task_files import TaskFiles
 from semel.stage.together import read_together, small_groups
+
+RECORD_TIME_AHEAD_SECONDS = 86_400
+"""How far record_time may be ahead of the ledger's clock in scope bucket: no clock is exact."""
 
 DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
@@ -273,7 +276,7 @@ class _Reader:
         if not self._job.spec.limits.log_samples:
             return sample
         start = int(lines.starts[at])
-        end = min(int(lines.ends[at]), start + limits.RECORD_SHOWN_BYTES)
+        end = min(int(lines.ends[at]), start + RECORD_SHOWN_BYTES)
         text = words.record(bytes(memoryview(lines.data)[start:end]))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
@@ -336,7 +339,7 @@ class _Reader:
         quarantines = job.spec.dedup.late is Late.QUARANTINE
         if quarantines and job.forgotten.overlaps(Buckets.of(buckets)):
             reason[job.forgotten.has(buckets)] = LATE
-        reason[seconds > job.now_seconds + limits.RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
+        reason[seconds > job.now_seconds + RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
         reason[time.is_null().to_numpy()] = TIME_MISSING
         return buckets
 

@@ -5,10 +5,12 @@ So a task that reads a thousand small files does not leave as many behind.
 
 import pyarrow as pa
 
-from semel import limits
 from semel.model.manifest import Kind, StagedFile
 from semel.stage.job import StageJob
 from semel.stage.part_files import PartWriter
+
+LETTERS_HELD_BYTES = 64 << 20
+"""Bytes of dead letters (Arrow) that a task holds before they go to a file."""
 
 
 class TaskFiles:
@@ -24,7 +26,7 @@ class TaskFiles:
             folder,
             tag=f"{tag}-letters",
             kind=Kind.DEAD_LETTERS,
-            held_bytes_max=limits.LETTERS_HELD_BYTES,
+            held_bytes_max=LETTERS_HELD_BYTES,
         )
 
     def rows(self, table: pa.Table) -> None:

@@ -24,6 +24,10 @@ from semel.pipeline import Scope
 from semel.stage.classify import SplitIds
 from semel.stage.job import StageJob, output_columns
 
+SMALL_SPLIT_BYTES = 64 << 10
+"""Files of up to so many bytes are read together: opening a parser for each takes a millisecond,
+the time of a hundred kilobytes."""
+
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """The valid records of all splits, one behind the other; of each its report and its ids by shard.
 Keys that nobody declared are in the first report, for all."""
@@ -52,7 +56,7 @@ def _may_join(job: StageJob, split: Split) -> bool:
         job.source.joins(claim)
         and job.spec.dedup.scope is Scope.HORIZON
         and (split.start, split.end) == (claim.start, claim.end)
-        and split.end - split.start <= limits.SMALL_SPLIT_BYTES
+        and split.end - split.start <= SMALL_SPLIT_BYTES
     )
 
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from semel import limits
 from semel.errors import CorruptionError, TerminalError
-from semel.formats.pieces import cut
+from semel.formats.pieces import PIECE_BYTES_MAX, cut
 from semel.formats.records import OFFSET
 from semel.model.manifest import SplitReport, StagedFile
 from semel.model.split import Split
@@ -137,7 +136,7 @@ def write_rows(
     for batch in batches:
         # Spark hands times over in the zone of its session: the same moments, another type.
         table = pa.Table.from_batches([batch]).cast(schema)
-        for rows in cut(table, limits.PIECE_BYTES_MAX):
+        for rows in cut(table, PIECE_BYTES_MAX):
             _refuse(job, rows)
         out.rows(table)
     return out.close()

@@ -18,10 +18,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from semel import limits
 from semel.airflow.page import backfill, catalog, decide, find, replay, shown
 from semel.airflow.page.common import (
     FOLDER,
+    PAGE_LOOK_SECONDS,
     MaySee,
     Since,
     Until,
@@ -37,7 +37,7 @@ from semel.airflow.page.common import (
     soon,
     spec_of,
 )
-from semel.airflow.page.shown import Overview
+from semel.airflow.page.shown import PAGE_BATCHES, Overview
 from semel.errors import (
     Doing,
     OutcomeUnknownError,
@@ -48,7 +48,7 @@ from semel.errors import (
 )
 from semel.reports import intervals
 from semel.reports.days import State, days
-from semel.reports.dead_letters import Letters
+from semel.reports.dead_letters import LETTERS_SHOWN, Letters
 from semel.reports.dead_letters import letters as letters_of
 
 _HEADERS = {
@@ -144,7 +144,7 @@ def pipelines(request: Request, user: GetUserDep) -> HTMLResponse:
     permitted = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     found = _refused_now(shown.overviews(ledger(), permitted))
     return page(
-        request, "pipelines.html", found=found, verbs=shown.VERBS, count=limits.PAGE_BATCHES
+        request, "pipelines.html", found=found, verbs=shown.VERBS, count=PAGE_BATCHES
     )
 
 
@@ -224,7 +224,7 @@ def _refused_now(found: list[Overview]) -> list[Overview]:
     """With what a plan would refuse now in the place of what the last one refused: of those whose
     source can be looked at before a page has to be there.
     """
-    until = time.monotonic() + limits.PAGE_LOOK_SECONDS
+    until = time.monotonic() + PAGE_LOOK_SECONDS
     for n, one in enumerate(found):
         if not one.refused or time.monotonic() >= until:
             continue
@@ -237,7 +237,7 @@ def _refused_now(found: list[Overview]) -> list[Overview]:
 
 def _letters(dag_id: str, batch_id: int) -> Letters:
     spec, _ = spec_of(dag_id)
-    return letters_of(spec, batch_id=batch_id, count=limits.LETTERS_SHOWN)
+    return letters_of(spec, batch_id=batch_id, count=LETTERS_SHOWN)
 
 
 def _weeks(found: Any) -> list[list[Any]]:

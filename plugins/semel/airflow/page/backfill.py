@@ -19,9 +19,11 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from semel import limits
 from semel.airflow.page.common import own, page, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
+
+PAGE_BACKFILL_DAYS_MAX = 366
+"""Days of a backfill from the page: one that asks for more is made in Airflow's own dialog."""
 
 router = APIRouter()
 
@@ -45,7 +47,7 @@ def ask_backfill(
     """Which runs a backfill of [start, end) would make or clear, to be confirmed."""
     spec, _ = spec_of(dag_id)
     start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
-    days = limits.PAGE_BACKFILL_DAYS_MAX
+    days = PAGE_BACKFILL_DAYS_MAX
     if not start < end <= start + timedelta(days=days):
         raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
     wanted = {"from": start.isoformat(), "to": end.isoformat()}

@@ -10,7 +10,12 @@ from fastapi.responses import HTMLResponse
 
 from semel import limits
 from semel.airflow.page.common import MaySee, ledger, page, spec_of
+from semel.airflow.page.shown import PAGE_LINES
 from semel.ledger import Ledger, rows
+from semel.reports.intervals import DAYS_SHOWN
+
+PAGE_CATALOG_BATCHES = 5_000
+"""Newest batches whose repeats the page of a catalog counts by days."""
 
 router = APIRouter()
 
@@ -81,7 +86,7 @@ def catalog(
 def catalog_of(ledger: Ledger, name: str) -> Catalog:
     """The catalog of a pipeline; empty when it has planned nothing."""
     with ledger.transaction() as connection:
-        lines = limits.PAGE_LINES
+        lines = PAGE_LINES
         return Catalog(
             segments=_dicts(rows(connection, "page", "segments", name=name, count=lines)),
             shards=_dicts(rows(connection, "page", "shards", name=name)),
@@ -91,8 +96,8 @@ def catalog_of(ledger: Ledger, name: str) -> Catalog:
                     "page",
                     "repeats",
                     name=name,
-                    batches=limits.PAGE_CATALOG_BATCHES,
-                    days=limits.DAYS_SHOWN,
+                    batches=PAGE_CATALOG_BATCHES,
+                    days=DAYS_SHOWN,
                 )
             ),
         )

@@ -14,16 +14,23 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import limits, settings, summary
+from semel import settings, summary
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
+from semel.airflow.page.shown import PAGE_LINES
 from semel.errors import LimitError, SemelError
 from semel.ledger import Ledger
 from semel.model.batch import dag_run_of
 from semel.pipeline import Spec
 from semel.reports.days import Sight
+
+PAGE_LOOK_SECONDS = 1.0
+"""How long a page waits for a look at the source before it shows what the ledger knows."""
+
+PAGE_TOLD_SECONDS = 10.0
+"""How long a server goes by the folders and the ledger that Airflow told it, before it asks anew."""
 
 T = TypeVar("T")
 
@@ -42,12 +49,12 @@ _DayText = Annotated[str, Query(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
 Since = Annotated[_DayText, Query(alias="from")]
 Until = Annotated[_DayText, Query(alias="to")]
 
-_looks: Looks[Any] = Looks(limits.PAGE_LOOK_SECONDS)
+_looks: Looks[Any] = Looks(PAGE_LOOK_SECONDS)
 
 
 def ledger() -> Ledger:
     """The ledger of this server, with a pool of its own."""
-    _told_at(int(time.monotonic() / limits.PAGE_TOLD_SECONDS))
+    _told_at(int(time.monotonic() / PAGE_TOLD_SECONDS))
     return _ledger(settings.ledger_dsn())
 
 
@@ -85,7 +92,7 @@ def sight(spec: Spec) -> tuple[Sight | None, str | None]:
     except (SemelError, OSError) as error:
         return None, f"The source could not be read: {error}"
     if found is None:
-        seconds = f"{limits.PAGE_LOOK_SECONDS:.0f} s"
+        seconds = f"{PAGE_LOOK_SECONDS:.0f} s"
         return None, f"Reading the source takes longer than {seconds}. Load this page again."
     return found, None
 
@@ -139,7 +146,7 @@ def _templates() -> jinja2.Environment:
     made.globals |= {
         "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
         "seconds": text.seconds, "symbols": text.SYMBOLS, "meanings": text.MEANINGS,
-        "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": limits.PAGE_LINES,
+        "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": PAGE_LINES,
         "quote": lambda part: quote(part, safe=""), "size": summary.size, "query": urlencode,
     }  # fmt: skip
     return made

@@ -9,7 +9,6 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import limits
 from semel.airflow.page import shown
 from semel.airflow.page.common import (
     MayEdit,
@@ -24,6 +23,7 @@ from semel.airflow.page.common import (
     spec_of,
 )
 from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.shown import PAGE_LINES
 from semel.errors import StateError
 from semel.pipeline import Spec
 from semel.plan.abandon import abandon
@@ -65,7 +65,7 @@ def refused(request: Request, dag_id: str, user: GetUserDep) -> HTMLResponse:
         declared=declared,
         trouble=trouble,
         looked=seen is not None,
-        found=now[: limits.PAGE_LINES],
+        found=now[:PAGE_LINES],
         count=len(now),
         since=since,
         losses=seen.gaps.losses if seen else (),

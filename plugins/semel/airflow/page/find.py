@@ -6,14 +6,16 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import limits
 from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
 from semel.errors import SemelError
 from semel.reports import find as core
 
+PAGE_ID_CHARS_MAX = 16_384
+"""Characters of an id that the page looks for: an address has room for more, an id seldom."""
+
 router = APIRouter()
 
-_CHARS_MAX = limits.PAGE_ID_CHARS_MAX
+_CHARS_MAX = PAGE_ID_CHARS_MAX
 _Ids = Annotated[list[str], Query(alias="id", max_length=64)]
 
 

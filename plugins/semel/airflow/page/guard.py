@@ -16,7 +16,8 @@ from airflow.utils.session import create_session
 from fastapi import Form, HTTPException, Request
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
-from semel import limits
+PAGE_CONFIRM_SECONDS = 900
+"""How long a confirmation page may be confirmed: to read it, and ask somebody."""
 
 Token = Annotated[str, Form()]
 
@@ -33,9 +34,9 @@ def agreed(request: Request, token: str, user: Any, dag_id: str, action: str) ->
     """What was shown to this user, for this DAG and action. 403: it was not, or too long ago."""
     _refuse_elsewhere(request)
     try:
-        who, dag, what, found = _signer().loads(token, max_age=limits.PAGE_CONFIRM_SECONDS)
+        who, dag, what, found = _signer().loads(token, max_age=PAGE_CONFIRM_SECONDS)
     except SignatureExpired as error:
-        minutes = limits.PAGE_CONFIRM_SECONDS // 60
+        minutes = PAGE_CONFIRM_SECONDS // 60
         raise HTTPException(403, f"This was shown more than {minutes} min ago. {_AGAIN}") from error
     except (BadSignature, ValueError, TypeError) as error:
         why = "The form lacks what the confirmation page signed, or another server signed it."

@@ -7,7 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from threading import Lock
 from typing import Generic, TypeVar
 
-from semel import limits
+PAGE_LOOKS = 64
+"""Such looks that wait, or whose answers are kept, in one server at most."""
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Looks(Generic[T]):
             one = self._begun.get(key)
             if one is None or one.is_over():
                 self._begun = {k: o for k, o in self._begun.items() if not o.is_over()}
-                if len(self._begun) >= limits.PAGE_LOOKS:
+                if len(self._begun) >= PAGE_LOOKS:
                     return None
                 one = self._begun[key] = _Look(self._pool, look, self.wait_seconds)
         if not wait([one.future], self.wait_seconds).done:

@@ -24,11 +24,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from semel import limits
 from semel.airflow import replays
-from semel.airflow.page.backfill import MayRun
+from semel.airflow.page.backfill import PAGE_BACKFILL_DAYS_MAX, MayRun
 from semel.airflow.page.common import ledger, own, page, soon, spec_of
 from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.shown import PAGE_LINES
 from semel.archive import provenance
 from semel.archive.provenance import Named
 from semel.declare.durations import format_duration
@@ -82,14 +82,14 @@ def ask_replay(
     if end is None:
         raise HTTPException(422, "An interval has an end.")
     start, end = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (start, end))
-    days = limits.PAGE_BACKFILL_DAYS_MAX
+    days = PAGE_BACKFILL_DAYS_MAX
     if not start < end <= start + timedelta(days=days):
         raise HTTPException(422, f"An interval ends after it begins, {days} days later at most.")
     now = provenance.look(spec)
     which = _which(spec, start, end)
     roots = _roots(spec, which)
     token = found = None
-    if roots and len(roots) <= limits.PAGE_LINES:
+    if roots and len(roots) <= PAGE_LINES:
         key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
         found = soon(key, lambda: _foreseen(spec, roots, now.named))
     if found and not any(one.root.why for one in found):

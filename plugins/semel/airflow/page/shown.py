@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from semel import limits, pipeline
+from semel.declare.parts import ORPHAN_SECONDS
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.declare.yaml import declared_name
 from semel.errors import SpecError
 from semel.ledger import Ledger, rows
@@ -15,6 +17,12 @@ from semel.model.batch import BatchStatus, Counts
 from semel.pipeline import Spec
 from semel.reports.days import Sight
 from semel.reports.gaps import gaps_beside
+
+PAGE_BATCHES = 30
+"""Batches of each pipeline that the page of all pipelines sums up."""
+
+PAGE_LINES = 200
+"""Claims or files of a batch that its page lists; `semel show` lists them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +113,9 @@ def overviews(ledger: Ledger, permitted: Collection[str]) -> list[Overview]:
         known = [r["name"] for r in rows(connection, "page", "names")]
         names = sorted(permitted & {*known, *_declared()})
         newest = rows(
-            connection, "page", "newest", names=names, count=limits.PAGE_BATCHES
+            connection, "page", "newest", names=names, count=PAGE_BATCHES
         )
-        silent = limits.ORPHAN_SECONDS
+        silent = ORPHAN_SECONDS
         opened = rows(connection, "page", "open", names=names, orphan_seconds=silent)
         ends = {r["name"]: r["at"] for r in rows(connection, "page", "ends", names=names)}
         refused = {r["name"]: r["files"] for r in rows(connection, "page", "refused", names=names)}
@@ -230,7 +238,7 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         found = rows(connection, "look", "batch", batch_id=batch_id)
         if not found or found[0]["pipeline"] != name:
             return None
-        count = limits.PAGE_LINES
+        count = PAGE_LINES
         claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
         attempts = rows(connection, "look", "attempts", batch_id=batch_id)
         files = rows(connection, "look", "files", batch_id=batch_id)
@@ -283,8 +291,8 @@ def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
         "planned",
         name=name,
         batch_id=batch_id,
-        count=limits.FILES_NAMED_MAX,
-        attempts=limits.PAGE_LINES,
+        count=FILES_NAMED_MAX,
+        attempts=PAGE_LINES,
         silent_seconds=2 * limits.HEARTBEAT_SECONDS,
     )
     return Planned(**found[0]) if found else None
@@ -292,5 +300,5 @@ def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
 
 def refusals_of(ledger: Ledger, name: str) -> list[dict[str, Any]]:
     """What the last plan of a pipeline refused; one more than a page lists at most."""
-    found = ledger.rows("page", "refusals", name=name, count=limits.PAGE_LINES + 1)
+    found = ledger.rows("page", "refusals", name=name, count=PAGE_LINES + 1)
     return [dict(r) for r in found]

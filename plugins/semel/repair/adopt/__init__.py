@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from semel import failpoints, limits, settings
+from semel import failpoints, settings
 from semel.archive import layout, note, owned, traces
 from semel.archive.marker import Marker, markers_in
 from semel.archive.traces import Traces
@@ -34,6 +34,7 @@ from semel.repair.adopt.ids import GoneError, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
+from semel.stage.read import RECORD_TIME_AHEAD_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +347,7 @@ def _buckets(marker: Marker) -> Buckets | None:
     if marker.buckets is not None or marker.spec.dedup.scope is not Scope.BUCKET:
         return marker.buckets
     # The marker is of an earlier version. No record_time is more than a day ahead.
-    ahead = timedelta(seconds=limits.RECORD_TIME_AHEAD_SECONDS)
+    ahead = timedelta(seconds=RECORD_TIME_AHEAD_SECONDS)
     newest = int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
     return Buckets.before(newest + 1)
 

@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import limits
 from semel.archive.marker import Marker
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
-from semel.formats.pieces import gathered
+from semel.formats.pieces import PIECE_BYTES_MAX, gathered
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
@@ -147,7 +146,7 @@ def _in_output(marker: Marker) -> Iterator[Part]:
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
         whole_file(marker, file)
-        for table in gathered(rows_of(marker, file, names), limits.PIECE_BYTES_MAX):
+        for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
             # JSON Lines holds dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
             table = pa.table(columns, names=names)

@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import sqlalchemy as sa
 
-from semel import limits
 from semel.archive.marker import Marker
 from semel.ledger import change
 from semel.model.manifest import Kind
 from semel.repair.adopt.history import History
 from semel.repair.adopt.partitions import Adoptee
+
+MARKERS_AT_ONCE = 1_000
+"""Batches that one statement of adopt writes: their specs are some 2 KB each."""
 
 _Asked = tuple[str, int | None, int | None]
 """A request, and which batch it replays or admits: what ordinals are counted by."""
@@ -53,8 +55,8 @@ def write_batches(
 
 
 def _parts(markers: list[Marker]) -> Iterator[list[Marker]]:
-    for start in range(0, len(markers), limits.MARKERS_AT_ONCE):
-        yield markers[start : start + limits.MARKERS_AT_ONCE]
+    for start in range(0, len(markers), MARKERS_AT_ONCE):
+        yield markers[start : start + MARKERS_AT_ONCE]
 
 
 def _insert_batches(

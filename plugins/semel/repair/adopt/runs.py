@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from semel import limits
 from semel.catalog.payload import Encoder, write_pieces
 from semel.catalog.runs import span_seconds
 from semel.ledger import row
 from semel.model.buckets import Buckets, union
 from semel.repair.adopt.ids import ShardIds, distinct
+
+OLD_IDS_AT_ONCE = 8 << 20
+"""Ids that adopt holds in memory before it spills them: some 400 MiB with sorted copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class OldRuns:
     def add(self, seq: int, expires_at: datetime, parts: list[ShardIds]) -> None:
         """The ids of the batch with this place in the order of commits."""
         span = expires_at.timestamp() // self._span
-        if span != self._of_span or self._held > limits.OLD_IDS_AT_ONCE:
+        if span != self._of_span or self._held > OLD_IDS_AT_ONCE:
             self._spill()
         self._of_span = span
         for part in parts:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from semel import failpoints, limits
 from semel.clients.kafka.cluster import ANSWER_SECONDS
 from semel.errors import AGAIN, OutcomeUnknownError, TerminalError, UnavailableError
+from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.sinks import Won
 from semel.sinks.kafka import control
 from semel.sinks.kafka.control import Note
@@ -29,6 +30,9 @@ from semel.sinks.kafka.ends import Spans, ends_of
 from semel.sinks.kafka.facts import TopicFacts
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import check_count, staged
+
+KAFKA_QUEUED_BYTES = 128 << 20
+"""Bytes of messages that a producer holds until they are sent."""
 
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _REFUSED = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
@@ -88,7 +92,7 @@ def producer_of(
         "linger_ms": 20,
         "batch_size": min(_BATCH_BYTES, facts.bytes_max),
         "message_max_bytes": max(_MESSAGE_BYTES_MIN, facts.bytes_max),
-        "queue_buffering_max_kbytes": max(limits.KAFKA_QUEUED_BYTES, 2 * facts.bytes_max) >> 10,
+        "queue_buffering_max_kbytes": max(KAFKA_QUEUED_BYTES, 2 * facts.bytes_max) >> 10,
         "queue_buffering_max_messages": 0,
         "delivery_report_only_error": True,
     }
@@ -158,7 +162,7 @@ class _Landing:
     def _blocks(self) -> Iterator[_Block]:
         """Messages of the rows that have not landed, each with the row that it ends before."""
         # Transactions end between blocks; so these are small beside one.
-        at_once = min(limits.PIECE_BYTES_MAX, self._target.transaction_bytes // _BLOCKS)
+        at_once = min(PIECE_BYTES_MAX, self._target.transaction_bytes // _BLOCKS)
         end = 0
         for rows in staged(self._won, at_once):
             start, end = end, end + rows.num_rows

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
+from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.model.manifest import Kind
 from semel.sinks import OutputGoneError, Published, SupersededError
 from semel.sinks.kafka import control, encode
@@ -99,7 +100,7 @@ def rows(
             missing -= 1
             values.append(value)
             size += len(value)
-            if size >= limits.PIECE_BYTES_MAX:
+            if size >= PIECE_BYTES_MAX:
                 yield typed(target, marker, values)
                 values, size = [], 0
     if values:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from semel import limits
 from semel.clients.kafka.cluster import Cluster
-from semel.sinks.spec import CONTROL
+from semel.sinks.spec import CONTROL, KAFKA_TRANSACTION_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class KafkaTarget:
     key: str | tuple[str, ...] | None = None
     headers: tuple[tuple[str, str], ...] = ()
     create: bool = False
-    transaction_bytes: int = limits.KAFKA_TRANSACTION_BYTES
+    transaction_bytes: int = KAFKA_TRANSACTION_BYTES
 
     @property
     def control(self) -> str:

@@ -19,8 +19,9 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from psycopg import sql
 
-from semel import failpoints, limits
+from semel import failpoints
 from semel.clients.sql import query
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.model.manifest import ManifestFile, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
@@ -172,7 +173,7 @@ class PostgresSink:
 
     def _kept_back(self, won: Won) -> str:
         """Which rows the table keeps back: it takes the others once more, and forgets them."""
-        shown = limits.FILES_NAMED_MAX
+        shown = FILES_NAMED_MAX
         try:
             with self._landing(won) as (connection, facts):
                 found = land_most(connection, self._target, won, facts) if facts else ()

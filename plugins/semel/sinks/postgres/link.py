@@ -10,8 +10,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from semel import limits
-from semel.clients.sql import query
+from semel.clients.sql import IDLE_IN_TRANSACTION_MS, LOCK_TIMEOUT_MS, query
 from semel.errors import (
     OutcomeUnknownError,
     RetryableError,
@@ -53,8 +52,8 @@ def within(target: PostgresTarget, connection: Connection) -> Iterator[None]:
 
 
 _SETTINGS = {
-    "lock": f"{limits.LOCK_TIMEOUT_MS}ms",
-    "idle": f"{limits.IDLE_IN_TRANSACTION_MS}ms",
+    "lock": f"{LOCK_TIMEOUT_MS}ms",
+    "idle": f"{IDLE_IN_TRANSACTION_MS}ms",
 }
 
 

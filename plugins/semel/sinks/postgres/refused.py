@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits
 from semel.formats.jsonvalues import beyond_json
 from semel.sinks import Refused
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.predicate import parse
+
+JSON_DEPTH_MAX = 500
+"""Deepest value of a JSON column of a PostgreSQL: readers of JSON recurse, also PostgreSQL's."""
 
 _BOUNDS = {
     "smallint": (-(2**15), 2**15 - 1),
@@ -159,7 +161,7 @@ def _no_json(values: pa.ChunkedArray, *, strict: bool) -> Iterator[int]:
     texts = values.cast(pa.large_binary()).to_pylist()
     yield from _broken(texts, [n for n, text in enumerate(texts) if text is not None])
     odd = _mask(pc.match_substring_regex(values, _ODD_JSON)) if strict else None
-    long = _mask(pc.greater(pc.binary_length(values), 2 * limits.JSON_DEPTH_MAX))
+    long = _mask(pc.greater(pc.binary_length(values), 2 * JSON_DEPTH_MAX))
     for n in np.flatnonzero(long if odd is None else odd | long).tolist():
         if not _jsonb_takes(texts[n], strict=strict):
             yield n
@@ -188,7 +190,7 @@ def _broken(texts: list[bytes | None], among: list[int]) -> Iterator[int]:
 
 def _jsonb_takes(text: bytes, *, strict: bool) -> bool:
     """Whether PostgreSQL takes a text, of which is known that it is JSON or broken."""
-    if _depth(text) > limits.JSON_DEPTH_MAX:
+    if _depth(text) > JSON_DEPTH_MAX:
         return False
     if not strict:
         return True

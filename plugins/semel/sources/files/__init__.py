@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from semel import limits
 from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.model.batch import Claim
@@ -38,6 +37,11 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 
+SPLIT_BYTES = 64 << 20
+"""Bytes of source one task reads: half a second's work or more, beside some 20 ms that Spark needs
+for a task. Fixed in the plan, so that every attempt cuts alike."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilesSource:
     """`source: {path: ...}`. `root` is the real path of its folder."""
@@ -45,7 +49,7 @@ class FilesSource:
     context: Context
     root: Path
 
-    split_size: ClassVar[int] = limits.SPLIT_BYTES
+    split_size: ClassVar[int] = SPLIT_BYTES
 
     @classmethod
     def of(cls, context: Context) -> Self:

@@ -13,7 +13,6 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
-from semel import limits
 from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import GIVE_UP
@@ -21,6 +20,16 @@ from semel.sources.files.content import content_of, is_gzip, open_file
 from semel.sources.files.evidence import OfFile
 from semel.sources.files.listing import identity, inodes_below, signed
 from semel.sources.files.rotation import is_rotation
+
+LINES_NUMBERED_BYTES_MAX = 256 << 20
+"""Bytes before a record in which line ends are counted to tell its line's number: 0.1 s, of a
+compressed file a second. Behind that, its byte alone is told."""
+
+COUNTED_BYTES = 256 << 10
+"""Bytes in which line ends are counted at once: they fit in a core's cache."""
+
+STREAM_COUNTED_BYTES_MAX = 2 << 30
+"""Bytes of a compressed file's content in which line ends are counted: some six seconds' work."""
 
 _LINE_END = 10
 _EVIDENCE = {"head_length": int, "head_hash": str, "tail_hash": str}
@@ -193,10 +202,10 @@ def claimed_bytes(claim: ClaimedFile, root: Path, batch_id: int) -> Iterator[Bin
 
 def line_ends(claim: ClaimedFile, start: int, end: int, root: Path, batch_id: int) -> int | None:
     """How many line ends are in the bytes [start, end). None: too long a stream, or it was cut."""
-    left = limits.STREAM_COUNTED_BYTES_MAX if claim.packed else end - start
-    if is_gzip(claim.path) and left > limits.STREAM_COUNTED_BYTES_MAX:
+    left = STREAM_COUNTED_BYTES_MAX if claim.packed else end - start
+    if is_gzip(claim.path) and left > STREAM_COUNTED_BYTES_MAX:
         return None
-    buffer = memoryview(bytearray(limits.COUNTED_BYTES))
+    buffer = memoryview(bytearray(COUNTED_BYTES))
     found = 0
     try:
         with claimed_bytes(claim, root, batch_id) as file:
@@ -227,10 +236,10 @@ def lines_of(
 
 def _line_numbers(file: BinaryIO, positions: Sequence[int]) -> Iterator[int]:
     """For each position, one more than the line ends before it; ends where that takes too long."""
-    buffer = memoryview(bytearray(limits.COUNTED_BYTES))
+    buffer = memoryview(bytearray(COUNTED_BYTES))
     at = ends = 0
     for position in positions:
-        if position > limits.LINES_NUMBERED_BYTES_MAX:
+        if position > LINES_NUMBERED_BYTES_MAX:
             return
         while left := position - at:
             size = file.readinto(buffer[: min(left, len(buffer))])

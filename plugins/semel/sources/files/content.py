@@ -17,6 +17,9 @@ import xxhash
 from semel import limits
 from semel.errors import SourceError
 
+HEAD_BYTES = 4_096
+"""Bytes at a file's start that are hashed to recognise it."""
+
 _SCAN_BYTES = 1 << 16
 _UNPACK_BYTES = 1 << 20
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the planner
@@ -112,7 +115,7 @@ class Content(ABC):
 
     def first_line(self, start: int, end: int) -> bytes:
         """The line at `start`, its end included; its first HEAD_BYTES at most."""
-        end = min(end, start + limits.HEAD_BYTES)
+        end = min(end, start + HEAD_BYTES)
         line = self.head[start:end]
         if b"\n" not in line and end > len(self.head):
             line = self.read(start, end - start)
@@ -141,7 +144,7 @@ class PlainContent(Content):
     def __init__(self, file: BinaryIO) -> None:
         self._place = _Place(file)
         self.size = os.fstat(file.fileno()).st_size
-        self.head = os.pread(file.fileno(), min(self.size, limits.HEAD_BYTES), 0)
+        self.head = os.pread(file.fileno(), min(self.size, HEAD_BYTES), 0)
         self._block = 0, self.head  # What was read last is asked for again.
 
     def read(self, start: int, length: int) -> bytes:
@@ -177,8 +180,8 @@ class GzipContent(Content):
             ) from error
 
     def _note(self, data: bytes) -> None:
-        if len(self.head) < limits.HEAD_BYTES:
-            self.head = (self.head + data)[: limits.HEAD_BYTES]
+        if len(self.head) < HEAD_BYTES:
+            self.head = (self.head + data)[:HEAD_BYTES]
         found = data.rfind(b"\n")
         if found >= 0:
             self._line_end = self.size + found + 1

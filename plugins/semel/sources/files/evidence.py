@@ -13,12 +13,12 @@ from typing import Any
 
 import xxhash
 
-from semel import limits
 from semel.declare.context import Context
 from semel.errors import SourceError
 from semel.formats.declared import has_header
 from semel.sources import Evidence, Partition
 from semel.sources.files.content import (
+    HEAD_BYTES,
     Content,
     GzipContent,
     PlainContent,
@@ -30,6 +30,9 @@ from semel.sources.files.content import (
 from semel.sources.files.listing import ListedFile, seen_now, signed
 from semel.sources.files.recognise import Match
 from semel.sources.files.rotation import is_rotation
+
+EVIDENCE_BYTES = 4_096
+"""Bytes that must agree, behind a CSV's header, for a file to be another one's by them alone."""
 
 
 class OfFile:
@@ -201,7 +204,7 @@ def likeness(seen: Seen, known: FilePartition, *, free: bool, told: bool = False
     if beyond <= 0 or not seen.begins_with(known):
         return Match.NONE
     sure = (
-        beyond >= limits.EVIDENCE_BYTES
+        beyond >= EVIDENCE_BYTES
         or (same_time(seen, known) and not told)
         or is_rotation(known.path, seen.file.path)
         or (free and known.inode == seen.file.inode and bool(seen.same_birth(known)))
@@ -258,7 +261,7 @@ def same_time(seen: Seen, known: FilePartition) -> bool:
 
 def read_up_to(context: Context, content: Content, end: int) -> Evidence:
     """What recognises a file of which the bytes before `end` are read."""
-    length = min(end, limits.HEAD_BYTES)
+    length = min(end, HEAD_BYTES)
     header_end = content.head.find(b"\n") + 1 if has_header(context) else 0
     last_length, last_hash = content.last_record(end)
     return {

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from semel import limits
 from semel.sources import Known, Refusal
 from semel.sources.files.evidence import FilePartition, Seen
 from semel.sources.files.listing import ListedFile, Listing
 from semel.sources.files.recognise import Answer, Match, Own, Place
+
+ALIKE_MAX = 32
+"""Known files of one beginning that a new file is held against: files of one constant record."""
 
 
 class Where(StrEnum):
@@ -111,7 +113,7 @@ class Knowledge:
                 heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
                 inodes=list(map(str, inodes)),
                 names=paths,
-                count=limits.ALIKE_MAX,
+                count=ALIKE_MAX,
             )
             return [FilePartition(**r) for r in found]
 

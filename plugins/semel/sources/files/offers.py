@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from semel import limits
 from semel.declare.context import Context
+from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import LimitError, SourceError
 from semel.formats.declared import has_header, header_of, is_whole
 from semel.sources import Offer, Refusal, Window, in_window
@@ -65,7 +65,7 @@ def want(
     for file, why in recognised.closed.items():
         refusals.append(refusal(file.path, "unreadable", why, file.when))
     for name, several in recognised.linked.items():
-        names = ", ".join(repr(other) for other in several[: limits.FILES_NAMED_MAX])
+        names = ", ".join(repr(other) for other in several[:FILES_NAMED_MAX])
         detail = f"one file under {len(several)} names ({names}); leave one in the source folder"
         refusals.append(refusal(name, "hard link", detail))
     offers.sort(key=lambda item: (item.file.mtime_ns, item.file.path))

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from semel import limits
 from semel.declare.context import Context
 from semel.sources import Partition
+from semel.sources.files.content import HEAD_BYTES
 from semel.sources.files.evidence import FilePartition, Seen, look, prefixes, read_up_to
 from semel.sources.files.listing import ListedFile, Listing
 
@@ -51,7 +51,7 @@ class _Places:
         for file in (*self._by_inode[known.inode], *named):
             if self._holds(file, known):
                 yield file
-        if known.head_length == limits.HEAD_BYTES:  # A shorter one is no evidence by itself.
+        if known.head_length == HEAD_BYTES:  # A shorter one is no evidence by itself.
             for file in self._heads()[known.head_hash]:
                 if self._holds(file, known):
                     yield file
@@ -63,7 +63,7 @@ class _Places:
             for file in self._by_path.values():
                 seen = self._look(file)
                 if seen is not None and seen.content is not None:
-                    for _, digest in prefixes(seen.content.head, [limits.HEAD_BYTES]):
+                    for _, digest in prefixes(seen.content.head, [HEAD_BYTES]):
                         self._by_head[digest].append(file)
         return self._by_head
 

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from semel import limits
 from semel.clients.kafka.cluster import Cluster
 from semel.declare.context import Context
 from semel.model.batch import Claim
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 
+SPLIT_OFFSETS = 200_000
+"""The same of a topic, in offsets: some 40 MB of small messages."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource:
     """`source: {type: kafka, ...}`."""
@@ -42,7 +45,7 @@ class KafkaSource:
     context: Context
     cluster: Cluster
 
-    split_size: ClassVar[int] = limits.SPLIT_OFFSETS
+    split_size: ClassVar[int] = SPLIT_OFFSETS
 
     @classmethod
     def of(cls, context: Context) -> Self:

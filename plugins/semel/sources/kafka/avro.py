@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from semel import limits
 from semel.clients.kafka.registry import AVRO, Registry
+from semel.declare.parts import UNKNOWN_SCHEMAS_MAX
 from semel.errors import ANEW, LimitError
 from semel.formats.avro import Decode, SchemaError, decoder
 from semel.formats.lines import BadRecords, Fault, Reason
@@ -43,7 +44,7 @@ class Avro:
     """Reads the values of one split. A schema is asked for once, when the first value names it."""
 
     def __init__(
-        self, registry: Registry, name: str, unknown_max: int = limits.UNKNOWN_SCHEMAS_MAX
+        self, registry: Registry, name: str, unknown_max: int = UNKNOWN_SCHEMAS_MAX
     ) -> None:
         """`name`: the partition that they are of. `unknown_max`: ids that nobody knows."""
         self._registry, self._name, self._unknown_left = registry, name, unknown_max

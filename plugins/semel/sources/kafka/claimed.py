@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from semel import limits
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.declare.context import Context
 from semel.errors import ChangedError, SemelError, SourceError
@@ -17,6 +16,10 @@ from semel.sources.kafka.topics import Extent, Place, ShownTopics, epoch_of, ext
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+
+MESSAGE_BYTES = 1 << 20
+"""What a broker takes as one message by default: a few of these need no look at their size."""
 
 
 def place_of(name: str) -> Place:
@@ -153,7 +156,7 @@ def room(context: Context, cluster: Cluster, offers: Sequence[Offer]) -> int:
     """
     records, declared = context.limits.records_per_batch_max, context.limits.bytes_per_batch_max
     largest = max(offers, key=_ahead, default=None)
-    if largest is None or sum(map(_ahead, offers)) * limits.MESSAGE_BYTES <= declared:
+    if largest is None or sum(map(_ahead, offers)) * MESSAGE_BYTES <= declared:
         return records
     start, found = largest.end - _ahead(largest), largest.found
     sizes = first_sizes(cluster, found.topic, found.partition, start, largest.end)
