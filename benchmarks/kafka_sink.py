@@ -33,9 +33,10 @@ from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
 from semel.clients.kafka.cluster import Cluster
 from semel.sinks import Won
-from semel.sinks.kafka import KafkaSink, control
+from semel.sinks.kafka import control
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.encode import Messages, messages
+from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
 from semel.stack.kafka import Broker, jars

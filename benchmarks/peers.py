@@ -21,7 +21,7 @@ from data import DDL, SCHEMA
 from semel.declare.ddl import parse
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
-from semel.sources.files import SPLIT_BYTES
+from semel.sources.files.source import SPLIT_BYTES
 from semel.stage.part_files import PartWriter
 
 _HORIZON = "30 days"

@@ -32,8 +32,9 @@ from harness import Clock, Place, in_turn, medians
 from semel.model.manifest import Kind, ManifestFile
 from semel.sinks import Won
 from semel.sinks.keys import twice
-from semel.sinks.postgres import PostgresSink, encode
+from semel.sinks.postgres import encode
 from semel.sinks.postgres.refused import refused
+from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 from semel.stage.part_files import write_table
 

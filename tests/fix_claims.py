@@ -9,7 +9,7 @@ from semel.model.batch import Claim
 from semel.model.buckets import Buckets
 from semel.model.split import splits_of
 from semel.pipeline import Spec
-from semel.sources.files import FilesSource
+from semel.sources.files.source import FilesSource
 from semel.stage import fatal
 from semel.stage.job import StageJob
 

@@ -26,7 +26,7 @@ from semel import failpoints, pipeline, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.runs.run import run_batch
-from semel.sources.files import FilesSource
+from semel.sources.files.source import FilesSource
 from semel.spark.engine import Outcome, SparkEngine
 from semel.spark.session import open_engine
 from semel.spark.settings import LOOPBACK, SETTINGS

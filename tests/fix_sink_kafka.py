@@ -21,7 +21,7 @@ from semel.archive.marker import Marker
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import RetryableError
 from semel.sinks import Presence, Won
-from semel.sinks.kafka import KafkaSink
+from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 
 CONTROL = {"cleanup.policy": "compact"}

@@ -16,7 +16,7 @@ from fix_pipelines import Workbench
 from fix_postgres import database
 from fix_sinks import Place, won_of
 from semel.sinks import Presence, Won
-from semel.sinks.postgres import PostgresSink
+from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 
 TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}

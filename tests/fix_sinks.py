@@ -20,7 +20,7 @@ from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
 from semel.sinks import Sink, Won
-from semel.sinks.folder import Folder, Looks
+from semel.sinks.files.sink import Folder, Looks
 from semel.stage.part_files import PartWriter
 
 Named = Callable[[int, int, int, StagedFile], str]

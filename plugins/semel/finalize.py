@@ -24,7 +24,7 @@ from semel.model.manifest import Kind, ManifestFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_source, open_stored
 from semel.sinks import Act, Sink, Won, judge
-from semel.sinks.folder import Folder, Looks
+from semel.sinks.files.sink import Folder, Looks
 from semel.storage import remove_folder
 
 _ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.

@@ -53,3 +53,9 @@ statements. When more are refused, the table is wrong, and not the rows."""
 KAFKA_TRANSACTION_SECONDS = 120
 """How long a transaction may be open, before its broker aborts it. Until then who reads committed
 messages waits for one whose producer is dead."""
+
+DAYS_BATCHES_MAX = 10_000
+"""Batches that are counted up for one answer at most."""
+
+LETTERS_SHOWN = 20
+"""Dead letters that `semel letters` prints unless told otherwise: three lines each."""

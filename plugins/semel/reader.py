@@ -15,7 +15,7 @@ from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
-from semel.sinks.output import columns_in_files, dataset_of
+from semel.sinks.files.output import columns_in_files, dataset_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

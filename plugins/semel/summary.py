@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.declare.wording import FILES_NAMED_MAX, named
+from semel.declare.wording import FILES_NAMED_MAX, named, size
 from semel.declare.wording import count as _count
 from semel.model.batch import Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
@@ -76,7 +76,7 @@ def plan(answer: "Plan") -> str:
 
 def _much(answer: "Plan", amount: int) -> str:
     """So much of its source, in what that counts."""
-    return size(amount) if answer.source.unit == "bytes" else f"{amount:,} {answer.source.unit}"
+    return answer.source.amount(amount)
 
 
 def _idle(answer: "Plan") -> list[str]:
@@ -92,8 +92,7 @@ def _idle(answer: "Plan") -> list[str]:
     if idle.holders:
         read = f"all records that {parts}{of} hold{'s' * (idle.shown == 1)} have a batch"
     else:
-        what = "complete record" if part == "file" else "record that can be read"
-        read = f"{parts}{of} hold{'s' * (idle.shown == 1)} no {what}"
+        read = f"{parts}{of} hold{'s' * (idle.shown == 1)} no {answer.source.complete}"
     lines = [f"nothing to do: {read}{refused}"]
     for holder in idle.holders:
         whose = f"batch {holder.batch_id} (run {run_of(holder.request_key)})"
@@ -105,8 +104,7 @@ def _idle(answer: "Plan") -> list[str]:
             lines.append(f"{whose} has {parts}, {holder.status}, {new}")
     if idle.waiting:
         shown = named(idle.waiting)
-        what = "the end of a last line, or of a file" if part == "file" else "open transactions"
-        lines.append(f"waiting for {what}: {shown}")
+        lines.append(f"waiting for {answer.source.awaited}: {shown}")
     return lines
 
 
@@ -351,16 +349,6 @@ def counts(found: Counts) -> list[str]:
 
 def _kept(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
     return [(kind.replace("_", " "), pattern) for kind, pattern in files.items()]
-
-
-def size(count: int) -> str:
-    """Bytes as people read them: `35.2 MiB`."""
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.1f} {unit}" if unit != "bytes" else f"{count} bytes"
-        value /= 1024
-    return f"{value:,.1f} TiB"
 
 
 def _ignored(found: Ignored) -> str:

@@ -40,7 +40,7 @@ from semel.plan.abandon import abandon
 from semel.repair.losses import accept_loss
 from semel.runs import replay
 from semel.runs.run import run_batch
-from semel.sources.files import FilesSource
+from semel.sources.files.source import FilesSource
 from semel.stage import shard, stage
 
 Interval = tuple[datetime, datetime]

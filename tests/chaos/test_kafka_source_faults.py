@@ -34,9 +34,8 @@ from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports.gaps import gaps
 from semel.runs.run import run_batch
-from semel.sources import kafka as source
 from semel.sources.kafka import claimed as claims_of_kafka
-from semel.sources.kafka import edges, topics
+from semel.sources.kafka import edges, source, topics
 from test_kill import scripts
 
 # Its package has a function of that name.

@@ -24,7 +24,8 @@ from fix_wire import Wire
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
 from semel.sinks import Presence, Won
-from semel.sinks.postgres import PostgresSink, encode, link
+from semel.sinks.postgres import encode, link
+from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 
 

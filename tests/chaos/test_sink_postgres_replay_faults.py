@@ -15,7 +15,7 @@ from fix_faults import WAIT_SECONDS
 from fix_sink_postgres import Landing, Warehouse
 from semel import failpoints
 from semel.sinks import Won
-from semel.sinks.postgres import PostgresSink
+from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 
 

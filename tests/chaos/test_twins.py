@@ -16,7 +16,7 @@ from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.sources import files
+from semel.sources.files import source as files
 from semel.sources.files.listing import Listing
 from semel.stage import stage
 from semel.storage import remove_folder
@@ -138,7 +138,7 @@ def test_finalize_never_marks_what_it_did_not_see_done(
         raise FileNotFoundError
 
     with monkeypatch.context() as patch:
-        patch.setattr("semel.sinks.folder.link_new", nothing)
+        patch.setattr("semel.sinks.files.sink.link_new", nothing)
         with pytest.raises(Exception, match=str(batch_id)):
             finalized(scene, batch_id)
     scene.finish("r1", "r2")

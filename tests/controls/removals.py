@@ -277,7 +277,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
     "the plan is written down": all_of(
         other("stage:rows", claims_to_the_files_ends),
-        gives("sources.files:claimed.check_claims"),
+        gives("sources.files.source:claimed.check_claims"),
     ),
     "nothing is deleted on an unknown outcome": other("commit:_try", rash_commit),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
@@ -293,8 +293,8 @@ OF_SECONDS: dict[str, Removal] = {
     "siblings of the winner are lost":
         sql("commit.win_attempt", "status IN ('running', 'staged')", "false"),
     "size and checksum decide, not existence":
-        other("sinks.folder:Looks._presence", presence_by_name),
-    "a final name is never replaced": other("sinks.folder:link_new", replacing_link),
+        other("sinks.files.sink:Looks._presence", presence_by_name),
+    "a final name is never replaced": other("sinks.files.sink:link_new", replacing_link),
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":
@@ -308,10 +308,10 @@ OF_SECONDS: dict[str, Removal] = {
         sql("postgres.note", f"ON CONFLICT {KEY} DO NOTHING"),
     ),
     "a batch that landed is known by its digest":
-        code("sinks.postgres:PostgresSink.look", 'found["digest"] == won.digest', new="True"),
+        code("sinks.postgres.sink:PostgresSink.look", 'found["digest"] == won.digest', new="True"),
     # The row is committed before the batch's.
     "a batch and its row in semel_batch land together": code(
-        "sinks.postgres:PostgresSink._begin",
+        "sinks.postgres.sink:PostgresSink._begin",
         "facts = examine(", new="connection.commit()\n    <old>",
     ),
     "rows are counted before they land": code("sinks.staged:check_count", "landed != wanted"),
@@ -324,27 +324,27 @@ OF_SECONDS: dict[str, Removal] = {
     # The table is looked at, and not held.
     "a table's columns stay as they were looked at":
         sql("postgres.hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1"),
-    "a table is looked at before any work": gives("sinks.postgres:PostgresSink.check"),
+    "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
     "rows are looked at in stage":
         other("sinks.postgres.refused:RowCheck.__call__", lambda _: lambda *_: []),
     "constraints are met before a batch lands":
-        code("sinks.postgres:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
+        code("sinks.postgres.sink:PostgresSink._begin", "SET CONSTRAINTS ALL IMMEDIATE", new="SELECT 1"),
     # The others are committed first.
     "refused rows are kept before the others land": code(
-        "sinks.postgres:PostgresSink.publish_accepting",
+        "sinks.postgres.sink:PostgresSink.publish_accepting",
         "keep(table)", new="connection.commit()\n            <old>",
     ),
-    "a key is in one row of a batch": gives("sinks.postgres:twice"),
+    "a key is in one row of a batch": gives("sinks.postgres.sink:twice"),
     # They are deleted in a transaction of its own.
     "old rows go when the new ones come": code(
-        "sinks.postgres:PostgresSink._begin",
+        "sinks.postgres.sink:PostgresSink._begin",
         "replaced.delete(connection, self._target, won)", new="<old>; connection.commit()"
     ),
     "no old row stays beside new ones":
         code("sinks.postgres.replaced:delete", "if left:", new="if False:"),
     "a table is asked for its old rows before any work": gives("sinks.postgres.replaced:check", ()),
     "rows that a marker lists are the newest":
-        code("sinks.postgres:PostgresSink.rows", "newest := told.newest", new="newest := 0"),
+        code("sinks.postgres.sink:PostgresSink.rows", "newest := told.newest", new="newest := 0"),
     "what a table keeps back is counted": gives("sinks.postgres.landing:_check_there"),
     "rows without their notes are not doubled": all_of(
         gives("sinks.postgres.noted:refuse_unnoted"), gives("sinks.postgres.noted:refuse_landed")
@@ -425,7 +425,7 @@ OF_MINUTES: dict[str, Removal] = {
         lambda original: lambda *words: f"{original(*words)}.{secrets.token_hex(4)}",
     ),
     "a note is known by its digest":
-        code("sinks.kafka:KafkaSink.look", "found.digest != won.digest"),
+        code("sinks.kafka.sink:KafkaSink.look", "found.digest != won.digest"),
     # It ends where the first open transaction begins.
     "the control topic is read to its end":
         code("sinks.kafka.ends:_offsets", "committed=False", new="committed=True"),
@@ -438,13 +438,13 @@ OF_MINUTES: dict[str, Removal] = {
     "what another leader has is read from its start":
         code("sinks.kafka.ends:Ends.written_since", "leader is not None and", new="True or"),
     "who was fenced waits": gives(f"{LANDING}:_wait"),
-    "a topic is looked at before any work": gives("sinks.kafka:KafkaSink.check"),
+    "a topic is looked at before any work": gives("sinks.kafka.sink:KafkaSink.check"),
     "messages are measured in stage": gives("sinks.kafka.refused:RowCheck._large"),
     "a lost control topic is not made anew":
         code("sinks.kafka.facts:_lacking", "if there and any(", new="if False and any("),
-    "a topic takes no replay": gives("sinks.kafka:KafkaSink.check_replace", ()),
+    "a topic takes no replay": gives("sinks.kafka.sink:KafkaSink.check_replace", ()),
     "refused rows are kept":
-        code("sinks.kafka:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
+        code("sinks.kafka.sink:KafkaSink.publish_accepting", "keep(rows)", new="pass"),
     "rows of a batch are all there":
         code("sinks.kafka.reading:rows", "if first > start or last < end:", new="if False:"),
     "retention explains what it deletes alone":
@@ -460,8 +460,8 @@ OF_MINUTES: dict[str, Removal] = {
     "a deleted start is an error for a task":
         other(READING, lambda old: old | {"auto_offset_reset": "earliest"}),
     "a task reads to the claim's end":
-        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka"),
-    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka"),
+        code(MESSAGES, "ended is not None and ended < end", user="sources.kafka.source"),
+    "a silent topic is asked for": code(MESSAGES, "still()", new="pass", user="sources.kafka.source"),
     "tasks read what is committed":
         other(READING, lambda old: old | {"isolation_level": "read_uncommitted"}),
     "another leader is asked for what was read":

@@ -30,7 +30,7 @@ from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
 from semel.sinks import keys
-from semel.sinks.output import rows_of
+from semel.sinks.files.output import rows_of
 from semel.stage.part_files import PartWriter, write_table
 
 TEXT = 20_000

@@ -20,7 +20,7 @@ import yaml
 
 from fix_postgres import database, free_port
 from semel import settings
-from semel.sinks.postgres import PostgresSink
+from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from semel.model.split import Split
 from semel.pipeline import Spec
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
-from semel.sources.kafka import KafkaSource
+from semel.sources.kafka.source import KafkaSource
 
 WIDER = {"schema": {"id": "string", "n": "double", "at": "timestamp"}}
 BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'

@@ -13,7 +13,7 @@ from fix_sink_postgres import Warehouse
 from semel.cli import main
 from semel.errors import SemelError, TerminalError
 from semel.ledger import Ledger
-from semel.sinks.postgres import PostgresSink
+from semel.sinks.postgres.sink import PostgresSink
 
 OWN = "_semel_batch bigint, _semel_seq bigint"
 TABLE = f"CREATE TABLE flights (id bigint, city text, {OWN})"

@@ -6,7 +6,7 @@ import pytest
 from fix_sink_postgres import Warehouse
 from semel.errors import TerminalError
 from semel.sinks import Presence
-from semel.sinks.postgres import REFUSAL_COLUMN
+from semel.sinks.postgres.sink import REFUSAL_COLUMN
 
 OWN = "_semel_batch bigint, _semel_seq bigint"
 TABLE = f"CREATE TABLE flights (id bigint PRIMARY KEY, city text, {OWN})"

@@ -14,7 +14,7 @@ from fix_faults import dies_at
 from fix_sink_postgres import OWN, Warehouse, flights, never
 from semel.errors import RetryableError, TerminalError
 from semel.sinks import Old, Presence, Won
-from semel.sinks.postgres import REFUSAL_COLUMN, PostgresSink
+from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
 
 OLD = Old(pipeline="flights", commit_seq=1, batches=(1,))
 OLD_ROWS, NEW_ROWS = [(1, 1, "old", 10, 10)], [(2, 1, "new", 7, 7)]

@@ -20,9 +20,9 @@ from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind
 from semel.sinks import Presence, Won, keys
 from semel.sinks.keys import twice
-from semel.sinks.postgres import REFUSAL_COLUMN, PostgresSink
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.refused import refused
+from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
 from semel.stage.part_files import write_table
 
 D = Decimal

@@ -10,7 +10,7 @@ from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.runs.run import run_batch
-from semel.sources.files import FilesSource
+from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
 
 

@@ -205,7 +205,7 @@ def test_a_file_that_was_corrected_is_planned_anew(
 # Attacks P19.
 def test_a_file_that_grows_while_plans_race(bench: Workbench, ledger: Ledger, monkeypatch) -> None:
     """A plan listed it, another run read beyond that: it did not shrink."""
-    from semel.sources import files
+    from semel.sources.files import source as files
 
     spec = position(bench, "in/*.jsonl")
     path = bench.write("in/a.jsonl", events(0, 5))

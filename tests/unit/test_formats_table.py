@@ -21,8 +21,8 @@ from semel.model.manifest import Kind
 from semel.pipeline import Spec, json_schema
 from semel.reader import dataset
 from semel.reports.find import find
-from semel.sinks.output import columns_in_files
-from semel.sources.files import FilesSource
+from semel.sinks.files.output import columns_in_files
+from semel.sources.files.source import FilesSource
 from semel.stage.part_files import PartWriter, write_table
 
 DOCS = Path(__file__).parents[2] / "docs"

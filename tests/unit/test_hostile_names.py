@@ -16,7 +16,7 @@ from fix_hostile import NAMES, SUFFIX
 from fix_pipelines import Workbench
 from semel.errors import LimitError
 from semel.pipeline import Spec
-from semel.sinks.spec import FILE_NAME_BYTES_MAX
+from semel.sinks.files.spec import FILE_NAME_BYTES_MAX
 from semel.sources.files.listing import list_files
 from semel.stage.part_files import NULL_FOLDER, PartWriter
 from tiers import examples

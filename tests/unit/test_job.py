@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fix_claims import claim_of
 from semel import limits
 from semel.model.split import Split, Splits, splits_of
-from semel.sources.files import SPLIT_BYTES
+from semel.sources.files.source import SPLIT_BYTES
 
 SPLIT_BYTES = 100
 

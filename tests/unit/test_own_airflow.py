@@ -196,7 +196,7 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     from semel.clients.kafka import registry
     from semel.clients.kafka.connection import config_of
     from semel.sinks.postgres.target import dsn_of
-    from semel.sources.spec import KafkaSource
+    from semel.sources.kafka.spec import KafkaSource
 
     known = {
         "warehouse": Connection(

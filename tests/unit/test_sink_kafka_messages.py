@@ -11,10 +11,11 @@ import pytest
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import TerminalError
 from semel.sinks import Won
-from semel.sinks.kafka import KafkaSink, encode
+from semel.sinks.kafka import encode
 from semel.sinks.kafka.encode import Messages
 from semel.sinks.kafka.landing import _ahead, _Block
 from semel.sinks.kafka.refused import RowCheck
+from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 
 

@@ -7,7 +7,8 @@ import pytest
 from fix_specs import CLICKS, first_digest
 from semel.declare.parts import Dedup
 from semel.pipeline import Spec
-from semel.sources.spec import Csv, FilesSource
+from semel.sources.files.spec import FilesSource
+from semel.sources.spec import Csv
 
 DAYS = CLICKS | {
     "name": "days", "description": "d", "schedule": "@daily",

@@ -6,7 +6,6 @@ imports this: the provider is an extra.
 
 import json
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import attr
 from airflow.configuration import conf
@@ -92,7 +91,7 @@ def finalized(
         )
         for namespace, name in names
     ]
-    namespace, name = _sink(spec, found["sink_address"])
+    namespace, name = spec.sink.dataset(found["sink_address"])
     sink = OutputDataset(
         namespace=namespace,
         name=name,
@@ -112,33 +111,11 @@ def _schema(columns: Any) -> schema_dataset.SchemaDatasetFacet:
 
 def _sources(ledger: "Ledger", spec: Spec, batches: list[int]) -> list[tuple[str, str]]:
     """Namespaces and names of what was read. Of topics by a pattern, those that batches claimed."""
-    if folder := spec.source_root():
-        return [(FILES, str(folder))]
-    from semel.clients.kafka.cluster import Cluster
+    def claimed() -> list[str]:
+        found = [c for batch in batches for c in ledger.rows("plan", "claims", batch_id=batch)]
+        return [claim["name"] for claim in found]
 
-    source = spec.source
-    topics = list(source.topics)
-    if not topics:
-        claims = [c for batch in batches for c in ledger.rows("plan", "claims", batch_id=batch)]
-        topics = sorted({claim["name"].rpartition("/")[0] for claim in claims})
-    cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
-    return [(_cluster(cluster.address), topic) for topic in topics]
-
-
-def _cluster(address: str) -> str:
-    """A Kafka cluster's namespace: one of its addresses, always the same one."""
-    return address.partition(",")[0]
-
-
-def _sink(spec: Spec, address: str) -> tuple[str, str]:
-    """Namespace and name, as OpenLineage's documents of names have them."""
-    if folder := spec.sink_path():
-        return FILES, str(folder)
-    split = urlsplit(address)
-    if split.scheme == "kafka":
-        return _cluster(f"kafka://{split.netloc}"), unquote(split.path.strip("/"))
-    database, table = map(unquote, split.path.strip("/").split("/"))
-    return f"postgres://{split.netloc}", f"{database}.{table}"
+    return spec.source.datasets(claimed)
 
 
 def _batch(done: "Finalized") -> BatchRunFacet:

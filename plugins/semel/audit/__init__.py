@@ -39,8 +39,8 @@ from semel.model.manifest import Kind
 from semel.pipeline import Scope, Spec
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
+from semel.sinks.files.output import columns_in_files, rows_of
 from semel.sinks.held import Told
-from semel.sinks.output import columns_in_files, rows_of
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 
@@ -302,7 +302,7 @@ class _Audit:
                 "identified": not first.by_position,
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
-                "checked": first.sink.type != "files",
+                "checked": not first.sink.in_folder,
                 "registered": fast.of_a_registry(first),
                 "replaced": self._may_be_replaced(marker),
                 "reread": marker.batch_id in self._reread,

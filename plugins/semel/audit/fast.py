@@ -13,7 +13,8 @@ from semel.declare.ddl import ColumnType
 from semel.declare.parts import Unknown
 from semel.formats.table import sink_format
 from semel.pipeline import Scope, Spec
-from semel.sources.spec import Csv, KafkaSource
+from semel.sources.kafka.spec import KafkaSource
+from semel.sources.spec import Csv
 
 _TYPES = {
     "string": "VARCHAR", "bigint": "BIGINT", "int": "INTEGER", "smallint": "SMALLINT",

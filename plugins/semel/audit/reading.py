@@ -25,7 +25,8 @@ from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError, SourceError, TerminalError
 from semel.model.batch import Claim
 from semel.pipeline import Spec
-from semel.sources.spec import FilesSource, KafkaSource
+from semel.sources.files.spec import FilesSource
+from semel.sources.kafka.spec import KafkaSource
 
 UNKNOWN_SCHEMA = "unknown_schema"
 """The reason of a dead letter whose schema the registry did not have when it was read."""
@@ -91,7 +92,7 @@ class Reading:
 
     def bytes_read(self, marker: Marker) -> int:
         """The bytes of the source that a batch was the first to read."""
-        if marker.spec.source.unit == "bytes":
+        if marker.spec.source.counts_bytes:
             return sum(claim.end - claim.start for claim in marker.claims)
         seen = self._seen.get(marker.batch_id)
         return seen.bytes if seen and marker.admits is None else 0
@@ -119,7 +120,7 @@ class Reading:
         seen = self._seen.get(marker.batch_id)
         if self._topics is None or seen is None or marker.batch_id in self.lost:
             return False
-        if marker.spec.source.unit != "offsets":
+        if marker.spec.source.counts_bytes:
             return False
         missing = marker.counts.records_read - seen.records
         return 0 < missing <= seen.gaps and any(map(self._topics.compacted, claims))

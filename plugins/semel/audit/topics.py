@@ -21,7 +21,7 @@ from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.model.batch import Claim
 from semel.pipeline import Spec
-from semel.sources.spec import ALL_HEADERS, KafkaSource
+from semel.sources.kafka.spec import ALL_HEADERS, KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

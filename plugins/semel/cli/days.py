@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console
+from semel import console, limits
 from semel.declare.wording import FILES_NAMED_MAX
-from semel.reports.day_batches import DAYS_BATCHES_MAX
 
 if TYPE_CHECKING:
     from semel.reports.days import Day, Days, Seen
@@ -110,7 +109,7 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
     if answer.cut:
         lines.append(
-            f"more than {DAYS_BATCHES_MAX:,} batches: those before "
+            f"more than {limits.DAYS_BATCHES_MAX:,} batches: those before "
             f"{answer.days[0].start:%F} are not shown; ask with --to"
         )
     if answer.by_commit:

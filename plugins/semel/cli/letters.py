@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console
-from semel.reports.dead_letters import LETTERS_SHOWN
+from semel import console, limits
 
 if TYPE_CHECKING:
     from semel.reports.dead_letters import Letter
@@ -25,7 +24,7 @@ def letters(
     ] = None,
     count: Annotated[
         int, typer.Option(min=1, max=LETTERS_SHOWN_MAX, help="How many, newest first.")
-    ] = LETTERS_SHOWN,
+    ] = limits.LETTERS_SHOWN,
     as_json: console.AsJson = False,
 ) -> None:
     """Print the dead letters of finalized batches: where each was, what is wrong, its text.

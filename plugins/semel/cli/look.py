@@ -304,6 +304,7 @@ def show(
     """
     from semel.cli.connect import open_ledger
     from semel.errors import TerminalError
+    from semel.sources.spec import declaration
 
     with open_ledger() as ledger:
         found = ledger.rows("look", "batch", batch_id=batch)
@@ -314,7 +315,7 @@ def show(
         files = ledger.rows("look", "files", batch_id=batch)
     known = dict(found[0])
     code = _code(known.pop("code"), known, attempts)
-    unit = "offsets" if known.pop("source_type") == "kafka" else "bytes"
+    unit = declaration(known.pop("source_type")).unit
     of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
     known = {key: value for key, value in known.items() if key != "claims_of"}
 

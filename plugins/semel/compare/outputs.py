@@ -19,7 +19,7 @@ from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
 from semel.sinks import MiscountError, Sink
-from semel.sinks.output import columns_in_files, rows_of
+from semel.sinks.files.output import columns_in_files, rows_of
 
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"
@@ -58,7 +58,7 @@ class Columns:
         elif spec.by_position and set(_POSITION) <= in_all:
             by = "position"
         words = {name: kind.word for name, kind in spec.column_types().items()}
-        loose = spec.sink.type != "files"  # A table may keep a JSON value in other words.
+        loose = not spec.sink.in_folder  # A table may keep a JSON value in other words.
         return cls(
             by=by,
             content=tuple(

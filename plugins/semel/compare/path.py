@@ -25,7 +25,7 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
 from semel.repair.adopt.ids import ShardIds
 from semel.runs.run import steps_of
-from semel.sinks.spec import FilesSink
+from semel.sinks.files.spec import FilesSink
 from semel.stage import Engine, Outcome
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import make_folder, remove_folder
@@ -83,7 +83,7 @@ def _run(
     log: Log,
 ) -> Made:
     spec = _spec(chosen.spec, folder)
-    if chosen.spec.sink.type != "files" and not spec.transforms:
+    if not chosen.spec.sink.in_folder and not spec.transforms:
         engine = _AsTable(engine=engine, spec=chosen.spec)
     seconds: dict[str, float] = {}
 
@@ -115,7 +115,7 @@ def _spec(spec: Spec, folder: Path) -> Spec:
     out, kept = (os.path.relpath(folder / name, root) for name in ("sink", "archive"))
     if not folder.is_relative_to(root):
         out, kept = str(folder / "sink"), str(folder / "archive")
-    sink = spec.sink if isinstance(spec.sink, FilesSink) else FilesSink(
+    sink = spec.sink if spec.sink.in_folder else FilesSink(
         type="files", path="scratch", format="parquet",
         position_columns=spec.sink.position_columns,
     )  # fmt: skip

@@ -14,7 +14,6 @@ from semel.model.batch import BatchStatus, Claim, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
-from semel.sinks.spec import PostgresSink
 from semel.sources import of_finalized
 
 
@@ -53,7 +52,7 @@ def choose(ledger: Ledger, spec: Spec, wanted: Range) -> Chosen:
     range is at work.
     """
     listing = f"semel batches {spec.name}"
-    if isinstance(spec.sink, PostgresSink) and spec.sink.mode == "upsert":
+    if spec.sink.replaces_rows:
         raise TerminalError(
             f"{spec.name} writes with mode: upsert: later batches have replaced rows of earlier "
             "ones, so what those made cannot be compared any more; compare a pipeline with mode: "

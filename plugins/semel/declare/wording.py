@@ -22,3 +22,13 @@ def named(names: tuple[str, ...]) -> str:
     """The first of some names, quoted."""
     shown = ", ".join(map(repr, names[:FILES_NAMED_MAX]))
     return shown + (", ..." if len(names) > FILES_NAMED_MAX else "")
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: `35.2 MiB`."""
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+        value /= 1024
+    return f"{value:,.1f} TiB"

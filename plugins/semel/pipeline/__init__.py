@@ -6,12 +6,11 @@ depends on the machine (folders, transform modules) is checked by `load`.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -39,8 +38,8 @@ from semel.formats.table import sink_format
 from semel.pipeline import machine
 from semel.pipeline import transforms as spec_transforms
 from semel.pipeline.digest import digest
-from semel.sinks.spec import KafkaSink, PostgresSink, Sink
-from semel.sources.spec import FilesSource, KafkaSource, Source
+from semel.sinks import spec as sinks
+from semel.sources import spec as sources
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,7 @@ class Spec(Model):
     """What it is for; shown in Airflow."""
     schedule: str | None = None
     """A cron expression in UTC, or @hourly, @daily, ...; null: only when triggered."""
-    source: Source
+    source: Annotated[Union[sources.declarations()], Field(discriminator="type")]
     """Where records come from."""
     record_id: tuple[Text, ...] = ()
     """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
@@ -68,7 +67,7 @@ class Spec(Model):
     """How repeated records are recognised; needs record_id."""
     transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
     """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
-    sink: Sink
+    sink: Annotated[Union[sinks.declarations()], Field(discriminator="type")]
     """Where the survivors go."""
     limits: Limits = Limits()
     """Bounds beyond which a batch stops."""
@@ -137,10 +136,10 @@ class Spec(Model):
             yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
         if self.dedup.scope is Scope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
-        if isinstance(self.sink, KafkaSink) and isinstance(self.source, KafkaSource):
-            if self._reads(self.source, self.sink):
-                why = f"the source reads {self.sink.topic} too, and would read what is written"
-                yield ("sink", "topic"), why
+        if not self.sink.in_folder and self.source.reads(self.sink.whereabouts()):
+            kind, *_, written = self.sink.whereabouts()
+            why = f"the source reads {written} too, and would read what is written"
+            yield ("sink", kind), why
         if not self.transforms:  # A transform may make columns that only the run can know.
             yield from self._partition_problems(columns, there)
             refuses = sink_format(self.sink.format).refuses
@@ -150,13 +149,6 @@ class Spec(Model):
             for place, name in getattr(self.sink, "columns_named", ()):
                 if name not in columns:
                     yield ("sink", *place), f"{name!r} is not a column; {there}"
-
-    @staticmethod
-    def _reads(source: KafkaSource, sink: KafkaSink) -> bool:
-        """Whether messages of the sink are the source's, as far as the names tell."""
-        places = {(part.connection, part.bootstrap_servers) for part in (source, sink)}
-        matches = source.pattern is not None and re.fullmatch(source.pattern, sink.topic)
-        return len(places) == 1 and (sink.topic in source.topics or bool(matches))
 
     def _partition_problems(
         self, columns: dict[str, ddl.ColumnType], there: str
@@ -184,13 +176,15 @@ class Spec(Model):
     def keeps_ids(self) -> bool:
         """Whether each batch's ids are kept as files: from its output they cannot be had again."""
         declared = self.dedup.keep_ids
-        otherwise = bool(self.transforms) or self.sink.type != "files"
+        otherwise = bool(self.transforms) or not self.sink.in_folder
         return not self.by_position and (otherwise if declared is None else declared)
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
         changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return digest(self.to_json(), changed)
+        aside = {f"source.{key}" for key in self.source.aside}
+        aside |= {f"sink.{key}" for key in self.sink.aside}
+        return digest(self.to_json(), changed, aside, self.source.renamed)
 
     def to_yaml(self) -> str:
         """The declaration without what is default, and its digest: for a person to read."""
@@ -210,7 +204,7 @@ class Spec(Model):
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
         """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
-        now = FilesSource.renamed
+        now = sources.Records.renamed
         source = {now.get(key, key): value for key, value in plain["source"].items()}
         source["schema"] = dict(source["schema"])
         beside = ("parser_rules", "code")
@@ -245,7 +239,7 @@ class Spec(Model):
         """What its sink may know."""
         return self._context(self.sink)
 
-    def _context(self, declared: Source | Sink) -> Context:
+    def _context(self, declared: sources.Records | sinks.Declared) -> Context:
         return Context(
             name=self.name,
             declared=declared,
@@ -343,17 +337,7 @@ def clashes(loaded: dict[Path, Spec]) -> list[str]:
 
 def _same_place(spec: Spec, other: Spec) -> str | None:
     """How two pipelines' sinks meet, if they do. What an address hides, plan finds out."""
-    if isinstance(spec.sink, PostgresSink) and isinstance(other.sink, PostgresSink):
-        if (spec.sink.connection, spec.sink.table) != (other.sink.connection, other.sink.table):
-            return None
-        return f"sink.table: {spec.sink.table} is the table"
-    if isinstance(spec.sink, KafkaSink) and isinstance(other.sink, KafkaSink):
-        names = [(s.connection, s.bootstrap_servers, s.topic) for s in (spec.sink, other.sink)]
-        return f"sink.topic: {spec.sink.topic} is the topic" if names[0] == names[1] else None
-    sink, there = spec.sink_path(), other.sink_path()
-    if sink and there and (sink.is_relative_to(there) or there.is_relative_to(sink)):
-        return f"sink.path: {sink} overlaps with {there}"
-    return None
+    return spec.sink.meets(other.sink) if spec.sink.type == other.sink.type else None
 
 
 def json_schema() -> dict[str, Any]:

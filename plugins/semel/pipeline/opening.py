@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 from semel.errors import AGAIN, StateError, TerminalError
 from semel.pipeline import Spec
 from semel.sinks import Sink
-from semel.sinks.folder import Folder, Looks
-from semel.sinks.spec import FilesSink, KafkaSink, PostgresSink
 from semel.sources import Source
-from semel.sources.files import FilesSource
 
 
 def open_source(spec: Spec) -> Source:
@@ -18,28 +14,33 @@ def open_source(spec: Spec) -> Source:
 
     TerminalError: it needs a package that is not installed.
     """
-    if spec.source.type == "kafka":
-        from semel.sources.kafka import KafkaSource
-
-        return KafkaSource.of(spec.of_source())
-    return FilesSource.of(spec.of_source())
+    with _installed(f"source.type: {spec.source.type}", spec.source.type):
+        return spec.source.open(spec.of_source())
 
 
-def open_sink(spec: Spec, address: str | None = None, looks: Looks | None = None) -> Sink:
+def open_sink(spec: Spec, address: str | None = None, looks: object = None) -> Sink:
     """The sink of a pipeline. `address`: where the ledger says that it is.
 
-    StateError: it is declared to be elsewhere. TerminalError: it cannot be reached from here.
+    `looks`: what several sinks of folders have seen together. StateError: it is declared to be
+    elsewhere. TerminalError: it cannot be reached from here.
     """
-    if isinstance(spec.sink, FilesSink):
-        folder = Path(address) if address else spec.sink_path()
-        if folder.is_absolute():
-            return Folder(folder, spec.of_sink(), looks or Looks())
-        raise elsewhere(spec, address, str(spec.sink_path()))
-    kafka = isinstance(spec.sink, KafkaSink)
-    sink = _topic(spec, spec.sink) if kafka else _table(spec, spec.sink)
+    with _installed(f"sink.type: {spec.sink.type}", spec.sink.type):
+        sink = spec.sink.open(spec.of_sink(), address, looks)
     if address not in (None, sink.address):
         raise elsewhere(spec, address, sink.address)
     return sink
+
+
+@contextmanager
+def _installed(what: str, extra: str) -> Iterator[None]:
+    """TerminalError: what is imported in the block is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise TerminalError(
+            f"{what} needs a package that is not installed here ({error})",
+            next=f"pip install 'semel[{extra}]'",
+        ) from error
 
 
 def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
@@ -53,17 +54,16 @@ def elsewhere(spec: Spec, address: str, declared: str) -> StateError:
 
 # Keeps F10.
 def open_stored(
-    stored: Spec, now: Spec, address: str | None = None, looks: Looks | None = None
+    stored: Spec, now: Spec, address: str | None = None, looks: object = None
 ) -> Sink:
     """The sink of a batch: how rows are put there by its `stored` declaration, where by `now`.
 
     `address`: where the ledger says that it is; a declaration of now that names another place is
     not followed, where the stored one does not. Errors as of `open_sink`.
     """
-    if address is None or isinstance(stored.sink, FilesSink):
+    if address is None or stored.sink.in_folder:
         return open_sink(stored.placed(now), address, looks)
-    reached = [name for name in stored.sink.place if name not in ("table", "topic")]
-    for spec in (stored.placed(now), stored.placed(now, reached), stored):
+    for spec in (stored.placed(now), stored.placed(now, stored.sink.way), stored):
         with suppress(TerminalError):  # Such as a connection that is not there any more.
             sink = open_sink(spec)
             if sink.address == address:
@@ -94,47 +94,5 @@ def open_sinks(*now: Spec) -> Iterator[Callable[[Spec], Sink]]:
         yield sink_of
 
 
-def _table(spec: Spec, declared: PostgresSink) -> Sink:
-    try:
-        from semel.sinks.postgres import PostgresSink as Table
-        from semel.sinks.postgres.target import PostgresTarget, dsn_of
-    except ImportError as error:
-        raise TerminalError(
-            f"sink.type: postgres needs a package that is not installed here ({error})",
-            next="pip install 'semel[postgres]'",
-        ) from error
-    target = PostgresTarget(
-        dsn=dsn_of(declared.connection),
-        table=declared.table,
-        mode=declared.mode,
-        key=declared.key,
-        create=declared.create,
-        json_columns=_json_columns(spec),
-    )
-    return Table(target)
-
-
 def _json_columns(spec: Spec) -> tuple[str, ...]:
     return tuple(n for n, kind in spec.column_types().items() if kind.word == "json")
-
-
-def _topic(spec: Spec, declared: KafkaSink) -> Sink:
-    try:
-        from semel.sinks.kafka import KafkaSink as Topic
-    except ImportError as error:
-        raise TerminalError(
-            f"sink.type: kafka needs a package that is not installed here ({error})",
-            next="pip install 'semel[kafka]'",
-        ) from error
-    from semel.clients.kafka.cluster import Cluster
-    from semel.sinks.kafka.target import KafkaTarget
-
-    target = KafkaTarget(
-        cluster=Cluster(connection=declared.connection, servers=declared.bootstrap_servers),
-        topic=declared.topic,
-        key=declared.key,
-        headers=tuple(declared.headers.items()),
-        create=declared.create,
-        transaction_bytes=declared.transaction_bytes,
-    )
-    return Topic(target, spec.name)

@@ -7,13 +7,11 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.pipeline import Spec
-
-DAYS_BATCHES_MAX = 10_000
-"""Batches that are counted up for one answer at most."""
 
 DAYS_BATCHES_NAMED = 3
 """Batches that one interval names, from the newest on."""
@@ -63,7 +61,7 @@ def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[G
     asked = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
-        "count": DAYS_BATCHES_MAX + 1, "named": DAYS_BATCHES_NAMED,
+        "count": limits.DAYS_BATCHES_MAX + 1, "named": DAYS_BATCHES_NAMED,
         "commit_first": 0, "commit_end": 0,
     }  # fmt: skip
     with ledger.transaction() as connection:

@@ -17,13 +17,13 @@ from datetime import date, datetime
 from enum import StrEnum
 from itertools import pairwise
 
+from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, pipelines, row
 from semel.model.batch import Counts
 from semel.pipeline import Spec
 from semel.reports import intervals
 from semel.reports.day_batches import (
-    DAYS_BATCHES_MAX,
     DAYS_BATCHES_NAMED,
     BatchOfDay,
     Group,
@@ -179,7 +179,7 @@ def days(
         if newest is not None:
             edges = intervals.ending(_schedule(spec), newest)
             groups, found = groups_of(ledger, spec, edges)
-    cut = bool(found) and found[0]["found"] > DAYS_BATCHES_MAX
+    cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
     if cut:
         kept = [edge for edge in edges if edge > found[0]["oldest"]]
         edges = kept if len(kept) > 1 else edges[-2:]

@@ -22,9 +22,6 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
 from semel.stage.read import REASONS, SINK_REFUSES
 
-LETTERS_SHOWN = 20
-"""Dead letters that `semel letters` prints unless told otherwise: three lines each."""
-
 REFUSED = str(Kind.REFUSED)
 """The reason of rows that a table refused, and a person kept apart (`semel accept --refused`)."""
 

@@ -26,7 +26,7 @@ from semel.model.manifest import Kind
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
-from semel.sinks.output import BOUNDED, columns_in_files, dataset_of
+from semel.sinks.files.output import BOUNDED, columns_in_files, dataset_of
 
 FIND_PLACES_MAX = 1_000
 """Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""

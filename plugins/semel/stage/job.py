@@ -69,7 +69,7 @@ class StageJob:
         """
         if self.selected is not None and self.selected.only:
             return 0
-        return split.end - split.start if self.spec.source.unit == "bytes" else seen
+        return split.end - split.start if self.spec.source.counts_bytes else seen
 
     @property
     def tasks(self) -> int:

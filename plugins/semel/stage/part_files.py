@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from semel.errors import LimitError
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
-from semel.sinks.spec import FILE_NAME_BYTES_MAX
+from semel.sinks.files.spec import FILE_NAME_BYTES_MAX
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096

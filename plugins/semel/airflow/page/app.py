@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from semel import limits
 from semel.airflow.page import backfill, catalog, decide, find, replay, shown
 from semel.airflow.page.common import (
     FOLDER,
@@ -48,7 +49,7 @@ from semel.errors import (
 )
 from semel.reports import intervals
 from semel.reports.days import State, days
-from semel.reports.dead_letters import LETTERS_SHOWN, Letters
+from semel.reports.dead_letters import Letters
 from semel.reports.dead_letters import letters as letters_of
 
 _HEADERS = {
@@ -237,7 +238,7 @@ def _refused_now(found: list[Overview]) -> list[Overview]:
 
 def _letters(dag_id: str, batch_id: int) -> Letters:
     spec, _ = spec_of(dag_id)
-    return letters_of(spec, batch_id=batch_id, count=LETTERS_SHOWN)
+    return letters_of(spec, batch_id=batch_id, count=limits.LETTERS_SHOWN)
 
 
 def _weeks(found: Any) -> list[list[Any]]:

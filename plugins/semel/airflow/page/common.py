@@ -20,6 +20,7 @@ from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
 from semel.airflow.page.looks import Looks
 from semel.airflow.page.shown import PAGE_LINES
+from semel.declare.wording import size
 from semel.errors import LimitError, SemelError
 from semel.ledger import Ledger
 from semel.model.batch import dag_run_of
@@ -147,6 +148,6 @@ def _templates() -> jinja2.Environment:
         "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
         "seconds": text.seconds, "symbols": text.SYMBOLS, "meanings": text.MEANINGS,
         "css_class": text.css_class, "dag_run_of": dag_run_of, "lines_max": PAGE_LINES,
-        "quote": lambda part: quote(part, safe=""), "size": summary.size, "query": urlencode,
+        "quote": lambda part: quote(part, safe=""), "size": size, "query": urlencode,
     }  # fmt: skip
     return made

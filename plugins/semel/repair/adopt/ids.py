@@ -30,7 +30,7 @@ from semel.model.split import splits_of
 from semel.pipeline import Scope
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
-from semel.sinks.output import rows_of
+from semel.sinks.files.output import rows_of
 from semel.sources import Source
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids

@@ -7,7 +7,7 @@ from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline import Spec
 from semel.sinks import Note, Notes, Remote, held
-from semel.sinks.spec import CONTROL, KafkaSink
+from semel.sinks.kafka.spec import CONTROL, KafkaSink
 
 
 # Keeps D10, H2.

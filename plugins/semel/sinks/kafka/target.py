@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from semel.clients.kafka.cluster import Cluster
-from semel.sinks.spec import CONTROL, KAFKA_TRANSACTION_BYTES
+from semel.sinks.kafka.spec import CONTROL, KAFKA_TRANSACTION_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from semel.formats.records import OFFSET, Block, Judge, with_offset
 from semel.formats.selection import Selection
 from semel.model.batch import Ignored
 from semel.sources.kafka.avro import Avro
-from semel.sources.spec import ALL_HEADERS, KafkaSource
+from semel.sources.kafka.spec import ALL_HEADERS, KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -16,7 +16,7 @@ from semel.clients.kafka.cluster import (
     offsets_of,
 )
 from semel.sources import Refusal, Shown
-from semel.sources.spec import KafkaSource
+from semel.sources.kafka.spec import KafkaSource
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

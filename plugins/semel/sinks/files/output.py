@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from semel.sinks import Published
-    from semel.sinks.spec import FilesSink
+    from semel.sinks.files.spec import FilesSink
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
 """How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""

@@ -17,7 +17,7 @@ from semel.declare.context import Context
 from semel.errors import TerminalError
 from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.sinks import Newest, Old, Presence, Won
-from semel.sinks.output import columns_in_files, dataset_of
+from semel.sinks.files.output import columns_in_files, dataset_of
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
 if TYPE_CHECKING:

@@ -1,0 +1,236 @@
+"""A topic of a Kafka cluster as a sink: a batch's rows become messages, in one transaction.
+
+Purpose: make a committed batch's rows visible in a topic, each once to who reads committed
+messages.
+How it works: a second, compacted topic beside it has a note of each batch that landed, written in
+the transaction of its messages. A producer with the batch's own transactional.id fences the one
+before, and then asks that topic, before it writes (`landing`).
+What it does not do: replace what was published; hold a connection between calls.
+Known limitation: a batch of more than `transaction_bytes` becomes visible part by part.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from semel import limits, sinks
+from semel.errors import CorruptionError, LimitError, TerminalError
+from semel.model.manifest import ManifestFile, StagedFile
+from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
+from semel.sinks.kafka import control, encode, reading
+from semel.sinks.kafka.control import Note
+from semel.sinks.kafka.ends import Ends, ends_of
+from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine
+from semel.sinks.kafka.landing import Refusals, land, producer_of
+from semel.sinks.kafka.refused import RowCheck
+from semel.sinks.kafka.target import KafkaTarget
+from semel.sinks.staged import staged
+
+REFUSAL_COLUMN = "_semel_refusal"
+_HIDDEN_SECONDS = 1.0
+"""How long look waits for an open transaction before it fences the batch's own producer."""
+
+
+class KafkaSink:
+    """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
+
+    def __init__(self, target: KafkaTarget, pipeline: str) -> None:
+        self._target, self._pipeline = target, pipeline
+        self.address = target.address
+        self._is_open = False
+        self._notes: reading.OwnNotes | None = None
+        self._strays: reading.Strays | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self.address})"
+
+    def __enter__(self) -> Self:
+        self._is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open, self._notes, self._strays = False, None, None
+
+    def check(self, schema: pa.Schema | None, staged: Path) -> Refuses:
+        if schema is not None:
+            encode.fit(self._target, schema)
+        facts = examine(self._target)
+        # The right to the transactional.id shows in no other way.
+        with producer_of(self._target, self._pipeline, "check", facts):
+            pass
+        with self._target.cluster.admin() as admin:
+            ends_of(admin, self._target.control).keep(staged)
+        return self._row_check(facts)
+
+    def describe(self, schema: pa.Schema | None) -> str:
+        if schema is not None:
+            encode.fit(self._target, schema)
+        facts, told = describe(self._target)
+        with producer_of(self._target, self._pipeline, "check", facts):
+            return told
+
+    def _row_check(self, facts: TopicFacts) -> RowCheck:
+        return RowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)
+
+    # Keeps KP8.
+    def check_replace(self, old: Old) -> tuple[str, ...]:
+        raise TerminalError(
+            f"messages of {self.address} cannot be replaced: consumers have read them. Give the "
+            "corrected transforms to a pipeline of another name and topic, which reads the source "
+            f"from its start, and let the consumers go over to it (batch {old.batches[0]} stays "
+            "as it is)"
+        )
+
+    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
+        """The columns, where only the job could tell them."""
+        encode.fit(self._target, schema)
+
+    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:  # noqa: ARG002
+        return f"{self.address}#b{batch_id:08d}-{part:05d}"
+
+    # Keeps KP2.
+    def look(self, won: Won) -> Sequence[Presence]:
+        found = self._note(won)
+        if found is None:
+            presence = Presence.ABSENT
+        elif found.digest != won.digest:
+            presence = Presence.WRONG
+        else:
+            presence = Presence.RIGHT if found.landed else Presence.ABSENT
+        return [presence] * len(won.files)
+
+    def _note(self, won: Won) -> Note | None:
+        """The note of a batch. What hides it is most often a producer of the batch that died: that
+        one is fenced then.
+        """
+        place = (self._target.cluster, self._target.control, won)
+        try:
+            return control.of_batch(*place, _HIDDEN_SECONDS)
+        except control.BlockedError:
+            with producer_of(
+                self._target, won.pipeline, str(won.batch_id), examine(self._target)
+            ):
+                return control.of_batch(*place, limits.KAFKA_TRANSACTION_SECONDS)
+
+    def publish(self, won: Won, missing: Sequence[ManifestFile]) -> None:
+        if missing:
+            land(self._target, won, examine(self._target), Refusals())
+
+    # Keeps KP9.
+    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> None:
+        found = self._note(won)
+        if found is not None and found.landed:
+            return
+        facts = examine(self._target)
+        numbers, rows = self._refused_of(won, facts, found or Note.of(won))
+        if rows.num_rows:
+            keep(rows)
+        land(self._target, won, facts, Refusals(numbers=numbers))
+
+    def _refused_of(
+        self, won: Won, facts: TopicFacts, note: Note
+    ) -> tuple[np.ndarray, pa.Table]:
+        """The rows that the topic refuses, by their numbers in the batch; and with the reasons.
+
+        LimitError: more than REFUSED_ROWS_MAX.
+        """
+        columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
+        check, start, tables = self._row_check(facts), 0, [columns.empty_table()]
+        numbers: list[int] = []
+        for rows in staged(won):
+            table = pa.Table.from_batches([rows]).select(won.schema.names).cast(won.schema)
+            why = {n - start: "it was refused before" for n in note.refused}
+            for one in check(table):
+                for n in one.rows.tolist():
+                    if start + n >= note.rows:
+                        why.setdefault(n, f"{one.reason}: {one.detail}")
+            own = sorted(n for n in why if 0 <= n < len(table))
+            if own:
+                reasons = pa.array([why[n] for n in own], pa.string())
+                tables.append(table.take(pa.array(own)).append_column(columns[-1], reasons))
+                numbers += [start + n for n in own]
+            if len(numbers) > limits.REFUSED_ROWS_MAX:
+                raise LimitError(
+                    f"batch {won.batch_id}: {self.address} refuses more than "
+                    f"{limits.REFUSED_ROWS_MAX} of its rows; nothing was written. Raise the "
+                    "topic's max.message.bytes, and run finalize again"
+                )
+            start += len(table)
+        return np.array(numbers, np.int64), pa.concat_tables(tables)
+
+    def refused(self, won: Won) -> int:
+        found = self._note(won)
+        return len(found.refused) if found else 0
+
+    @property
+    def replaceable(self) -> bool:
+        return False
+
+    @property
+    def forget(self) -> str:
+        return (
+            "Messages cannot be taken back: let the consumers pass over those whose _semel_batch is "
+            "one of {batches}; then take their notes out of the control topic (docs/kafka.md)"
+        )
+
+    def notes(self, newest: Newest | None = None) -> Notes:
+        """Those of batches of which some has landed. The newest ones are those since stage began,
+        but for what a transaction hides that is open: `look` fences the batch's own.
+        """
+        if not control_is_there(self._target):
+            return Notes(())
+        earlier = Ends.kept(newest.staged) if newest and newest.begun else None
+        every = self._all_notes(earlier, seen=newest is not None).values()
+        damaged = [note for note in every if isinstance(note, CorruptionError)]
+        if damaged and newest is None:
+            raise damaged[0]
+        found = tuple(
+            sinks.Note(
+                pipeline=note.pipeline,
+                batch_id=note.batch_id,
+                commit_seq=note.commit_seq,
+                fence=note.fence,
+                rows=note.total,
+                ledger=note.ledger,
+            )
+            for note in every
+            if isinstance(note, Note)
+        )
+        return Notes(found, complete=earlier is None and not damaged)
+
+    def strays(self, known: Collection[int]) -> dict[int, int]:
+        """Of batches that no note speaks of, the messages of the whole topic."""
+        found = self._stray_values()
+        return {batch: len(found[batch]) for batch in found.keys() - set(known)}
+
+    def _stray_values(self) -> reading.Strays:
+        if self._strays is None:
+            self._strays = reading.strays(self._target, self._own_notes())
+        return self._strays
+
+    def _own_notes(self) -> reading.OwnNotes:
+        """The notes of the pipeline's batches: within a block of the sink's own read once."""
+        notes = self._notes
+        if notes is None:
+            every = self._all_notes().items()
+            notes = {number: note for (name, number), note in every if name == self._pipeline}
+            self._notes = notes if self._is_open else None
+        return notes
+
+    def _all_notes(self, since: Ends | None = None, *, seen: bool = False) -> control.Notes:
+        place = (self._target.cluster, self._target.control)
+        seconds = _HIDDEN_SECONDS if seen else limits.KAFKA_TRANSACTION_SECONDS
+        return control.of_all(*place, seconds, since, seen=seen)
+
+    # Keeps KP10.
+    def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:
+        """Within a block of the sink's own all notes are read once, and so is the whole topic for
+        the strays.
+        """
+        notes = self._own_notes()
+        if strays and (values := self._stray_values().get(marker.batch_id)):
+            yield reading.typed(self._target, marker, values)
+        yield from reading.rows(self._target, marker, notes.get(marker.batch_id))

@@ -1,0 +1,122 @@
+"""The declaration of a topic as a sink."""
+
+from typing import ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from semel.declare.context import Context
+from semel.declare.parts import Size, Text, twice
+from semel.declare.place import Place, reached
+from semel.declare.yaml import Problem, Problems
+from semel.sinks import Sink
+from semel.sinks.spec import Service, folder_of
+
+KAFKA_TRANSACTION_BYTES = 512 << 20
+"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in the time below."""
+
+CONTROL = "_semel_"
+"""How the name of a control topic begins; the topic's name follows."""
+
+
+class KafkaSink(Service):
+    """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
+
+    type: Literal["kafka"]
+    """The kind of sink."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
+    bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
+    """The cluster's addresses, as host:port,host:port, where it needs no login and no TLS."""
+    topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,242}$")
+    """The topic. One topic, one pipeline."""
+    key: Text | tuple[Text, ...] | None = None
+    """A column: the message's key is its text. A list of columns: a JSON object; null: no key."""
+    value: Literal["json"] = "json"
+    """The message's value: a JSON object of all columns."""
+    headers: dict[Text, Text] = Field(default_factory=dict)
+    """Headers by their names, each with the column whose text it is."""
+    create: bool = Field(default=False, strict=True)
+    """Make the topic where it is missing, with the cluster's own settings."""
+    transaction_bytes: Size = KAFKA_TRANSACTION_BYTES
+    """Bytes of messages in one transaction: a larger batch becomes visible in several."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    place: ClassVar[tuple[str, ...]] = (
+        "connection", "bootstrap_servers", "topic", "transaction_bytes"
+    )  # fmt: skip
+    way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers", "transaction_bytes")
+    aside: ClassVar[tuple[str, ...]] = (*Service.aside, "transaction_bytes")
+
+    def open(self, context: Context, address: str | None, looks: object) -> Sink:  # noqa: ARG002
+        """The topic."""
+        from semel.clients.kafka.cluster import Cluster
+        from semel.sinks.kafka.sink import KafkaSink
+        from semel.sinks.kafka.target import KafkaTarget
+
+        target = KafkaTarget(
+            cluster=Cluster(connection=self.connection, servers=self.bootstrap_servers),
+            topic=self.topic,
+            key=self.key,
+            headers=tuple(self.headers.items()),
+            create=self.create,
+            transaction_bytes=self.transaction_bytes,
+        )
+        return KafkaSink(target, context.name)
+
+    def describe(self) -> str:
+        """The topic and its cluster."""
+        return f"topic `{self.topic}` of {reached(self.connection, self.bootstrap_servers)}, as JSON"
+
+    def dataset(self, address: str) -> tuple[str, str]:
+        """One of the cluster's addresses, always the same one, and the topic."""
+        split = urlsplit(address)
+        return f"kafka://{split.netloc}".partition(",")[0], unquote(split.path.strip("/"))
+
+    def whereabouts(self) -> Place:
+        """The topic."""
+        return "topic", self.connection, self.bootstrap_servers, self.topic
+
+    @property
+    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
+        """The columns that key and headers take, each with its place in the declaration."""
+        keys = [self.key] if isinstance(self.key, str) else self.key or ()
+        places = [("key",)] if isinstance(self.key, str) else [("key", n) for n in range(len(keys))]
+        own = [(("headers", name), column) for name, column in self.headers.items()]
+        return (*zip(places, keys, strict=True), *own)
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _key(cls, key: object) -> object:
+        listed = isinstance(key, list | tuple) and all(isinstance(name, str) for name in key)
+        if not (key is None or isinstance(key, str) or listed):
+            raise ValueError(f"must be a column, or a list of columns, not {key!r}")
+        return key
+
+    @field_validator("topic")
+    @classmethod
+    def _topic(cls, name: str) -> str:
+        if name in (".", "..") or name.startswith(CONTROL):
+            raise ValueError(f"{name!r} is a name that Kafka, or semel, keeps for itself")
+        return name
+
+    @model_validator(mode="after")
+    def _check(self) -> "KafkaSink":
+        if (self.connection is None) == (self.bootstrap_servers is None):
+            why = "declare either connection or bootstrap_servers"
+            raise Problems([Problem(("connection",), why)])
+        if isinstance(self.key, tuple) and (not self.key or twice(self.key)):
+            why = f"names {twice(self.key)!r} twice" if self.key else "is empty; leave it out"
+            raise Problems([Problem(("key",), why)])
+        return self
+
+
+DECLARED = KafkaSink

@@ -1,0 +1,97 @@
+"""The declaration of a table of PostgreSQL as a sink."""
+
+from typing import ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from semel.declare.context import Context
+from semel.declare.parts import Text, twice
+from semel.declare.place import Place
+from semel.declare.yaml import Problem, Problems
+from semel.sinks import Sink
+from semel.sinks.spec import Service, folder_of
+
+
+class PostgresSink(Service):
+    """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
+
+    type: Literal["postgres"]
+    """The kind of sink."""
+    connection: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
+    table: Text
+    """The table, as `table` (in the schema public) or `schema.table`."""
+    mode: Literal["append", "upsert"] = "append"
+    """append: rows are added. upsert: a row replaces the one that has its key."""
+    key: tuple[Text, ...] = ()
+    """The columns of the key, for mode: upsert."""
+    create: bool = Field(default=False, strict=True)
+    """Make the table, and the key's unique index, where they are missing."""
+    archive: Text | None = None
+    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    position_columns: bool = Field(default=False, strict=True)
+    """Add each record's source file and byte position to the output, as _semel columns."""
+
+    place: ClassVar[tuple[str, ...]] = ("connection", "table")
+    way: ClassVar[tuple[str, ...]] = ("connection",)
+
+    @property
+    def replaces_rows(self) -> bool:
+        """By their keys."""
+        return self.mode == "upsert"
+
+    def open(self, context: Context, address: str | None, looks: object) -> Sink:  # noqa: ARG002
+        """The table."""
+        from semel.sinks.postgres.sink import PostgresSink
+        from semel.sinks.postgres.target import PostgresTarget, dsn_of
+
+        texts = tuple(name for name, kind in context.columns.items() if kind.word == "json")
+        target = PostgresTarget(
+            dsn=dsn_of(self.connection),
+            table=self.table,
+            mode=self.mode,
+            key=self.key,
+            create=self.create,
+            json_columns=texts,
+        )
+        return PostgresSink(target)
+
+    def describe(self) -> str:
+        """The table, how it is reached, and how rows get there."""
+        by = f" by {', '.join(f'`{name}`' for name in self.key)}" if self.key else ""
+        return f"table `{self.table}` of connection `{self.connection}`, {self.mode}{by}"
+
+    def dataset(self, address: str) -> tuple[str, str]:
+        """The server and the table."""
+        split = urlsplit(address)
+        database, table = map(unquote, split.path.strip("/").split("/"))
+        return f"postgres://{split.netloc}", f"{database}.{table}"
+
+    def whereabouts(self) -> Place:
+        """The table."""
+        return "table", self.connection, self.table
+
+    @property
+    def columns_named(self) -> tuple[tuple[tuple[str | int, ...], str], ...]:
+        """The columns of the key, each with its place in the declaration."""
+        return tuple((("key", at), name) for at, name in enumerate(self.key))
+
+    @field_validator("archive")
+    @classmethod
+    def _archive(cls, path: str | None) -> str | None:
+        return folder_of(path)
+
+    @model_validator(mode="after")
+    def _check(self) -> "PostgresSink":
+        if self.mode == "upsert" and not self.key:
+            why = "is missing: mode: upsert replaces the row of a key"
+            raise Problems([Problem(("key",), why)])
+        if self.mode == "append" and self.key:
+            raise Problems([Problem(("key",), "has no meaning with mode: append")])
+        if name := twice(self.key):
+            raise Problems([Problem(("key",), f"names {name!r} twice")])
+        return self
+
+
+DECLARED = PostgresSink

@@ -1,0 +1,150 @@
+"""Files as a source: a source partition is a generation of a file, and a position a byte of it.
+
+What parses records is imported by who reads them: plan and finalize do not.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from semel.declare.context import Context
+from semel.formats import declared as formats
+from semel.model.batch import Claim
+from semel.sources import (
+    Evidence,
+    Gone,
+    Known,
+    Matched,
+    Offer,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+)
+from semel.sources.files import accepted, claimed, matching, offers, places, refusals
+from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.content import is_gzip
+from semel.sources.files.evidence import FilePartition, read_up_to
+from semel.sources.files.facts import Knowledge
+from semel.sources.files.listing import Listing, list_files
+from semel.sources.files.offers import FileOffer
+
+if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
+    from semel.model.split import Split
+
+
+SPLIT_BYTES = 64 << 20
+"""Bytes of source one task reads: half a second's work or more, beside some 20 ms that Spark needs
+for a task. Fixed in the plan, so that every attempt cuts alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSource:
+    """`source: {path: ...}`. `root` is the real path of its folder."""
+
+    context: Context
+    root: Path
+
+    split_size: ClassVar[int] = SPLIT_BYTES
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        return cls(context=context, root=Path(os.path.realpath(context.declared.folder())))
+
+    def discover(self) -> Listing:
+        return list_files(self.context)
+
+    def match(self, shown: Listing, known: Known, window: Window) -> Matched:
+        return matching.match(self.context, shown, Knowledge.of(shown, known), window)
+
+    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
+
+    def stop(self, offer: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        return offers.stop(self.context, offer, start, end, room, first=first)
+
+    def room(self, offers: Sequence[Offer]) -> int:
+        return self.context.limits.bytes_per_batch_max
+
+    def evidence(self, offer: FileOffer, end: int) -> Evidence:
+        return read_up_to(self.context, offer.content, end)
+
+    def accept(
+        self, shown: Listing, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        recognised = accepted.look(self.context, shown, known)
+        if is_open and accepted.is_settled(recognised, name):
+            return None
+        return accepted.word(self.context, recognised, name, same=same, start=start)
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return places.locate(self.context, self.discover(), partitions)
+
+    def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+        return claimed.find_claims(claims, self.root, batch_id)
+
+    def check(self, claims: Collection[Claim], batch_id: int) -> None:
+        claimed.check_claims(claims, self.root, batch_id)
+
+    def acknowledge(self, ends: dict[str, int]) -> str | None:
+        return None
+
+    def is_whole(self, claim: Claim) -> bool:
+        return formats.is_whole(self.context) or is_gzip(claim.name)
+
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        from semel.formats.records import read_split
+
+        claim = ClaimedFile.of(split.claim)
+        whole = claim.packed  # It is read from its first byte to its last.
+        with claimed.claimed_bytes(claim, self.root, batch_id) as file:
+            yield from read_split(
+                file,
+                start=0 if whole else split.start,
+                end=None if whole else split.end,
+                range_start=0 if whole else claim.start,
+                range_end=None if whole else claim.end,
+                schema=self.context.arrow_schema(),
+                format=formats.format_of(self.context),
+                columns=formats.header_of(self.context, file.name),
+                digest=digest,
+                exact=self.context.record_id,
+                selection=selection,
+            )
+        self._still_there(claim, batch_id)
+
+    # Keeps S6.
+    def _still_there(self, claim: ClaimedFile, batch_id: int) -> None:
+        """SourceError when the file that was read is another one by now."""
+        with claimed.open_claim(claim, self.root, batch_id):
+            return
+
+    def joins(self, claim: Claim) -> bool:
+        """A format whose lines stand alone, in a file of which each byte is on disk."""
+        alone = not formats.has_header(self.context) and not formats.is_whole(self.context)
+        return alone and not is_gzip(claim.name)
+
+    def text(self, split: "Split", batch_id: int) -> bytes:
+        claim = ClaimedFile.of(split.claim)
+        with claimed.open_claim(claim, self.root, batch_id) as file:
+            file.seek(split.start)
+            text = file.read(split.end - split.start)
+        self._still_there(claim, batch_id)
+        return text
+
+    def lines_of(
+        self, claim: Claim, positions: Sequence[int], batch_id: int
+    ) -> list[int | None]:
+        return claimed.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
+
+    def records_max(self, split: "Split", batch_id: int) -> int | None:
+        """Its line ends, and one more where a claim ends without."""
+        claim = ClaimedFile.of(split.claim)
+        ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
+        return ends if ends is None else ends + (split.end == claim.end)

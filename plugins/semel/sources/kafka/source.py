@@ -1,0 +1,127 @@
+"""Kafka as a source: a source partition is a partition of a topic, and a position an offset.
+
+The topic's id belongs to its identity, so that a topic that was made anew is another one.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from semel.clients.kafka.cluster import Cluster
+from semel.declare.context import Context
+from semel.model.batch import Claim
+from semel.sources import (
+    Evidence,
+    Gone,
+    Known,
+    Matched,
+    Offer,
+    Partition,
+    Refusal,
+    Window,
+    Word,
+)
+from semel.sources.kafka import claimed, epochs, matching, topics
+from semel.sources.kafka.matching import PartitionOffer
+from semel.sources.kafka.messages import messages
+from semel.sources.kafka.records import Records
+from semel.sources.kafka.topics import ShownTopics
+
+if TYPE_CHECKING:
+    from semel.formats.records import Block
+    from semel.formats.selection import Selection
+    from semel.model.split import Split
+
+
+SPLIT_OFFSETS = 200_000
+"""The same of a topic, in offsets: some 40 MB of small messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource:
+    """`source: {type: kafka, ...}`."""
+
+    context: Context
+    cluster: Cluster
+
+    split_size: ClassVar[int] = SPLIT_OFFSETS
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        source = context.declared
+        cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
+        return cls(context=context, cluster=cluster)
+
+    def discover(self) -> ShownTopics:
+        return topics.discover(self.cluster, self.context.declared)
+
+    def match(self, shown: ShownTopics, known: Known, window: Window) -> Matched:
+        return matching.match(self.context, self.cluster, shown, known, window)
+
+    def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
+        return matching.gone(self.context, gone, spans)
+
+    # Keeps P6.
+    def stop(self, offer: PartitionOffer, start: int, end: int, room: int, *, first: bool) -> int:
+        return min(end, start + max(room, 1 if first else 0))
+
+    def room(self, offers: Sequence[Offer]) -> int:
+        return claimed.room(self.context, self.cluster, offers)
+
+    def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
+        return epochs.evidence(offer.found.topic_id, offer.found.extent)
+
+    def accept(
+        self, shown: ShownTopics, known: Known, name: str, *, same: bool, start: int, is_open: bool
+    ) -> Word | None:
+        place = self.context, self.cluster, known, name
+        return matching.word(*place, same=same, start=start, is_open=is_open)
+
+    def locate(self, partitions: list[Partition]) -> list[Partition | None]:
+        return claimed.locate(self.discover(), partitions)
+
+    def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+        self.check(claims, batch_id)
+        return list(claims)
+
+    def check(self, claims: Collection[Claim], batch_id: int) -> None:
+        claimed.check(self.cluster, claims, batch_id)
+
+    def acknowledge(self, ends: dict[str, int]) -> str | None:
+        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, ends)
+
+    def is_whole(self, claim: Claim) -> bool:
+        return False
+
+    def read(
+        self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
+    ) -> "Iterator[Block]":
+        topic, partition = claimed.place_of(split.claim.name)
+
+        def still() -> None:
+            claimed.check_topic(self.cluster, split.claim, batch_id)
+
+        still()
+        with closing(Records(self.context, split.claim.name)) as records:
+            for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
+                claimed.check_written(split.claim, chunk, batch_id)
+                yield records.block(chunk, selection)
+        # Keeps KS1. It may have been made anew while it was read.
+        still()
+        for part in records.digests():
+            digest.update(part)
+
+    def joins(self, claim: Claim) -> bool:
+        return False
+
+    def text(self, split: "Split", batch_id: int) -> bytes:
+        raise NotImplementedError("the messages of a topic are no text")
+
+    def lines_of(
+        self, claim: Claim, positions: Sequence[int], batch_id: int
+    ) -> list[int | None]:
+        return [None] * len(positions)
+
+    def records_max(self, split: "Split", batch_id: int) -> int | None:
+        return split.end - split.start

@@ -1,0 +1,211 @@
+"""The declaration of topics as a source."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from semel.declare import ddl
+from semel.declare.context import Context
+from semel.declare.parts import Limits, OnRefused, Text, Unknown, twice
+from semel.declare.place import Place, reached
+from semel.formats.table import source_format
+from semel.sources import Source
+from semel.sources.spec import Csv, Records
+
+_MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
+TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
+"""What Kafka takes as a topic's name: all of these but `.` and `..`."""
+
+
+REGISTRY = r"^([A-Za-z_][A-Za-z0-9_]*|https?://[^\s/?#@,]+(/[^\s?#@,]*)?)$"
+"""The name of a connection, or a URL without a login: that belongs into a connection."""
+
+ALL_HEADERS = "*"
+"""In place of a header's name: all of them, as one column."""
+
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+"""The type of a column of all headers: what Spark's own Kafka source gives."""
+
+_HEADERS = str(ddl.parse(HEADERS_TYPE))
+
+
+class KafkaSource(Records):
+    """The messages of topics of a Kafka cluster."""
+
+    unit: ClassVar[str] = "offsets"
+    part: ClassVar[str] = "partition"
+    dated: ClassVar[bool] = False  # The records of one partition are of all times.
+    complete: ClassVar[str] = "record that can be read"
+    awaited: ClassVar[str] = "open transactions"
+    aside: ClassVar[tuple[str, ...]] = (
+        *Records.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
+    )  # fmt: skip
+    limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
+
+    type: Literal["kafka"]
+    """The kind of source."""
+    connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The Airflow connection (of type kafka); on the command line and for Spark's executors the
+    variable AIRFLOW_CONN_<CONNECTION>. This or bootstrap_servers."""
+    bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
+    """The cluster's addresses, as host:port,host:port, where it needs no login and no TLS."""
+    topics: tuple[Annotated[str, Field(pattern=TOPIC)], ...] = ()
+    """The topics, by name. This or pattern."""
+    pattern: Text | None = None
+    """All topics whose whole name matches this regular expression, new ones too."""
+    value: Literal["json", "avro", "csv", "bytes"]
+    """What a message's value is. json: one object. avro: a record, whose schema is in the registry
+    under the id that is before it. csv: the fields of one record, in the schema's order. bytes: one
+    binary column."""
+    registry: str | None = Field(default=None, pattern=REGISTRY)
+    """Only for value: avro. The Schema Registry: an Airflow connection (of type http), or the URL
+    of one that needs neither login nor TLS of its own."""
+    key: str | None = None
+    """The column, string or binary, that takes a message's key."""
+    timestamp: str | None = None
+    """The column (timestamp) that takes a message's timestamp."""
+    headers: dict[str, Text] = {}
+    """Columns, string or binary, each with the header that it takes (the last one of that name).
+    "*" is all of them, for a column array<struct<key:string,value:binary>>."""
+    tombstones: Literal["count", "keep"] = "count"
+    """Messages without a value. count: they are passed over, and told. keep: each is a record with
+    nothing in the columns of its value."""
+    consumer_group: Text | None = None
+    """Finalized offsets are committed to this group, for tools that show lag. semel never reads
+    them."""
+
+    @field_validator("registry", mode="before")
+    @classmethod
+    def _registry(cls, found: object) -> object:
+        # Its own words: who puts a login into the URL is not to read it in a log.
+        if isinstance(found, str) and not re.fullmatch(REGISTRY, found):
+            raise ValueError(
+                "is neither the name of an Airflow connection nor a URL such as "
+                "http://schemas:8081; a login belongs in a connection, and so do several URLs"
+            )
+        return found
+
+    def open(self, context: Context) -> Source:
+        """The topics of the cluster."""
+        from semel.sources.kafka.source import KafkaSource
+
+        return KafkaSource.of(context)
+
+    def describe(self) -> str:
+        """The topics, their cluster, and what a value is."""
+        if self.pattern:
+            # A table's cell ends at a bar, also within code.
+            shown = "the topics that match `" + self.pattern.replace("|", "\\|") + "`"
+        else:
+            names = ", ".join(f"`{name}`" for name in self.topics)
+            shown = f"the topic{'s' * (len(self.topics) > 1)} {names}"
+        return f"{shown} of {reached(self.connection, self.bootstrap_servers)}, {self.value}"
+
+    def selected_by(self) -> str:
+        """The times that messages have."""
+        return "the messages' timestamps"
+
+    def bound(self, limits: Limits) -> str:
+        """By both limits."""
+        return f"{limits.records_per_batch_max:,} offsets or about {super().bound(limits)}"
+
+    def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:
+        """The topics; of those by a pattern, the ones that were read."""
+        from semel.clients.kafka.cluster import Cluster
+
+        topics = self.topics or sorted({name.rpartition("/")[0] for name in claimed()})
+        cluster = Cluster(connection=self.connection, servers=self.bootstrap_servers)
+        return [(cluster.address.partition(",")[0], topic) for topic in topics]
+
+    def reads(self, place: Place) -> bool:
+        """Whether a sink's topic is one of them."""
+        if place[:-1] != ("topic", self.connection, self.bootstrap_servers):
+            return False
+        matches = self.pattern is not None and re.fullmatch(self.pattern, str(place[-1]))
+        return place[-1] in self.topics or bool(matches)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the source is told what is finalized."""
+        return self.consumer_group is not None
+
+    @property
+    def format(self) -> str:
+        """The format of a value, as files have it; Avro is read as the JSON that means the same."""
+        return {"json": "jsonl", "avro": "jsonl"}.get(self.value, self.value)
+
+    @property
+    def on_refused_or_default(self) -> OnRefused:
+        """What is declared: by default a run fails when records are gone."""
+        return self.on_refused or OnRefused.FAIL
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The Airflow connections that it names."""
+        registry = None if "://" in (self.registry or "") else self.registry
+        return tuple(name for name in (self.connection, registry) if name)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns that are not of a message's value."""
+        return tuple(name for name in (self.key, self.timestamp, *self.headers) if name)
+
+    def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        yield from super()._problems()
+        if (self.connection is None) == (self.bootstrap_servers is None):
+            yield ("connection",), "declare either connection or bootstrap_servers"
+        if bool(self.topics) == (self.pattern is not None):
+            yield ("topics",), "declare either topics or pattern"
+        if name := twice(self.topics):
+            yield ("topics",), f"names {name!r} twice"
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            yield ("pattern",), f"is no regular expression ({error})"
+        yield from self._beside_problems()
+        own = [name for name in self.columns if name not in self.beside]
+        if not own:
+            yield ("schema",), "has no column for the message's value"
+        if self.value == "bytes" and [self.columns[name] for name in own] != ["binary"]:
+            yield ("schema",), "value: bytes fills one column, of type binary"
+        if self.value == "csv":
+            refuses = source_format("csv").refuses
+            for name in own:
+                if why := refuses.get(ddl.parse(self.columns[name]).word):
+                    yield ("schema", name), f"{self.columns[name]}: {why}"
+            if self.csv.multiline:
+                yield ("csv", "multiline"), "has no meaning here: a message is one record"
+        elif self.csv != Csv():
+            yield ("csv",), f"has no meaning with value: {self.value}; leave it out"
+        if self.value not in ("json", "avro") and self.unknown is not Unknown.IGNORE:
+            yield ("unknown",), f"has no meaning with value: {self.value}; leave it out"
+        if self.value == "avro" and self.registry is None:
+            yield ("registry",), "is missing: value: avro needs a connection or the URL of one"
+        if self.value != "avro" and self.registry is not None:
+            yield ("registry",), f"has no meaning with value: {self.value}; leave it out"
+
+    def _beside_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is wrong with the columns that are not of the value."""
+        if name := twice(self.beside):
+            yield ("schema", name), "is filled by two of key, timestamp and headers"
+        text = ("string", "binary")
+        wanted = {
+            ("key",): (self.key, text),
+            ("timestamp",): (self.timestamp, ("timestamp",)),
+            **{
+                ("headers", column): (column, (_HEADERS,) if header == ALL_HEADERS else text)
+                for column, header in self.headers.items()
+            },
+        }
+        for key, (name, types) in wanted.items():
+            if name is None:
+                continue
+            if name not in self.columns:
+                yield key, f"{name!r} is not a column; the schema has {', '.join(self.columns)}"
+            elif self.columns[name] not in types:
+                yield key, f"{name!r} is {self.columns[name]}, and not {' or '.join(types)}"
+
+
+DECLARED = KafkaSource
