@@ -54,8 +54,9 @@ class Records(Model):
     """What the declarations of all sources have: which columns, and what a run takes.
 
     `unit`: what positions count, and `part`: what each has positions of its own. `limits`: the keys
-    that bound a batch. `acknowledged`: whether the source is told what is finalized. `dated`:
-    whether it is known of each part of which time it is.
+    that bound a batch. `acknowledged`: whether the source is told what is finalized; `place`: the
+    keys that say how one gets there to tell it. `dated`: whether it is known of each part of which
+    time it is.
     """
 
     unit: ClassVar[str]
@@ -63,6 +64,7 @@ class Records(Model):
     dated: ClassVar[bool] = True
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
+    place: ClassVar[tuple[str, ...]] = ()
 
     type: str
     """The kind of source."""
@@ -203,6 +205,7 @@ class KafkaSource(Records):
     part: ClassVar[str] = "partition"
     dated: ClassVar[bool] = False  # The records of one partition are of all times.
     limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
+    place: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers")
 
     type: Literal["kafka"]
     """The kind of source."""

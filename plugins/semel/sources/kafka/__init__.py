@@ -20,6 +20,7 @@ from semel.sources import (
     Offer,
     Partition,
     Refusal,
+    Settled,
     Window,
     Word,
 )
@@ -85,8 +86,8 @@ class KafkaSource:
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)
 
-    def acknowledge(self, ends: dict[str, int]) -> str | None:
-        return claimed.acknowledge(self.cluster, self.spec.source.consumer_group, ends)
+    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
+        return claimed.acknowledge(self.cluster, self.spec.source.consumer_group, settled)
 
     def is_whole(self, claim: Claim) -> bool:
         return False
