@@ -26,7 +26,7 @@ def accept(
     ] = False,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, help="The byte that the new generation is read from."),
+        typer.Option("--from", min=0, help="The byte, or offset, that the new generation is read from."),
     ] = 0,
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
@@ -43,7 +43,8 @@ def accept(
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
 
     A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
-    dropped; by position it is written again. --same goes on where the old file ended. --lost is for
+    dropped; by position it is written again. Of a topic that lost records it begins where others
+    have their places. --same goes on where the old file ended. --lost is for
     records whose file is gone for good. The path is absolute, or below the data folder, the working
     folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
     which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
@@ -87,7 +88,7 @@ def accept(
             output.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
             return
         done = accept_file(ledger, spec, path, same=same, start=start)
-    how = "goes on in" if same else f"is read from {unit[:-1]} {start} on as"
+    how = "goes on in" if same else f"is read from {unit[:-1]} {done.start} on as"
     lines = _accepted(done, "is read already in" if done.found else how, unit)
     payload = {"pipeline": pipeline, "accepted": done}
     output.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
