@@ -1,5 +1,6 @@
 """`semel accept | abandon | adopt | collect`: what changes the ledger beside a run."""
 
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -161,7 +162,7 @@ def collect(
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
     from semel.declare.yaml import declared_name
-    from semel.errors import SemelError
+    from semel.errors import SemelError, TerminalError
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})
@@ -173,6 +174,12 @@ def collect(
                 if pipeline:
                     raise
                 failed.append((name, error))
+            except Exception as error:  # A defect: the other pipelines are collected all the same.
+                if pipeline:
+                    raise
+                traceback.print_exc()
+                what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
+                failed.append((name, TerminalError(what)))
     done = [one for one in done if one is not None]
 
     def render() -> None:
