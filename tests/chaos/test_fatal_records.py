@@ -99,8 +99,8 @@ def test_the_record_is_named_and_the_advice_works(
 def test_a_message_that_nobody_can_edit(
     bench: Workbench, ledger: Ledger, kafka: Kafka, run
 ) -> None:
-    """The same of a topic: with the column declared as the message says, and the batch given up, the
-    next run takes each message, the one that was fatal too.
+    """The same of a topic: with the column declared as the message says, and the batch given up,
+    the next run takes each message, the one that was fatal too.
     """
     topic = Topic(bench, kafka)
     topic.put(f'{{"id": "{n}", "n": {n}.25}}'.encode() for n in range(700))

@@ -17,8 +17,8 @@ def test_a_defect_is_told_and_the_others_are_collected(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An error that is none of semel's ends the collect of its own pipeline alone, with a trace, and
-    the exit code tells it.
+    """An error that is none of semel's ends the collect of its own pipeline alone, with a trace,
+    and the exit code tells it.
     """
     bench.write("in/1.jsonl", events(0, 5))
     for name in ("a", "b"):

@@ -71,7 +71,7 @@ def test_the_group_is_that_of_the_batch(
 
 # Attacks F10.
 def test_a_batch_of_files_tells_no_group(topic: Topic, ledger: Ledger) -> None:
-    """The pipeline has gone over from files to a topic since: nothing is told, and nothing fails."""
+    """The pipeline has gone over to a topic since: nothing is told, and nothing fails."""
     topic.bench.write("in/1.jsonl", [{"id": "1", "n": 1, "at": None}])
     batch = committed(ledger, topic.bench.spec(record_id=None, source=FILES), "r1")
     now = topic.spec(source={"consumer_group": "lag"})

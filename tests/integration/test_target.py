@@ -286,8 +286,8 @@ def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
 def test_a_note_that_somebody_damaged(
     bench: Workbench, ledger: Ledger, spec: Spec, table: Warehouse
 ) -> None:
-    """The audit blames its batch alone, and a run goes on; check and adopt name it and refuse, until
-    it is as it was.
+    """The audit blames its batch alone, and a run goes on; check and adopt name it and refuse,
+    until it is as it was.
     """
     table.run("ALTER TABLE semel_batch ALTER rows DROP NOT NULL")
     table.run("UPDATE semel_batch SET rows = NULL WHERE batch_id = 2")

@@ -1,5 +1,5 @@
-"""Whatever the clients of Kafka and of a registry raise becomes an error of semel's, which says what
-to do next."""
+"""Whatever the clients of Kafka and of a registry raise becomes an error of semel's, which says
+what to do next."""
 
 import json
 from typing import Any
@@ -32,10 +32,10 @@ def test_each_code_of_the_client() -> None:
         assert "Kafka at broker:9092" in fact and "said so" in fact and action, (name, found)
 
 
-@pytest.mark.parametrize("more", [{"retriable": True}, {"fatal": True}, {"txn_requires_abort": True}])
-def test_what_passes_may_be_tried_again(more: dict[str, bool]) -> None:
+@pytest.mark.parametrize("mark", ["retriable", "fatal", "txn_requires_abort"])
+def test_what_passes_may_be_tried_again(mark: str) -> None:
     """Another producer, or another transaction, may do what this one cannot any more."""
-    assert isinstance(of("UNKNOWN_PRODUCER_ID", **more), RetryableError)
+    assert isinstance(of("UNKNOWN_PRODUCER_ID", **{mark: True}), RetryableError)
     assert isinstance(of("UNKNOWN_PRODUCER_ID"), TerminalError)
 
 
@@ -59,9 +59,9 @@ def test_servers_that_are_a_number(servers: Any, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
 def test_an_error_with_words_alone(kind: str) -> None:
     """The client may raise words where it mostly raises a code."""
-    with pytest.raises(SemelError, match="Kafka at broker:9092: .*out of tune.*; "):
-        with getattr(CLUSTER, kind)():
-            raise KafkaException("out of tune")
+    said = pytest.raises(SemelError, match="Kafka at broker:9092: .*out of tune.*; ")
+    with said, getattr(CLUSTER, kind)():
+        raise KafkaException("out of tune")
 
 
 def test_an_answer_that_nests_too_deep() -> None:

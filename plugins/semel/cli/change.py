@@ -27,7 +27,7 @@ def accept(
     ] = False,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, help="The byte, or offset, that the new generation is read from."),
+        typer.Option("--from", min=0, help="The byte, or offset, that a new generation begins at."),
     ] = 0,
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")

@@ -34,7 +34,8 @@ _ROUNDS_MAX = 20
 class Accepted:
     """The source partition that a file is read under from now on, and what was given up for it.
 
-    `start`: the first position that is read of a new one. `lost` are the ranges of `retired` partitions that were seen and never read.
+    `start`: the first position that is read of a new one. `lost` are the ranges of `retired`
+    partitions that were seen and never read.
     """
 
     name: str

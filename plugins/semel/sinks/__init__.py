@@ -128,7 +128,7 @@ class Newest(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """What stands in a target in the place of a batch's note, and is none. `what`: where, and why."""
+    """What stands in the place of a batch's note, and is none. `what`: where, and why."""
 
     batch_id: int
     what: str
