@@ -22,9 +22,10 @@ from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
 from semel.pipeline import Spec
-from semel.pipeline.opening import open_source, open_stored
+from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.sinks import Act, Sink, Won, judge
 from semel.sinks.files.sink import Folder, Looks
+from semel.sources import Settled
 from semel.storage import remove_folder
 
 _ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
@@ -57,7 +58,7 @@ def finalize(
     """
     try:
         done = _finalize(ledger, spec, batch_id, accepting=accepting)
-        return done if done.found else replace(done, note=_acknowledge(ledger, spec, batch_id))
+        return done if done.found else replace(done, note=_acknowledge(ledger, spec, done.batch))
     except (OSError, CorruptionError) as error:
         # Keeps F9. What is missing may be so because a twin is done: the staged names go then, and
         # the output of one that was replaced since.
@@ -147,12 +148,14 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     return replace(done, found=changed is None)
 
 
-def _acknowledge(ledger: Ledger, spec: Spec, batch_id: int) -> str | None:
+def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
     """Tell the source what is finalized, where it wants to know."""
-    if not spec.source.acknowledged:
+    stored = Spec.from_json(batch.spec)
+    if not stored.source.acknowledged:
         return None
-    ends = {r["name"]: r["end"] for r in ledger.rows("partitions", "finalized", batch_id=batch_id)}
-    return open_source(spec).acknowledge(ends) if ends else None
+    found = ledger.rows("partitions", "finalized", batch_id=batch.batch_id)
+    settled = [Settled(**r) for r in found]
+    return acknowledge_stored(stored, spec, settled) if settled else None
 
 
 def _won(

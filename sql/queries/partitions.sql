@@ -109,7 +109,7 @@ WHERE p.source_partition_id = f.source_partition_id AND f.floor > p.floor;
 
 -- name: finalized
 -- Of the partitions that a batch has claimed: up to where all is finalized or lost.
-SELECT p.name, LEAST(lower(first.span),
+SELECT p.name, p.identity, LEAST(lower(first.span),
                      (SELECT min(lower(c.span)) FROM semel.claim AS c
                       JOIN semel.batch AS b USING (batch_id)
                       WHERE b.pipeline_id = p.pipeline_id AND b.status IN ('planned', 'committed')

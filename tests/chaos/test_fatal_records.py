@@ -9,7 +9,9 @@ import pytest
 
 from fix_account import quiet, settled
 from fix_engine import LocalEngine
+from fix_kafka import Kafka
 from fix_pipelines import Workbench
+from fix_topics import Topic
 from semel import pipeline
 from semel.errors import SemelError
 from semel.formats import jsonfaults, records
@@ -92,6 +94,33 @@ def test_the_record_is_named_and_the_advice_works(
     abandon(ledger, 1, "its record ends who reads it")
     assert run() == (0, "")
     assert len(settled(prices).rows) == 2_000
+
+
+def test_a_message_that_nobody_can_edit(
+    bench: Workbench, ledger: Ledger, kafka: Kafka, run
+) -> None:
+    """The same of a topic: with the column declared as the message says, and the batch given up,
+    the next run takes each message, the one that was fatal too.
+    """
+    topic = Topic(bench, kafka)
+    topic.put(f'{{"id": "{n}", "n": {n}.25}}'.encode() for n in range(700))
+    topic.put([b'{"id": "x", "n": 1e-999999999}'])
+    topic.put(f'{{"id": "{n}", "n": {n}.25}}'.encode() for n in range(700, 1_000))
+
+    def declared(kind: str) -> Spec:
+        return topic.spec(name="events", source={"schema": {"id": "string", "n": kind}})
+
+    declared("decimal(18,2)")
+    assert [run()[0] for _ in range(2)] == [-signal.SIGSEGV] * 2
+    code, said = run()
+    assert code == 1 and f"'{topic.at()}' offset 700 (split 0, signal 11" in said
+    assert "declare the column that cannot be read as json; then" in said
+    spec = declared("json")
+    abandon(ledger, 1, "its record ends who reads it")
+    assert run() == (0, "")
+    found = settled(spec)
+    assert (len(found.rows), found.letters) == (1_001, [])
+    assert {r["n"] for r in found.rows if r["id"] in ("7", "x")} == {"7.25", "1e-999999999"}
 
 
 def test_who_was_killed_leaves_no_record_under_suspicion(

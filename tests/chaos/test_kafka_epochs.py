@@ -9,6 +9,7 @@ from fix_account import advised, ids, quiet, refusals
 from fix_kafka import Kafka
 from fix_pipelines import Workbench
 from fix_postgres import lose
+from fix_shell import Shell
 from fix_topics import Topic, claimed, in_output, messages_of, run
 from semel.audit import audit
 from semel.errors import SourceError
@@ -122,3 +123,27 @@ def test_an_audit_and_an_adopted_ledger_see_it_too(topic: Topic, ledger: Ledger)
     adopt(ledger, spec, log=quiet)
     with pytest.raises(SourceError, match=f"truncated.* from offset {end} on"):
         plan(ledger, spec, "r2")
+
+
+# Attacks A3, KS9.
+@pytest.mark.parametrize("same", [True, False], ids=["--same", "as it is"])
+def test_what_is_left_is_not_read_again(
+    topic: Topic, ledger: Ledger, shell: Shell, same: bool
+) -> None:
+    """Of a partition that lost records `semel accept` reads the others, and none twice, whatever a
+    user types: `--same` is refused, and names the command that does.
+    """
+    spec = topic.spec(name="events")
+    run(ledger, spec, "r1")
+    end = topic.kafka.lose_tail(topic.name)
+    topic.append(3000, 3000 + 2500)
+    with pytest.raises(SourceError, match="truncated"):
+        run(ledger, spec, "r2")
+    command = f"semel accept events {topic.at()}"
+    if same:
+        command = shell.fails(f"{command} --same")
+        assert f"from offset {end} on" in shell.err and command.endswith(f"--from {end}")
+    assert f"is read from offset {end} on as partition 2" in shell.runs(command)
+    run(ledger, spec, "r2")
+    assert in_output(spec) == ids(0, 2000) + ids(3000, 5500)
+    assert gaps(ledger, spec).gaps == ()

@@ -14,7 +14,7 @@ from semel.pipeline import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair import losses
-from semel.repair.losses import accept_loss
+from semel.repair.losses import accept_loss, foresee_loss
 from semel.reports.gaps import gaps
 
 WAIT_SECONDS = 30
@@ -105,3 +105,19 @@ def test_an_accept_beside_a_plan(
     abandon(ledger, batch, "gone")
     accept_loss(ledger, half_read, topic.at())
     assert lost(ledger) == [(10, 20)] and gaps(ledger, half_read).gaps == ()
+
+
+def test_a_topic_that_goes_while_it_is_looked_at(
+    topic: Topic, ledger: Ledger, half_read: Spec, once_looked
+) -> None:
+    """An accept that meets a topic that is just being deleted looks again."""
+    topic.kafka.delete_records(topic.name, {0: 15})
+
+    def deleted() -> None:
+        raise FileNotFoundError(topic.name)
+
+    once_looked(deleted)
+    foreseen = foresee_loss(ledger, half_read, topic.at())
+    once_looked(deleted)
+    assert accept_loss(ledger, half_read, topic.at()) == foreseen
+    assert lost(ledger) == [(10, 15)]

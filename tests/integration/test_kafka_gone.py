@@ -4,8 +4,9 @@ would read them again says, and that its way out works."""
 import pytest
 
 from fix_account import ids, settled
-from fix_kafka import Kafka
+from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench
+from fix_replay import rows
 from fix_shell import Shell
 from fix_topics import Topic, run
 from semel.ledger import Ledger
@@ -44,6 +45,39 @@ def test_a_replay_leaves_them_out(four: Spec, shell: Shell) -> None:
     assert step == "semel show 2" and "The output stays what it is" in shell.err
     shell.runs(step)
     assert settled(four, audited=False).ids == ids(0, 40)
+
+
+@pytest.mark.parametrize("option", ["", " --requarantine"], ids=["output", "dead letters"])
+def test_all_of_them_are_named(
+    topic: Topic, ledger: Ledger, shell: Shell, option: str
+) -> None:
+    """Two of five batches are gone, and one has no dead letters: nothing is done, both are named,
+    and so are the commands that take the others, each of which does.
+    """
+    spec = topic.spec(name="events")
+    for at in range(5):
+        topic.append(10 * at, 10 * at + 10, partition=at % 2)
+        if at != 2:
+            topic.put([Record(value=b"{bad", partition=at % 2)])
+        run(ledger, spec, f"r{at}")
+    topic.kafka.delete_records(topic.name, {1: 15})
+    line = "semel replay events --batches {}" + option
+    numbers = ["1", "3", "5"] if not option else ["1", "5"]
+    step = shell.fails(line.format("1..5"))
+    assert step == line.format(numbers[0])
+    for gone, others in ((2, 11), (4, 22)):
+        assert f"batch {gone}: batch {gone} has claimed offsets {others - 11} to" in shell.err
+    assert all(f"`{line.format(n)}`" in shell.err for n in numbers)
+    with ledger.transaction() as connection:
+        made = connection.exec_driver_sql("SELECT count(*) FROM semel.batch").scalar_one()
+    assert made == 5, "nothing was planned"
+    shell.runs(f"{line.format('1..5')} --dry-run", code=1)
+    for n in numbers:
+        shell.runs(line.format(n))
+    step = shell.fails(line.format("4"))
+    assert step == "semel show 4" and "abandon" not in shell.err
+    shell.runs(step)
+    assert [row["id"] for row in rows(spec)] == ids(0, 50)
 
 
 def test_a_comparison_leaves_them_out(four: Spec, shell: Shell) -> None:

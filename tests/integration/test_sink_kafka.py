@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 
+import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from fix_account import ids, quiet
 from fix_engine import LocalEngine
@@ -563,3 +565,16 @@ def test_rows_come_back_as_they_were(outlet: Outlet) -> None:
 def _order(rows: pa.Table) -> pa.Array:
     texts = [text or "" for text in rows.column("id").to_pylist()]
     return pa.array(sorted(range(len(texts)), key=texts.__getitem__))
+
+
+def test_a_check_that_another_one_fences(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts check one topic at the same time: the one that is fenced may be tried again."""
+
+    class Fenced(confluent_kafka.Producer):
+        def init_transactions(self, *_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+
+    sink = outlet.make().sink()
+    monkeypatch.setattr(confluent_kafka, "Producer", Fenced)
+    with pytest.raises(RetryableError, match=r"another .* is at work"):
+        sink.describe(None)

@@ -22,7 +22,7 @@ from semel.audit import Verdict, audit
 from semel.cli import main
 from semel.collect import collect
 from semel.commit import commit
-from semel.errors import StateError, TerminalError
+from semel.errors import CorruptionError, StateError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec
@@ -280,6 +280,31 @@ def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if not one.ok]
     assert any("does not say that it holds batch 2" in one.detail for one in found)
+
+
+# Attacks H2.
+def test_a_note_that_somebody_damaged(
+    bench: Workbench, ledger: Ledger, spec: Spec, table: Warehouse
+) -> None:
+    """The audit blames its batch alone, and a run goes on; check and adopt name it and refuse,
+    until it is as it was.
+    """
+    table.run("ALTER TABLE semel_batch ALTER rows DROP NOT NULL")
+    table.run("UPDATE semel_batch SET rows = NULL WHERE batch_id = 2")
+    verdict = audit(spec)
+    assert {batch for batches in blamed(verdict).values() for batch in batches} == {2}
+    assert "pipeline events, batch 2 is no note of a batch" in str(verdict)
+    come(bench, ledger, spec, 4)
+    lose(ledger)
+    for refuses in (
+        lambda: owned.check_markers(spec, open_sink(spec)),
+        lambda: adopt(ledger, spec, log=quiet),
+    ):
+        with pytest.raises(CorruptionError, match="batch 2 is no note of a batch.*restore it"):
+            refuses()
+    table.run("UPDATE semel_batch SET rows = 10 WHERE batch_id = 2")
+    adopt(ledger, spec, log=quiet)
+    assert audit(spec).ok
 
 
 # Attacks H2.

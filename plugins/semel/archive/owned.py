@@ -25,7 +25,8 @@ time lacks these first. Adopt, audit, check and `accept --moved` hold all."""
 def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
     """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
     found = traces.first(spec.sink_path(), kept, spec)
-    if not found and (notes := sink.notes()) and notes.found:
+    if not found and (notes := sink.notes()) and (notes.found or notes.damaged):
+        notes.check()
         held.refuse_foreign(
             sink.address, spec.name, (n for n in notes.found if n.pipeline != spec.name)
         )
@@ -137,6 +138,8 @@ def check_held(
     begun = any(one.told is Told.LISTED for one in known)
     newest = staged and Newest(pipeline.name, count, staged, begun)
     there, notes = traces.markers(kept), sink.notes(newest)
+    if notes is not None and newest is None:
+        notes.check()
     found = _differences(pipeline, known, notes, count)
     unknown = _unknown(known, there, count)
     if unknown or found.strays or found.others:  # They may have landed since the ledger was asked.
@@ -216,7 +219,7 @@ def check_markers(spec: Spec, sink: Remote) -> None:
     What no marker lists may be on its way: the ledger is not asked.
     """
     kept = layout.of(spec)
-    found = held.compare(
-        spec.name, None, by_markers(markers_in(None, kept)), sink.notes().found
-    )
+    notes = sink.notes()
+    notes.check()
+    found = held.compare(spec.name, None, by_markers(markers_in(None, kept)), notes.found)
     held.refuse(place_of(spec.name, sink, kept), replace(found, strays=()))

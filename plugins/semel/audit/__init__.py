@@ -168,9 +168,15 @@ class _Audit:
             self._stray(note, "the sink says that it holds another batch under its number")
         for note in found.foreign:
             self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
+        for one in self._notes.damaged:
+            self._findings.blame("strays", Offender(what=one.what, batch=one.batch_id))
         if found.missing:  # It may have landed since the notes were read.
-            later = held.compare(self._spec.name, None, known, self._noted().found)
+            notes = self._noted()
+            later = held.compare(self._spec.name, None, known, notes.found)
+            damaged = {one.batch_id for one in notes.damaged}
             for one in later.missing:
+                if one.batch_id in damaged:
+                    continue
                 what = "the sink does not say that it holds its rows"
                 self._findings.blame("files", Offender(what=what, batch=one.root))
         listed = {marker.made_by for marker in self._markers} | self._in_flight

@@ -1,5 +1,6 @@
 """`semel accept | abandon | adopt | collect`: what changes the ledger beside a run."""
 
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +27,7 @@ def accept(
     ] = False,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, help="The byte that the new generation is read from."),
+        typer.Option("--from", min=0, help="The byte, or offset, that a new generation begins at."),
     ] = 0,
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
@@ -43,7 +44,8 @@ def accept(
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
 
     A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
-    dropped; by position it is written again. --same goes on where the old file ended. --lost is for
+    dropped; by position it is written again. Of a topic that lost records it begins where others
+    have their places. --same goes on where the old file ended. --lost is for
     records whose file is gone for good. The path is absolute, or below the data folder, the working
     folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
     which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
@@ -87,7 +89,7 @@ def accept(
             console.emit(payload, as_json=as_json, render=lambda: print("\n".join(said)))
             return
         done = accept_file(ledger, spec, path, same=same, start=start)
-    how = "goes on in" if same else f"is read from {unit[:-1]} {start} on as"
+    how = "goes on in" if same else f"is read from {unit[:-1]} {done.start} on as"
     lines = _accepted(done, "is read already in" if done.found else how, unit)
     payload = {"pipeline": pipeline, "accepted": done}
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
@@ -160,7 +162,7 @@ def collect(
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
     from semel.declare.yaml import declared_name
-    from semel.errors import SemelError
+    from semel.errors import SemelError, TerminalError
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})
@@ -172,6 +174,12 @@ def collect(
                 if pipeline:
                     raise
                 failed.append((name, error))
+            except Exception as error:  # A defect: the other pipelines are collected all the same.
+                if pipeline:
+                    raise
+                traceback.print_exc()
+                what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
+                failed.append((name, TerminalError(what)))
     done = [one for one in done if one is not None]
 
     def render() -> None:

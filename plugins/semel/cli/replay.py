@@ -88,7 +88,7 @@ def _compute_again(
     if dry_run:
         _emit_plan(spec.name, found, as_json=as_json)
         return
-    verb.refuse(ledger, spec, found)
+    verb.refuse(ledger, spec, {one.batch_id: one.why for one in found})
     done: list[Replayed] = []
     if todo := [one.batch_id for one in found if not one.done]:
         with open_engine(spark or settings.spark_remote(), console.say) as engine:

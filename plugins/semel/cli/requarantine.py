@@ -25,6 +25,7 @@ def judge_again(
     from semel.spark.session import open_engine
 
     left = requarantine.left(ledger, spec, roots)
+    requarantine.refuse(ledger, spec, roots, left)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": left}
         console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))

@@ -1,12 +1,12 @@
 """The source and the sink that a pipeline or a batch of it declares, ready to be asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from semel.errors import AGAIN, StateError, TerminalError
 from semel.pipeline import Spec
 from semel.sinks import Sink
-from semel.sources import Source
+from semel.sources import Settled, Source
 
 
 def open_source(spec: Spec) -> Source:
@@ -16,6 +16,21 @@ def open_source(spec: Spec) -> Source:
     """
     with _installed(f"source.type: {spec.source.type}", spec.source.type):
         return spec.source.open(spec.of_source())
+
+
+# Keeps F10.
+def acknowledge_stored(stored: Spec, now: Spec, settled: Sequence[Settled]) -> str | None:
+    """Tell the source of a batch what is finalized, as its `stored` declaration wants it; `now`
+    says how it is reached, where that leads to what was read. Returns as `Source.acknowledge`.
+    """
+    reached = stored
+    if stored.source.type == now.source.type:
+        place = {key: getattr(now.source, key) for key in stored.source.way}
+        reached = stored.model_copy(update={"source": stored.source.model_copy(update=place)})
+    note = open_source(reached).acknowledge(settled)
+    if note is not None and reached != stored:
+        return open_source(stored).acknowledge(settled) and note
+    return note
 
 
 def open_sink(spec: Spec, address: str | None = None, looks: object = None) -> Sink:

@@ -33,13 +33,15 @@ _ROUNDS_MAX = 20
 class Accepted:
     """The source partition that a file is read under from now on, and what was given up for it.
 
-    `lost` are the ranges of `retired` partitions that were seen and never read.
+    `start`: the first position that is read of a new one. `lost` are the ranges of `retired`
+    partitions that were seen and never read.
     """
 
     name: str
     source_partition_id: int
     generation: int
     same: bool
+    start: int = 0
     retired: tuple[int, ...] = ()
     lost: tuple[tuple[int, int, int], ...] = ()
     """(partition, start, end)"""
@@ -241,6 +243,7 @@ def _write(
     return Accepted(
         **new,
         same=same is not None,
+        start=offer.start,
         retired=tuple(retired),
         lost=tuple((k, *span) for k, spans in lost.items() for span in spans),
     )

@@ -8,7 +8,7 @@ marker of the new one in the place of the old one.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -160,43 +160,48 @@ def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> 
 
     Errors as of `refuse`.
     """
-    found = [look(ledger, spec, root, request_key, once=True) for root in roots]
+    found = {r: look(ledger, spec, r, request_key, once=True).why for r in roots}
     refuse(ledger, spec, found)
     return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
 
 
-def refuse(ledger: Ledger, spec: Spec, found: list[Root]) -> None:
+def refuse(
+    ledger: Ledger,
+    spec: Spec,
+    found: Mapping[int, SemelError | None],
+    *,
+    option: str = "",
+    idle: Collection[int] = (),
+) -> None:
     """TerminalError: some of the batches cannot be replayed, with the reason of each; so none is.
     RetryableError: the only reason is that other requests are replaying them now.
 
-    Where what they have read is gone for good, the next step is to replay the others.
+    Where what they have read is gone for good, the next step is to replay the others: by a command
+    with this `option`, which may name `idle` batches too, as it does nothing for them.
     """
-    refused = [one for one in found if one.why is not None]
+    refused = {root: why for root, why in found.items() if why is not None}
     if not refused:
         return
     count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
-    lines = [f"batch {one.batch_id}: {one.why}" for one in refused]
-    busy = all(isinstance(one.why, RetryableError) for one in refused)
-    step = refused[0].why.next or f"semel show {refused[0].batch_id}"
-    lasting = any(isinstance(one.why, SourceError) and one.why.lasting for one in refused)
-    if lasting and (others := _commands(ledger, spec, found)):
+    lines = [f"batch {root}: {why}" for root, why in refused.items()]
+    busy = all(isinstance(why, RetryableError) for why in refused.values())
+    first, why = next(iter(refused.items()))
+    step = why.next or f"semel show {first}"
+    lasting = any(isinstance(w, SourceError) and w.lasting for w in refused.values())
+    good = [root for root in found if root not in refused]
+    if lasting and good:
+        between = roots(ledger, spec, batches=(min(good), max(good)))
+        others = [
+            f"semel replay {spec.name} --batches {first}"
+            + (f"..{last}" if last > first else "")
+            + option
+            for first, last in runs(good, set(between) - set(idle))
+        ]
         lines.append(f"The others can be replayed: {', then '.join(f'`{c}`' for c in others)}")
         step = others[0]
     raise (RetryableError if busy else TerminalError)(
         "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]), next=step
     )
-
-
-def _commands(ledger: Ledger, spec: Spec, found: list[Root]) -> list[str]:
-    """What replays just those of the batches that can be."""
-    good = [one.batch_id for one in found if one.why is None]
-    if not good:
-        return []
-    between = sorted(roots(ledger, spec, batches=(min(good), max(good))))
-    return [
-        f"semel replay {spec.name} --batches {first}" + (f"..{last}" if last > first else "")
-        for first, last in runs(good, between)
-    ]
 
 
 def request_of(spec: Spec) -> str:

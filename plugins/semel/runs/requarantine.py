@@ -6,19 +6,21 @@ good now is new, unless today's catalog has its id. What is still bad becomes a 
 admission, where the next one finds it. So a dead letter is admitted once.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from semel import failpoints
 from semel.archive import provenance
-from semel.errors import StateError
+from semel.errors import SemelError, StateError
 from semel.finalize import Finalized
 from semel.ledger import Ledger, Row, pipelines, row
 from semel.ledger.batches import batch_of
 from semel.model.batch import Batch, BatchStatus, Log, Pipeline
 from semel.pipeline import Spec
 from semel.plan.register import register
+from semel.runs import replay
 from semel.runs.replay import SILENT_SECONDS, finish_or_refuse, insert, outdated
 from semel.runs.run import finish
 from semel.stage import Engine
@@ -43,6 +45,26 @@ def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
     own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
     counted = {number: letters_left(ledger, spec, number) for number in own}
     return {number: count for number, count in counted.items() if count}
+
+
+def refuse(ledger: Ledger, spec: Spec, batches: list[int], letters: Collection[int]) -> None:
+    """TerminalError: of some batches with dead `letters` it is known that these cannot be judged
+    again, with the reason of each; so none is. The next step as of `replay.refuse`.
+    """
+    with ledger.transaction() as connection:
+        pipeline = pipelines.find(connection, spec.name)
+    found: dict[int, SemelError | None] = {}
+    for root in letters:
+        with ledger.transaction() as connection:
+            last = _last(connection, root)
+        try:
+            if last is None or last["status"] == BatchStatus.FINALIZED:
+                _check(ledger, spec, pipeline, root, last)
+            found[root] = None
+        except SemelError as error:
+            found[root] = error
+    idle = set(batches) - found.keys()
+    replay.refuse(ledger, spec, found, option=" --requarantine", idle=idle)
 
 
 def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
@@ -122,9 +144,7 @@ def _write(
     """Write an admission that follows the `last` one. StateError: another one followed it."""
     if last is not None and last["status"] != BatchStatus.FINALIZED:
         raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
-    admission = last["admission"] + 1 if last else 1
-    check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
-    check_source(ledger, spec, root)
+    admission = _check(ledger, spec, pipeline, root, last)
     stored = provenance.stored(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
@@ -138,6 +158,16 @@ def _write(
         failpoints.point("requarantine.before_write")
     failpoints.point("requarantine.after_write")
     return made
+
+
+def _check(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, root: int, last: Row | None
+) -> int:
+    """The number of the admission that follows the `last` one. SemelError: it is known to fail."""
+    admission = last["admission"] + 1 if last else 1
+    check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
+    check_source(ledger, spec, root)
+    return admission
 
 
 def _last(connection: sa.Connection, root: int) -> Row | None:

@@ -12,13 +12,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from semel.errors import TerminalError
+from semel.errors import CorruptionError, TerminalError
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
     from semel.model.manifest import Kind, ManifestFile, MarkedFile, StagedFile
+
+
+_DAMAGED_SHOWN = 5
 
 
 class OutputGoneError(TerminalError):
@@ -124,11 +127,24 @@ class Newest(NamedTuple):
     begun: bool
 
 
+class Damaged(NamedTuple):
+    """What stands in the place of a batch's note, and is none. `what`: where, and why."""
+
+    batch_id: int
+    what: str
+
+
 class Notes(NamedTuple):
-    """Notes of a target. `complete`: all that were asked for."""
+    """Notes of a target. `complete`: all that were asked for, and none of them is damaged."""
 
     found: tuple[Note, ...]
     complete: bool = True
+    damaged: tuple[Damaged, ...] = ()
+
+    def check(self) -> None:
+        """CorruptionError: some are damaged."""
+        if self.damaged:
+            raise CorruptionError("; ".join(one.what for one in self.damaged[:_DAMAGED_SHOWN]))
 
 
 class Refused(NamedTuple):
@@ -248,8 +264,8 @@ class Sink(Protocol):
         """What the target itself says of all batches that have landed, of whichever pipeline.
 
         By plan, before a pipeline is registered; by stage and finalize, before any work and before
-        the first row, which ask for the `newest`; by adopt, audit and check. None where markers
-        tell it.
+        the first row, which ask for the `newest`; by adopt, audit and check, which check that none
+        is damaged. None where markers tell it.
         """
         ...
 

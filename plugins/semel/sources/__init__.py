@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from semel.model.batch import Claim
 
@@ -200,6 +200,14 @@ class Matched:
     """(name, known name) of what is known by what is in it."""
 
 
+class Settled(NamedTuple):
+    """A source partition of a batch, and its position up to which all is finalized or lost."""
+
+    name: str
+    identity: str
+    end: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Word:
     """What accepting a refused name comes to.
@@ -279,12 +287,12 @@ class Source(Protocol):
         """Prove that each claimed range is still what was planned. SourceError."""
         ...
 
-    def acknowledge(self, ends: dict[str, int]) -> str | None:
-        """Tell it up to which position each partition, by name, is finalized. After `finalized`,
-        where the declaration says that it is to be told.
+    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
+        """Tell it up to which position each partition is finalized, if it is still that one. After
+        `finalized`, where the declaration says that it is to be told.
 
         For other tools alone: it may be lost or repeated, and nothing of semel's reads it. Returns
-        what an operator should know.
+        what an operator should know: of which it was not told, and why.
         """
         ...
 

@@ -53,7 +53,7 @@ class Records(Model):
     `unit`: what positions count, and `part`: what each has positions of its own. `complete`: what a
     part has where it has something to read; `awaited`: what a part waits for that shows a record
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
-    what is finalized. `dated`: whether it is known of each part of which time it is. `aside`: keys
+    what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether it is known of each part of which time it is. `aside`: keys
     that say what a plan does, and not what is in a batch. `renamed`: keys by their first names.
     """
 
@@ -64,6 +64,7 @@ class Records(Model):
     dated: ClassVar[bool] = True
     limits: ClassVar[str]
     acknowledged: ClassVar[bool] = False
+    way: ClassVar[tuple[str, ...]] = ()
     aside: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
     # "Allowed lateness" says another thing: how long a window waits for its records.
     renamed: ClassVar[dict[str, str]] = {"lateness": "lookback"}

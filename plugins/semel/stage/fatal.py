@@ -89,10 +89,12 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
         (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
         at = words.place(line, one.offset, job.spec.source.unit)
         places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
+    # As string a column of JSON takes no numbers: every record would be a dead letter.
+    whole = "json" if job.spec.source.format == "jsonl" else "string"
     raise TerminalError(
         f"batch {job.batch_id}: its last {len(attempts)} attempts died while they read, and so does "
         f"whatever reads the record at {', and at '.join(places)}. Nothing was committed. Take it "
-        "out of the source, or declare the column that cannot be read as string; then give the "
+        f"out of the source, or declare the column that cannot be read as {whole}; then give the "
         "batch up, and the next run plans its records anew",
         next=f"semel abandon {job.batch_id}",
     )

@@ -40,6 +40,7 @@ CHOICES: dict[str, tuple[How, ...]] = {
     "copy": ("new", "same"),
     "gone": ("lost",),
     "recreated": ("new",),
+    "truncated": ("new",),
 }
 """What accepting can mean, by the reason of a refusal. Others need something to be fixed."""
 
@@ -138,7 +139,7 @@ def do_accept(
         )
     return page(
         request, "accepted.html", name=spec.name, spec=spec, file=file, how=how, done=done,
-        start=wanted["start"], user=_name(user),
+        user=_name(user),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from semel import limits
 from semel.clients.kafka.connection import config_of, servers_of, without_secrets
 from semel.errors import SemelError, TerminalError, UnavailableError
 
@@ -41,6 +42,21 @@ _AWAY = (
     "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
     "COORDINATOR_LOAD_IN_PROGRESS", "BROKER_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS", *_MOVING,
 )  # fmt: skip
+
+_GONE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+
+_REMEDIES = {
+    ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+        "restore the topic, correct its name, or let the user of the connection see it",
+    ("INVALID_TRANSACTION_TIMEOUT",):
+        "let transaction.max.timeout.ms of its brokers be "
+        f"{limits.KAFKA_TRANSACTION_SECONDS * 1000} or more",
+    ("POLICY_VIOLATION", "INVALID_REPLICATION_FACTOR", "INVALID_PARTITIONS", "INVALID_CONFIG"):
+        "make the topic by hand, as docs/kafka.md shows",
+    ("UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "_UNSUPPORTED_FEATURE"):
+        "its brokers are too old, or keep messages in a format that is: upgrade them",
+}  # fmt: skip
+"""What somebody has to change, by what the client says."""
 
 _WAIT = {
     "socket.connection.setup.timeout.ms": 5000,
@@ -137,7 +153,10 @@ class Cluster:
             yield {**reached, **_WAIT, **own, "error_cb": heard}
         except kafka.KafkaException as error:
             # Its words may hold a setting: they are quoted in `meaning`, and nowhere else.
-            raise meaning(self, error.args[0], met, reached) from None
+            said = error.args[0]
+            if not isinstance(said, kafka.KafkaError):
+                said = kafka.KafkaError(kafka.KafkaError._FAIL, str(error))
+            raise meaning(self, said, met, reached) from None
 
 
 def client() -> Any:
@@ -256,8 +275,18 @@ def meaning(
             f"{cluster} does not answer ({said(why)}); start it, or correct its address or "
             "security.protocol"
         )
-    kind = UnavailableError if error.retriable() else TerminalError
-    return kind(f"{cluster}: {said(error)}")
+    if error.code() in {getattr(codes, name) for name in _GONE}:
+        return UnavailableError(
+            f"{cluster}: messages that were to be read were deleted meanwhile ({said(error)}); run "
+            "this again"
+        )
+    for names, remedy in _REMEDIES.items():
+        if error.code() in {getattr(codes, name) for name in names}:
+            return TerminalError(f"{cluster}: {said(error)}; {remedy}")
+    # What one producer, or one transaction, cannot do any more the next one may.
+    if error.retriable() or error.fatal() or error.txn_requires_abort():
+        return UnavailableError(f"{cluster}: {said(error)}; run this again")
+    return TerminalError(f"{cluster}: {said(error)}; the logs of its brokers may say more")
 
 
 _PASSING = ("transport failure", "timed out", "disconnected")

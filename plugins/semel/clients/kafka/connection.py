@@ -41,6 +41,8 @@ def config_of(
         found = _config(parsed(text))
         if not found.get(_SERVERS):
             raise Unusable(f"it names no {_SERVERS}")
+        if not isinstance(found[_SERVERS], str):
+            raise Unusable(f"{_SERVERS} is no text such as host:9092")
         return found
 
 

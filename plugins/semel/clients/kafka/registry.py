@@ -157,7 +157,9 @@ class Registry:
                 f"{self} wants a token, and none was to be had; start what gives tokens, or "
                 "correct bearer.auth.* of its connection"
             ) from None
-        except (httpx.InvalidURL, ValueError, TypeError, KeyError, AttributeError):
+        except (
+            httpx.InvalidURL, ValueError, TypeError, KeyError, AttributeError, RecursionError
+        ):  # fmt: skip
             # It is answered, and the answer has not the form of a registry's.
             raise self._refused(200) from None
 

@@ -101,6 +101,8 @@ def _adopt(
     names = {(s.name, s.sink.file_name): s for s in _specs(spec, found)}
     there = traces.look(sink, kept, names.values())
     notes = target.notes()
+    if notes:
+        notes.check()
     landed = [note.batch_id for note in notes.found] if notes else []
     known = _known(ledger, spec, target.address, kept, found)
     if known is not None:

@@ -20,7 +20,13 @@ from confluent_kafka.admin import AdminClient
 
 from semel import failpoints, limits
 from semel.clients.kafka.cluster import ANSWER_SECONDS
-from semel.errors import AGAIN, OutcomeUnknownError, TerminalError, UnavailableError
+from semel.errors import (
+    AGAIN,
+    OutcomeUnknownError,
+    RetryableError,
+    TerminalError,
+    UnavailableError,
+)
 from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.sinks import Won
 from semel.sinks.kafka import control
@@ -105,7 +111,7 @@ def producer_of(
         yield producer
 
 
-class _FencedError(Exception):
+class _FencedError(RetryableError):
     """A later producer of the same transactional.id is at work."""
 
 
@@ -116,7 +122,10 @@ def _known() -> Iterator[None]:
         yield
     except KafkaException as error:
         if error.args[0].code() in _FENCED:
-            raise _FencedError from error
+            raise _FencedError(
+                f"another process is at work with this transactional.id ({error.args[0].name()}); "
+                "wait for it, then run this again"
+            ) from error
         raise
 
 

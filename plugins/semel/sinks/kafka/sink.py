@@ -19,7 +19,7 @@ import pyarrow as pa
 from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
+from semel.sinks import Damaged, Newest, Notes, Old, Presence, Published, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import Ends, ends_of
@@ -183,10 +183,13 @@ class KafkaSink:
         if not control_is_there(self._target):
             return Notes(())
         earlier = Ends.kept(newest.staged) if newest and newest.begun else None
-        every = self._all_notes(earlier, seen=newest is not None).values()
-        damaged = [note for note in every if isinstance(note, CorruptionError)]
-        if damaged and newest is None:
-            raise damaged[0]
+        notes = self._all_notes(earlier, seen=newest is not None)
+        every = notes.values()
+        damaged = tuple(
+            Damaged(batch_id=number, what=str(note))
+            for (_, number), note in notes.items()
+            if isinstance(note, CorruptionError)
+        )
         found = tuple(
             sinks.Note(
                 pipeline=note.pipeline,
@@ -199,7 +202,7 @@ class KafkaSink:
             for note in every
             if isinstance(note, Note)
         )
-        return Notes(found, complete=earlier is None and not damaged)
+        return Notes(found, complete=earlier is None and not damaged, damaged=damaged)
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         """Of batches that no note speaks of, the messages of the whole topic."""

@@ -7,38 +7,51 @@ from psycopg import sql
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind
-from semel.sinks import MiscountError, Note, Published, Won
+from semel.sinks import Damaged, MiscountError, Note, Notes, Published, Won
 from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
 
+_NUMBERS = ("batch_id", "commit_seq", "fence", "rows", "refused")
 _LATER_COLUMNS = {"generation", "ledger", "mode"}
 
 
 def notes_of(
     connection: Connection, target: PostgresTarget, newest: tuple[str, int] | None = None
-) -> tuple[Note, ...]:
+) -> Notes:
     """The notes of a table, of whichever pipeline. `newest`: of this pipeline so many, and of
     others one.
     """
     if not is_there(connection, target.batches):
-        return ()
+        return Notes(())
     statement = filled(query("postgres", "notes"), **_places(target))
     if newest is not None:
         pipeline, most = map(sql.Literal, newest)
         values = {"pipeline": pipeline, "newest": most, **_places(target)}
         statement = filled(query("postgres", "newest_notes"), **values)
-    return tuple(
-        Note(
-            pipeline=row["pipeline"],
-            batch_id=row["batch_id"],
-            commit_seq=row["commit_seq"],
-            fence=row["fence"],
-            rows=row["rows"] + row["refused"],
-            ledger=row.get("ledger"),  # Notes of an earlier version have no such column.
+    found, damaged = [], []
+    for row in connection.execute(statement).fetchall():
+        values = [row.get(name) for name in _NUMBERS]
+        if all(isinstance(value, int) for value in values):
+            batch_id, commit_seq, fence, *counts = values
+            found.append(
+                Note(
+                    pipeline=row["pipeline"],
+                    batch_id=batch_id,
+                    commit_seq=commit_seq,
+                    fence=fence,
+                    rows=sum(counts),
+                    ledger=row.get("ledger"),  # Notes of an earlier version have no such column.
+                )
+            )
+            continue
+        what = (
+            f"the row of {target.batches.as_string()} of table {target.names[1]}, pipeline "
+            f"{row['pipeline']}, batch {row['batch_id']} is no note of a batch: "
+            f"{', '.join(_NUMBERS)} are not all numbers; restore it"
         )
-        for row in connection.execute(statement).fetchall()
-    )
+        damaged.append(Damaged(batch_id=row["batch_id"], what=what))
+    return Notes(tuple(found), complete=not damaged, damaged=tuple(damaged))
 
 
 def is_current(connection: Connection, target: PostgresTarget) -> bool:
@@ -70,9 +83,9 @@ def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> N
 def _own(connection: Connection, target: PostgresTarget, won: Won) -> bool:
     """Whether batches of the pipeline have landed. TerminalError: those of others have."""
     found = notes_of(connection, target, (won.pipeline, 1))
-    differ = compare(won.pipeline, won.ledger, (), found)
+    differ = compare(won.pipeline, won.ledger, (), found.found)
     refuse_foreign(target.address, won.pipeline, differ.foreign)
-    return bool(found)
+    return bool(found.found or found.damaged)
 
 
 def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:

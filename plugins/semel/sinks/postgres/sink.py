@@ -115,9 +115,9 @@ class PostgresSink:
         asked = (newest.pipeline, newest.count) if newest else None
         with self._transaction() as connection:
             found = noted.notes_of(connection, self._target, asked)
-            if not found:
+            if not (found.found or found.damaged):
                 noted.refuse_unnoted(connection, self._target)
-        return Notes(found)
+        return found
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         with self._transaction() as connection:

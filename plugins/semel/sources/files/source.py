@@ -20,6 +20,7 @@ from semel.sources import (
     Offer,
     Partition,
     Refusal,
+    Settled,
     Window,
     Word,
 )
@@ -90,7 +91,7 @@ class FilesSource:
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check_claims(claims, self.root, batch_id)
 
-    def acknowledge(self, ends: dict[str, int]) -> str | None:
+    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
         return None
 
     def is_whole(self, claim: Claim) -> bool:

@@ -8,7 +8,7 @@ from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client
 from semel.declare.context import Context
 from semel.errors import ChangedError, SemelError, SourceError
 from semel.model.batch import Claim
-from semel.sources import GIVE_UP, Offer, Partition
+from semel.sources import GIVE_UP, Offer, Partition, Settled
 from semel.sources.kafka import epochs
 from semel.sources.kafka.epochs import Read
 from semel.sources.kafka.messages import first_sizes
@@ -136,16 +136,28 @@ def locate(shown: ShownTopics, partitions: Iterable[Partition]) -> list[Partitio
     return placed
 
 
-def acknowledge(cluster: Cluster, group: str, ends: dict[str, int]) -> str | None:
+# Keeps F10.
+def acknowledge(cluster: Cluster, group: str, settled: Sequence[Settled]) -> str | None:
     """As `Source.acknowledge`: the offsets of a consumer group, which nobody joins."""
-    kafka = client()
-    offsets = [kafka.TopicPartition(*place_of(name), end) for name, end in ends.items()]
+    stay = f"the offsets of consumer group {group!r} stay what they were"
     try:
-        with cluster.consumer(group_id=group) as consumer:
-            consumer.list_topics(timeout=ANSWER_SECONDS)  # A commit would wait for a minute.
-            consumer.commit(offsets=offsets, asynchronous=False)
+        kafka = client()
+        with cluster.admin() as admin:
+            ids, _ = ids_of(admin, sorted({place_of(one.name)[0] for one in settled}))
+        ours = tuple(f"{topic_id}/" for topic_id, _ in ids.values())
+        there = [one for one in settled if one.identity.startswith(ours)]
+        if there:
+            offsets = [kafka.TopicPartition(*place_of(one.name), one.end) for one in there]
+            with cluster.consumer(group_id=group) as consumer:
+                consumer.list_topics(timeout=ANSWER_SECONDS)  # A commit would wait for a minute.
+                consumer.commit(offsets=offsets, asynchronous=False)
     except SemelError as error:
-        return f"the offsets of consumer group {group!r} stay what they were: {error}"
+        return f"{stay}: {error}"
+    if others := [one.name for one in settled if one not in there]:
+        return (
+            f"{stay} for {', '.join(others)}: {cluster} has another topic of that name, or none. "
+            "Where the connection is wrong, correct it: the next batch tells these offsets too"
+        )
     return None
 
 

@@ -135,11 +135,10 @@ def word(
         )
     found = one.found
     if same:
-        raise SourceError(
-            f"{name!r} cannot go on where it was read to: its offsets are given to other records "
-            "now; accept it as a new generation instead",
-            next=_accepting(context, name),
-        )
+        raise _not_same(context, one)
+    if one.held is not Held.OTHER:
+        # Keeps A3. What was read before that offset is there still, and is not read twice.
+        start = start or one.lost
     if start and not found.low <= start <= found.end:
         raise SourceError(
             f"no record of {name!r} is at offset {start}: those from {found.low} to {found.end} "
@@ -149,6 +148,17 @@ def word(
     if start:
         offer = replace(offer, start=start, reason="repeated")
     return Word(offer=offer, ended=[one.known], superseded=[])
+
+
+def _not_same(context: Context, one: Judged) -> SourceError:
+    name, option = one.found.name, ""
+    what = f"{name!r} cannot go on where it was read to: its offsets"
+    if one.held is not Held.OTHER:
+        what, option = f"{what} from offset {one.lost} on", f"--from {one.lost}"
+    return SourceError(
+        f"{what} are given to other records now; accept these as a new generation instead",
+        next=_accepting(context, name, option),
+    )
 
 
 def judge_all(cluster: Cluster, known: Known) -> list[Judged]:

@@ -19,6 +19,7 @@ from semel.sources import (
     Offer,
     Partition,
     Refusal,
+    Settled,
     Window,
     Word,
 )
@@ -88,8 +89,8 @@ class KafkaSource:
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)
 
-    def acknowledge(self, ends: dict[str, int]) -> str | None:
-        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, ends)
+    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
+        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, settled)
 
     def is_whole(self, claim: Claim) -> bool:
         return False

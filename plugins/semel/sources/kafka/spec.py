@@ -42,6 +42,7 @@ class KafkaSource(Records):
     aside: ClassVar[tuple[str, ...]] = (
         *Records.aside, "connection", "bootstrap_servers", "registry", "consumer_group"
     )  # fmt: skip
+    way: ClassVar[tuple[str, ...]] = ("connection", "bootstrap_servers")
     limits: ClassVar[str] = "limits.records_per_batch_max or limits.bytes_per_batch_max"
 
     type: Literal["kafka"]
