@@ -1,4 +1,4 @@
-"""Nothing is left behind, also after Ctrl-C: processes that tests started end with the run.
+"""Nothing is left behind, also after Ctrl-C or SIGTERM: processes that tests started end with the run.
 
 Servers of tests (Postgres, Kafka, Airflow) leave their parents, so they are found by a variable of
 their environment. Their folders lie in one that is removed last. So does Airflow's home, which it
@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Its own would be looked for when this process exits, which is after our end.
         current_process()._config["tempdir"] = str(folder)
         config.add_cleanup(lambda: end(folder))
+        _hear_sigterm()
         if config.getoption("numprocesses", None):
             config.pluginmanager.register(Interrupted())
     worker = getattr(config, "workerinput", {}).get("workerid", "main")
@@ -64,13 +65,31 @@ class Interrupted:
 
     def _heard(self, *_: object) -> NoReturn:
         # A second one must not leave half of it running.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_both()
         raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         for worker in psutil.Process().children():
             worker.kill()
+
+
+def _hear_sigterm() -> None:
+    """From now on SIGTERM ends this run as Ctrl-C does; a process that is forked from it just ends."""
+    run = os.getpid()
+
+    def heard(*_: object) -> NoReturn:
+        if os.getpid() != run:
+            os._exit(128 + signal.SIGTERM)
+        _ignore_both()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, heard)
+
+
+def _ignore_both() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end(folder: Path) -> None:

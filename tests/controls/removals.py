@@ -325,6 +325,28 @@ OF_SECONDS: dict[str, Removal] = {
     "a table's columns stay as they were looked at":
         sql("postgres.hold_table", "LOCK TABLE {table} IN ROW EXCLUSIVE MODE", "SELECT 1"),
     "a table is looked at before any work": gives("sinks.postgres.sink:PostgresSink.check"),
+    "a table that a crash empties is refused": code(
+        "sinks.postgres.facts:_of_kind", 'server["unlogged"] or server["batches_unlogged"]'
+    ),
+    "a rule that rewrites is refused in mode upsert": code(
+        "sinks.postgres.facts:examine", "rewriting and target.key", user="sinks.postgres.sink"
+    ),
+    "a key in several rows is found before commit": code(
+        "sinks.postgres.facts:_key",
+        'connection.execute(filled(query("postgres", "repeats"), **values)).fetchone()',
+    ),
+    "an index that another owner must make is asked for": code(
+        "sinks.postgres.facts:_key", 'not deferred and not server["is_owner"]'
+    ),
+    "a right to some columns is no right to the table": code(
+        "sinks.postgres.facts:_of_rights", 'server[f"may_{right}"]', new="everywhere"
+    ),
+    "a text is not cut": gives("sinks.postgres.encode:_is_longer", False),
+    "a role's isolation is not taken": code(
+        "sinks.postgres.link:connected",
+        "connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED",
+        new="pass", user="sinks.postgres.sink",
+    ),
     "rows are looked at in stage":
         other("sinks.postgres.refused:RowCheck.__call__", lambda _: lambda *_: []),
     "constraints are met before a batch lands":

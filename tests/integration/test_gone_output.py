@@ -36,6 +36,27 @@ def test_what_the_audit_advises_repairs_it(
     shell.runs("semel audit events")
 
 
+@pytest.mark.parametrize("what", ["output", "decisions", "dead_letters"])
+def test_find_tells_of_a_file_that_is_gone(
+    what: str, bench: Workbench, ledger: Ledger, shell: Shell
+) -> None:
+    """It names the file, looks on, and its `next` is the audit, which says how to repair it."""
+    spec = bench.spec()
+    bench.write("in/0.jsonl", events(0, 10))
+    bench.write("in/1.jsonl", [*events(10, 20), *events(10, 11), b"{broken"])
+    run(ledger, spec, "r1")
+    folder = spec.sink_path() if what == "output" else bench.data
+    files = [*folder.rglob("*.parquet" if what == "output" else f"{what}/*.parquet")]
+    assert files
+    for path in files:
+        path.unlink()
+    said = shell.runs(f"semel find events {ids(3, 4)[0]}", code=1).splitlines()
+    assert [line for line in said if "not all of batch 1 was searched: " in line], said
+    assert ("output: batch 1" in said[0]) == (what != "output"), said
+    assert said[-1] == "next: semel audit events"
+    assert "cannot be read" in shell.runs("semel audit events", code=1)
+
+
 def test_what_no_replay_repairs_is_not_replayed(
     bench: Workbench, ledger: Ledger, shell: Shell
 ) -> None:

@@ -57,7 +57,7 @@ def test_what_a_trigger_keeps_back_is_named(
     warehouse.run(TABLE)
     sink, won = warehouse.sink(**declared(mode)), warehouse.won(flights(0, 10), flights(10, 20))
     trigger(warehouse, mode, body)
-    said = r"keeps back 2 of 20 rows without an error \(the trigger quiet of flights\): row 4, 13 "
+    said = r"keeps back 2 of 20 rows without an error \(the trigger quiet of flights\): rows 4, 13 "
     with pytest.raises(TerminalError, match=said) as raised:
         warehouse.finalize(won, sink)
     assert "semel accept flights --refused 1" in str(raised.value)

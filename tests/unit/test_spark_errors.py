@@ -28,3 +28,16 @@ def test_the_reason_is_one_line(text: str, reason: str, samples: bool) -> None:
     assert isinstance(error, RetryableError)
     assert str(error).startswith(f"the Spark job failed: {reason}")
     assert len(str(error).splitlines()) == 1 and "org.apache" not in str(error)
+
+
+BARE = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times:
+\tat org.apache.spark.executor.Executor$TaskRunner.run(Executor.scala:842)
+Caused by: java.io.IOException: No space left on device
+\t... 14 more
+org.apache.spark.SparkException
+"""
+
+
+def test_a_class_alone_is_no_reason() -> None:
+    """Where the last exception has no words, the line that has some is told."""
+    assert "java.io.IOException: No space left on device;" in str(translated(Exception(BARE)))

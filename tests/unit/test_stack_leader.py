@@ -63,11 +63,15 @@ class Led:
         )
         self.leaders: list[subprocess.Popen] = []
 
-    def start(self) -> Record:
-        self.child_file.unlink(missing_ok=True)
+    def lead(self) -> subprocess.Popen:
         path = self.record_file.with_name("part.json")
         path.write_text(self.part.to_json())
         self.leaders.append(subprocess.Popen([sys.executable, "-c", LEAD, str(path)]))
+        return self.leaders[-1]
+
+    def start(self) -> Record:
+        self.child_file.unlink(missing_ok=True)
+        self.lead()
         until(self.child_file.exists)
         return Record.read(self.record_file)
 
@@ -106,6 +110,16 @@ def test_nothing_of_a_part_outlives_it(led, how):
     assert how != "killed" or code == 128 + signal.SIGKILL
     assert not process.alive(record.main) and not process.alive(child)
     assert not led.record_file.exists()
+
+
+def test_a_part_without_its_record_ends(led):
+    """A disk that is full for a moment: nobody would find the part again, which has the port of each
+    that is started after it.
+    """
+    led.record_file.with_suffix(".new").mkdir()
+    assert led.lead().wait(timeout=15) == 1
+    left = psutil.process_iter(["cmdline"])
+    assert not [one for one in left if str(led.child_file) in (one.info["cmdline"] or ())]
 
 
 def test_restart_after_a_killed_leader_ends_the_former_part_first(led):

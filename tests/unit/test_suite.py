@@ -5,13 +5,16 @@ missing on a user's machine skips tests with a line, and in CI is a failure; not
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import leftovers
@@ -232,3 +235,47 @@ def test_airflow_writes_to_the_run_alone() -> None:
     assert home.parent == Path(os.environ[leftovers.VARIABLE])
     imported = sys.modules.get("airflow.configuration")
     assert imported is None or imported.AIRFLOW_HOME == str(home)
+
+
+LEAVES = """
+import os, pathlib, subprocess, time
+
+def test_that_has_a_server():
+    server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    started = pathlib.Path(__file__).with_name("started")
+    started.with_suffix(".new").write_text(f"{server.pid} {os.environ['TMPDIR']}")
+    started.with_suffix(".new").rename(started)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_nothing_is_left_by_a_run_that_is_ended(
+    tmp_path: Path, number: signal.Signals, workers: tuple[str, ...]
+) -> None:
+    """By Ctrl-C, or by SIGTERM as `timeout 60 make test` and a cancelled CI send it, to each process
+    of the group: the servers of its tests end, and their folder goes.
+    """
+    (tmp_path / "test_some.py").write_text(LEAVES)
+    environment = {k: v for k, v in os.environ.items() if k != leftovers.VARIABLE}
+    options = ["-p", "leftovers", "-p", "no:cacheprovider", "-q", *workers]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path)],
+        cwd=tmp_path, env=environment | {"PYTHONPATH": str(TESTS)}, process_group=0,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() < deadline and run.poll() is None
+        time.sleep(0.05)
+    pid, folder = (tmp_path / "started").read_text().split()
+    server = psutil.Process(int(pid))
+    os.killpg(run.pid, number)
+    said, _ = run.communicate(timeout=60)
+    try:
+        assert not server.is_running() and not Path(folder).exists(), said
+        assert run.returncode == pytest.ExitCode.INTERRUPTED, said
+    finally:
+        if server.is_running():
+            server.kill()

@@ -19,9 +19,37 @@ def test_sparks_own_logger_says_details(
         contextType=lambda: kind, callSite=lambda: "a.py:1", fragment=lambda: "collect"
     )
     error = PySparkException("Python worker exited unexpectedly", contexts=[context])
-    session._to_debug()
+    session._to_debug("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     with caplog.at_level(logging.DEBUG, "semel"):
         error._log_exception()
     assert capfd.readouterr().err == ""
     [record] = caplog.records
     assert record.levelno == logging.DEBUG and "exited unexpectedly" in record.getMessage()
+
+
+def test_what_sparks_client_says_of_a_server_that_went(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed server's next one knows no session of it: 30 lines, before the reason."""
+    from pyspark.sql.connect.logging import logger
+
+    monkeypatch.setattr(logger, "disabled", False)  # As Airflow has it.
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler()])
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(session.socket, "create_connection", lambda *_: SimpleNamespace(close=str))
+    monkeypatch.setattr(session, "SparkSession", _Server)
+    with pytest.raises(ConnectionError):
+        session._connect("sc://localhost:15002")
+    assert capsys.readouterr().err == ""
+
+
+class _Server:
+    """In the place of SparkSession: a server whose last session is gone."""
+
+    class builder:  # noqa: N801
+        @staticmethod
+        def remote(_remote: str) -> None:
+            from pyspark.sql.connect.logging import logger
+
+            logger.warning("ReleaseExecute failed with exception")
+            raise ConnectionError

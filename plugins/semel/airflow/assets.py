@@ -6,7 +6,9 @@ finalized a batch tells it; and who finds it finalized (a retry, a cleared run, 
 only when Airflow knows no event of it. A task that was killed in between tells nothing, and the
 next one does.
 Known limitation: two that look at the same moment may both tell. The batch's number and generation
-are the key by which a DAG that runs on the asset passes over the second.
+are the key by which a DAG that runs on the asset passes over the second. Airflow fails a task whose
+events it cannot store, although its log ends well. It fails the second of two tasks that bring an
+asset under one alias for the first time at once. So an alias is used for a second event alone.
 """
 
 from collections.abc import Iterable
@@ -43,7 +45,7 @@ OF_COLLECT = AssetAlias("semel_collect")
 """Under it collect tells of batches: an outlet that is an asset takes one event a task."""
 
 OF_REPLAYS = AssetAlias("semel_replays")
-"""Under it finalize tells of the replays of a run, for the same reason."""
+"""Under it finalize tells of the replays of a run but the first, for the same reason."""
 
 
 def asset(pipeline: str) -> Asset:

@@ -289,7 +289,7 @@ class CommitOperator(_StagingOperator):
 
 class FinalizeOperator(VerbOperator):
     """finalize: the batch's files get their final names, and its pipeline's asset an event; of
-    replays each has one.
+    replays each has one, the first of them as that of a batch, the others under an alias.
     """
 
     verb = "finalize"
@@ -312,10 +312,11 @@ class FinalizeOperator(VerbOperator):
         def one(batch: "Batch") -> str:
             done = finalize.finalize(ledger, spec, batch.batch_id)
             counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
+            others = any(told for _, told in finalized)
             finalized.append((done, counted))
             if counted:
                 metrics.count(spec.name, done)
-            if counted and batch.replays is not None:
+            if counted and others:
                 events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done))
             elif counted:
                 events[asset].extra = assets.extra(done)
@@ -323,7 +324,7 @@ class FinalizeOperator(VerbOperator):
 
         text = self.each(ledger, spec, context, one)
         self.finalized = spec, finalized
-        if not any(counted and not done.batch.replays for done, counted in finalized):
+        if not any(counted for _, counted in finalized):
             # What stays in the list gets an event when the task ends.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
         return text

@@ -7,6 +7,7 @@ decisions do not.
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -22,7 +23,7 @@ from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
 from semel.formats.pieces import pieces
-from semel.model.manifest import Kind
+from semel.model.manifest import Kind, StagedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
@@ -62,7 +63,7 @@ class Search:
     gone: tuple[int, ...]
     """Batches of which the sink has deleted rows, as it is to: these cannot be found there."""
     damaged: dict[int, str]
-    """Batches of which the sink cannot say which rows it has, and why."""
+    """Batches of which rows or files cannot be read, and why."""
     in_output: bool
     """Whether the id columns reach the output at all."""
 
@@ -72,7 +73,7 @@ class Search:
         if self.gone:
             yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
         for batch, why in self.damaged.items():
-            yield f"rows of batch {batch} were not searched: {why}"
+            yield f"not all of batch {batch} was searched: {why}"
         if not self.in_output:
             yield "the id columns do not reach the output: survivors cannot be seen there"
 
@@ -89,8 +90,9 @@ def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search
     with open_sinks(spec) as sink_of:
         places = (
             *(p for m in found for p in _in_output(m, wanted, sink_of, gone, damaged)),
-            *(p for m in found for p in _in_decisions(m, wanted)),
-            *(p for m in found for p in _in_letters(m, wanted, told=spec.limits.log_samples)),
+            *(p for m in found for p in _in_decisions(m, wanted, damaged)),
+            *(p for m in found
+              for p in _in_letters(m, wanted, damaged, told=spec.limits.log_samples)),
         )
     return Search(
         pipeline=spec.name,
@@ -177,11 +179,22 @@ def _in_output(
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
     # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
     for file in files:
-        table = dataset_of(marker.sink, marker.spec.sink, [file], schema).to_table(
-            columns=position, filter=condition, **BOUNDED
-        )
-        rows = table.to_pylist() if position else [{}] * table.num_rows
-        yield from (_output_place(marker, file.path, row) for row in rows)
+        with _told(marker, file, damaged):
+            table = dataset_of(marker.sink, marker.spec.sink, [file], schema).to_table(
+                columns=position, filter=condition, **BOUNDED
+            )
+            rows = table.to_pylist() if position else [{}] * table.num_rows
+            yield from (_output_place(marker, file.path, row) for row in rows)
+
+
+@contextmanager
+def _told(marker: Marker, file: StagedFile, damaged: dict[int, str]) -> Iterator[None]:
+    """What cannot be read of a file is told, and the search goes on."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        damaged[marker.batch_id] = f"{file.path} cannot be read ({why})"
 
 
 def _in_sink(marker: Marker, wanted: dict[str, object], sink: Sink) -> Iterator[Place]:
@@ -202,17 +215,21 @@ def _output_place(marker: Marker, file: str, row: dict[str, Any]) -> Place:
     )
 
 
-def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
+def _in_decisions(
+    marker: Marker, wanted: dict[str, object], damaged: dict[int, str]
+) -> Iterator[Place]:
     for file in marker.of_kind(Kind.DECISIONS):
-        decisions = ds.dataset(marker.path_of(file), format="parquet")
-        ids = decisions.schema.field("record_id").type
-        fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
-        table = decisions.to_table(
-            columns=["source_partition_id", "offset", "reason"],
-            filter=_condition(fields, wanted),
-            **BOUNDED,
-        )
-        for row in table.to_pylist():
+        rows: list[dict[str, Any]] = []
+        with _told(marker, file, damaged):
+            decisions = ds.dataset(marker.path_of(file), format="parquet")
+            ids = decisions.schema.field("record_id").type
+            fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
+            rows = decisions.to_table(
+                columns=["source_partition_id", "offset", "reason"],
+                filter=_condition(fields, wanted),
+                **BOUNDED,
+            ).to_pylist()
+        for row in rows:
             yield Place(
                 what=row["reason"],
                 batch_id=marker.batch_id,
@@ -222,7 +239,9 @@ def _in_decisions(marker: Marker, wanted: dict[str, object]) -> Iterator[Place]:
             )
 
 
-def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Iterator[Place]:
+def _in_letters(
+    marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, told: bool
+) -> Iterator[Place]:
     """Dead letters whose bytes hold every value, as they are or as JSON or CSV writes texts: they
     need not be readable as records.
 
@@ -231,17 +250,18 @@ def _in_letters(marker: Marker, wanted: dict[str, object], *, told: bool) -> Ite
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
-        for rows in pieces(marker.path_of(file), columns):
-            for row in rows.to_pylist():
-                if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
-                    yield Place(
-                        what="dead_letter",
-                        batch_id=marker.batch_id,
-                        file=file.path,
-                        source=_path(marker, row["source_partition_id"]),
-                        offset=row["offset"],
-                        detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
-                    )
+        with _told(marker, file, damaged):
+            for rows in pieces(marker.path_of(file), columns):
+                for row in rows.to_pylist():
+                    if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
+                        yield Place(
+                            what="dead_letter",
+                            batch_id=marker.batch_id,
+                            file=file.path,
+                            source=_path(marker, row["source_partition_id"]),
+                            offset=row["offset"],
+                            detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
+                        )
 
 
 _ESCAPE = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')

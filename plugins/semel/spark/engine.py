@@ -178,9 +178,10 @@ def _cause(text: str, *, samples: bool) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"^\(?[\w.]*(Error|Exception)\b", line)]
     causes = (
-        causes
+        [line for line in causes if " " in line]  # A class alone says nothing.
         or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)]
         or [rest for line in lines if (rest := line.removeprefix("Caused by: ")) != line]
+        or causes
         or lines
     )
     cause = causes[-1][:500] if causes else ""

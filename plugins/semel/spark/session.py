@@ -46,7 +46,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
 
     UnavailableError: Spark does not answer. TerminalError: it lacks a setting that semel needs.
     """
-    _to_debug()
+    _to_debug("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
     session = _connect(remote_or_master) if connect else _classic(remote_or_master)
     try:
@@ -75,11 +75,11 @@ class _Debug(logging.Handler):
         _log.debug(self.format(record))
 
 
-def _to_debug() -> None:
+def _to_debug(*names: str) -> None:
     """What Spark's client logs of an exception that it raises, several kB of JSON on stderr, is
     said in one line by who catches it.
     """
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    for name in names:
         logger = PySparkLogger.getLogger(name)
         logger.handlers.clear()
         logger.addHandler(_Debug())
@@ -102,6 +102,7 @@ def _connect(remote: str) -> SparkSession:
         raise _away(remote, error) from error
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
+    _to_debug("pyspark.sql.connect.logging")  # Which gets its handler when it is imported.
     try:
         session = SparkSession.builder.remote(remote).create()
     except PySparkException as error:

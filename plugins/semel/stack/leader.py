@@ -134,13 +134,15 @@ def lead(part: Part) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _Stopping.SIGNALS)
     stopping.main = _start(part)
     main, leader = process.identify(stopping.main), process.identify(os.getpid())
-    # 3. From here on a killed leader's part is found again by its record.
-    if main and leader:
-        Record(leader=leader, main=main, stop_signal=part.stop_signal).write(record)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _Stopping.SIGNALS)
-    code = _wait_for(stopping.main)
-    # 4. Nothing of this part may outlive its main process.
-    _end_orphans()
+    try:
+        # 3. From here on a killed leader's part is found again by its record.
+        if main and leader:
+            Record(leader=leader, main=main, stop_signal=part.stop_signal).write(record)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _Stopping.SIGNALS)
+        code = _wait_for(stopping.main)
+    finally:
+        # 4. Nothing of this part may outlive its main process, or go on without its record.
+        _end_orphans()
     record.unlink(missing_ok=True)
     return code
 

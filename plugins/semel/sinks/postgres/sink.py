@@ -181,7 +181,8 @@ class PostgresSink:
                 raise _SeenError
         except _SeenError:
             more = " and more" if len(numbers) == shown else ""
-            return f": row {', '.join(map(str, numbers))}{more} of the batch" if numbers else ""
+            rows = "row" if len(numbers) == 1 else "rows"
+            return f": {rows} {', '.join(map(str, numbers))}{more} of the batch" if numbers else ""
 
     # Keeps PG7.
     def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> int:
