@@ -59,21 +59,51 @@ def test_a_twin_does_not_wait_for_ever(landing: Landing, monkeypatch: pytest.Mon
     landing.ends()
 
 
+def killed(
+    landing: Landing, forks: multiprocessing.context.BaseContext, run: Callable[..., None],
+    *arguments: object, when: Callable[[], object],
+) -> None:  # fmt: skip
+    """SIGKILL a process that publishes, once `when` holds: old rows stay, and run again it lands."""
+    process = forks.Process(target=run, args=(landing.sink._target, landing.won, *arguments))
+    process.start()
+    until(lambda: when() or not process.is_alive())
+    assert landing.there() == landing.before
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+    assert process.exitcode == -9 and landing.there() == landing.before
+    landing.ends()
+
+
 # Attacks PG1, PG9.
 @pytest.mark.parametrize("kind", ["append", "replay"])
 def test_a_finalizer_dies_in_the_middle_of_its_rows(
     warehouse: Warehouse, forks: multiprocessing.context.BaseContext, kind: str
 ) -> None:
     """SIGKILL while rows go over the wire: none of them stays, and the old ones do."""
-    landing = Landing(warehouse, kind, 100_000)
-    process = forks.Process(target=_publish_some, args=(landing.sink._target, landing.won))
-    process.start()
     copied = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0"
-    until(lambda: warehouse.run(copied))
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(WAIT_SECONDS)
-    assert process.exitcode == -9 and landing.there() == landing.before
-    landing.ends()
+    landing = Landing(warehouse, kind, 100_000)
+    killed(landing, forks, _publish_some, when=lambda: warehouse.run(copied))
+
+
+# Attacks PG9.
+@pytest.mark.rest
+@pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit"])
+def test_a_finalizer_is_killed(
+    warehouse: Warehouse, forks: multiprocessing.context.BaseContext, point: str
+) -> None:
+    """A replay's, by SIGKILL before the transaction, or between its last row and its COMMIT."""
+    landing = Landing(warehouse, "replay", 5_000)
+    killed(landing, forks, _stand_at, point, when=(warehouse.folder / "here").exists)
+
+
+def _stand_at(target: PostgresTarget, won: Won, point: str) -> None:
+    def stand() -> None:
+        (Path(won.files[0].staged_path).parent / "here").touch()
+        time.sleep(WAIT_SECONDS)
+
+    with failpoints.armed(point, stand):
+        failpoints.point("sink.before_publish")
+        PostgresSink(target).publish(won, won.files)
 
 
 def _publish_some(target: PostgresTarget, won: Won) -> None:

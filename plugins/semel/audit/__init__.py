@@ -138,7 +138,8 @@ class _Audit:
         if self._sink:
             return None
         try:
-            return open_sink(self._spec).notes()
+            with open_sink(self._spec) as sink:
+                return sink.notes()
         except TerminalError as error:
             self._findings.blame("strays", Offender(what=str(error)))
             return None
@@ -167,8 +168,9 @@ class _Audit:
             self._stray(note, "the sink says that it holds another batch under its number")
         for note in found.foreign:
             self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
-        if found.missing:  # It may have landed since the notes were read.
-            later = held.compare(self._spec.name, None, known, self._noted().found)
+        # It may have landed since the notes were read.
+        if found.missing and (notes := self._noted()):
+            later = held.compare(self._spec.name, None, known, notes.found)
             for one in later.missing:
                 what = "the sink does not say that it holds its rows"
                 self._findings.blame("files", Offender(what=what, batch=one.root))
