@@ -16,7 +16,8 @@ from typing import ClassVar
 import psycopg
 import pytest
 
-from airflow_rest import Airflow, wait_for
+from airflow_rest import Airflow
+from fix_wait import wait_for
 from fix_dags import ROOT, documented
 from fix_pipelines import Workbench, events
 from semel import settings

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from airflow_rest import wait_for
+from fix_wait import wait_for
 from fix_pipelines import events
 from fix_stack import SOURCES, Begun, Stack
 from semel import pipeline, reader

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_rest import wait_for
+from fix_wait import wait_for
 from fix_pipelines import events
 from fix_stack import DAYS, Stack
 from semel import pipeline, reader, settings

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from playwright.sync_api import FrameLocator, expect
 
-from airflow_rest import wait_for
+from fix_wait import wait_for
 from airflow_ui import Ui
 from fix_browser import picture
 from fix_stack import Stack

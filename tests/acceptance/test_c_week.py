@@ -9,7 +9,7 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_rest import wait_for
+from fix_wait import wait_for
 from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
 from semel import pipeline, reader, settings
 from semel import stack as semel_stack

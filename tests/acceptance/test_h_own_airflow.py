@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 import sqlalchemy as sa
 
-from airflow_rest import Airflow, wait_for
+from airflow_rest import Airflow
+from fix_wait import wait_for
 from fix_dags import documented
 from fix_pipelines import Workbench, events
 from fix_postgres import database, free_port

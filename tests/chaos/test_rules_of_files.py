@@ -11,12 +11,20 @@ import pyarrow.dataset as ds
 import pytest
 
 import fix_engine
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled, sql
 from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, sql, staged_folders
-from look import manifest, statements, status
+from fix_scene import (
+    Scene,
+    committed,
+    finalized,
+    manifest,
+    staged,
+    staged_folders,
+    statements,
+    status,
+)
 from semel import failpoints
 from semel import ledger as ledger_module
 from semel.archive import layout
@@ -31,9 +39,7 @@ from semel.ledger import Ledger, pipelines
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.losses import accept_loss
-from semel.runs.run import run_batch
 from semel.stage import stage
-from steps import committed, finalized, staged
 
 
 # Attacks G6.
@@ -115,7 +121,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         failpoints.armed("finalize.before_finalized", finishing),
         failpoints.armed("storage.before_rmtree", removing),
     ):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     assert [*dict.fromkeys(seen)] == ["reported", "sealed", "marked", "finished", "removed"]
     assert not staged_folders(spec)
     assert settled(spec).counts.survivors == 3
@@ -283,12 +289,12 @@ def test_only_output_lies_beside_semels_own_folder(
 
     monkeypatch.setattr(failpoints, "point", look)
     bench.write("in/a.jsonl", [*events(0, 4), *events(0, 2), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(2, 6))
     with suppress(RetryableError):
-        run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), log=quiet)
+        run(ledger, spec, "r2", engine=LocalEngine(before_write=_fails))
     collect(ledger, spec, quiet)
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     assert {"stage.after_seal", "finalize.after_publish", "collect.after_remove"} <= {*passed}
     rows = ds.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
     assert sorted(r["id"] for r in rows) == settled(spec).ids == [e["id"] for e in events(0, 6)]

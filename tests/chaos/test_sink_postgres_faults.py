@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from fix_faults import WAIT_SECONDS
 from fix_postgres import restart, server
 from fix_sink_postgres import LANDINGS, UPSERT, Landing, Warehouse, flights
+from fix_wait import wait_for
 from fix_wire import Wire
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
@@ -35,14 +36,6 @@ def landing(warehouse: Warehouse, request: pytest.FixtureRequest) -> Landing:
 
 
 EACH = pytest.mark.parametrize("landing", LANDINGS, indirect=True)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_twin_does_not_wait_for_ever(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +56,10 @@ def killed(
     landing: Landing, forks: multiprocessing.context.BaseContext, run: Callable[..., None],
     *arguments: object, when: Callable[[], object],
 ) -> None:  # fmt: skip
-    """SIGKILL a process that publishes, once `when` holds: old rows stay, and run again it lands."""
+    """SIGKILL who publishes, once `when` holds: old rows stay, and run again it lands."""
     process = forks.Process(target=run, args=(landing.sink._target, landing.won, *arguments))
     process.start()
-    until(lambda: when() or not process.is_alive())
+    wait_for(lambda: when() or not process.is_alive(), "its point", WAIT_SECONDS, 0.02)
     assert landing.there() == landing.before
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
@@ -129,7 +122,7 @@ def test_a_commit_is_cut(landing: Landing, wire: Wire, what: str) -> None:
             landing.publish(behind)
     assert wire.cuts == 1
     there = Presence.RIGHT if what == "reply" else Presence.ABSENT
-    until(lambda: landing.sink.look(landing.won) == [there])
+    wait_for(lambda: landing.sink.look(landing.won) == [there], "its rows", WAIT_SECONDS, 0.02)
     assert landing.there() == (landing.after if what == "reply" else landing.before)
     landing.ends()
 

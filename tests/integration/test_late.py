@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -20,7 +20,6 @@ from semel.pipeline import Spec
 from semel.reader import markers
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
-from semel.runs.run import run_batch
 
 BUCKET = {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "7 days", "shards": 2}}
 
@@ -52,7 +51,7 @@ class Days:
 
     def again(self) -> Counts:
         """The newest run once more."""
-        run_batch(self.ledger, self.spec, f"r{self.runs}", LocalEngine(), log=quiet)
+        run(self.ledger, self.spec, f"r{self.runs}")
         return markers(self.spec.sink_path())[-1].counts
 
     def expire(self, *batches: int) -> Collected:

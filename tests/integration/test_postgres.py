@@ -5,11 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed, ids, quiet
+from fix_account import committed, ids, quiet, run
 from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_replay import proven, run
+from fix_replay import proven
 from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
 from semel.archive import held, layout
 from semel.audit import audit
