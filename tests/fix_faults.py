@@ -20,7 +20,8 @@ from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_wait import wait_for
 from semel import failpoints, limits, pipeline
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.compare import Range, compare
 from semel.ledger import Ledger
 from semel.model.batch import BatchStatus
@@ -99,7 +100,7 @@ def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+        patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
         collect(ledger, spec, log=quiet)
 
 

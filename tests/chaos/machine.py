@@ -25,7 +25,8 @@ from machine_files import Files
 from machine_output import Output
 from semel import commit as commit_module
 from semel import errors, failpoints, limits
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.commit import commit
 from semel.declare.parts import Limits
 from semel.errors import (
@@ -66,7 +67,7 @@ WHERE p.name = :name ORDER BY r.name
 
 def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Small limits: a few records make merges, splits, leases and claims beside the marker."""
-    patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(FilesSource, "split_size", 500)
     patch.setattr(limits, "CLAIMS_IN_MARKER_MAX", 1)
     patch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)

@@ -18,7 +18,7 @@ from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench
-from fix_topics import Topic, claimed, in_output, messages_of, run
+from fix_topics import Topic, claimed, in_output, messages_of
 from semel import failpoints
 from semel.errors import (
     ChangedError,

@@ -148,7 +148,7 @@ def test_every_point_is_called() -> None:
         name
         for path in Path(failpoints.__file__).parent.rglob("*.py")
         if path.name != "failpoints.py"
-        for name in re.findall(r'faults\.point\("([^"]+)"\)', path.read_text(encoding="utf-8"))
+        for name in re.findall(r'failpoints\.point\("([^"]+)"\)', path.read_text(encoding="utf-8"))
     ]
     assert sorted(called) == sorted(failpoints.POINTS)
 

@@ -24,7 +24,8 @@ from fix_scene import (
     time_passes,
 )
 from semel import failpoints, limits
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
@@ -81,7 +82,7 @@ def test_locks_are_taken_in_one_order(scene: Scene, monkeypatch: pytest.MonkeyPa
     """
     monkeypatch.setattr(limits, "ATTEMPTS_LOST_BEFORE_LEASE", 1)
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.001)
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    monkeypatch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     log: list[tuple[object, str]] = []
     ledger, spec = scene.ledger, scene.spec
 

@@ -31,7 +31,8 @@ from semel.archive import layout
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
 from semel.cli import main
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge, merge_candidates
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
 from semel.failpoints import FaultError
@@ -159,14 +160,14 @@ def test_id_runs_are_retired_under_the_pipelines_lock(
         sql(scene.ledger, "UPDATE semel.id_run SET expires_at = now()")
     with scene.ledger.transaction() as connection:
         live = snapshot(connection, 1).runs
-    [group, *_] = merge.merge_candidates(live, horizon_seconds=30 * 86_400, live_max=1)
+    [group, *_] = merge_candidates(live, horizon_seconds=30 * 86_400, live_max=1)
     with Ledger(scene.ledger.dsn) as other, other.transaction() as connection:
         connection.exec_driver_sql("SELECT FROM semel.pipeline FOR NO KEY UPDATE")
         with pytest.raises(RetryableError, match="did not give a lock"):
             if by == "age":
                 collect(scene.ledger, scene.spec, quiet)
             else:
-                merge.merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
+                merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
         assert snapshot(connection, 1).runs == live
 
 
@@ -194,7 +195,7 @@ def test_whoever_takes_the_pipelines_lock_sees_that_its_sink_was_moved(
         "commit": lambda: commit(ledger, spec, batch, quiet, quiet),
         "abandon": lambda: abandon(ledger, batch, "by the test"),
         "collect": lambda: collect(ledger, spec, quiet),
-        "merge": lambda: merge.merge(ledger, FilterCache(tmp_path), live[:1]),
+        "merge": lambda: merge(ledger, FilterCache(tmp_path), live[:1]),
     }[verb]
     counts = "SELECT count(*), sum(commit_seq) AS seq, count(retired_at) AS retired FROM "
     counts += "semel.batch FULL JOIN semel.attempt USING (batch_id) FULL JOIN semel.id_run ON false"

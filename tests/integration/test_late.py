@@ -12,7 +12,8 @@ from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.audit import audit
-from semel.collect import Collected, collect, merge
+from semel.collect import Collected, collect
+from semel.collect.merge import merge_candidates
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
 from semel.model.batch import Counts
@@ -108,7 +109,7 @@ def test_merged_runs_forget_what_their_parts_had(
     days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs far apart are merged; what lies between them stays open when their run is retired."""
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    monkeypatch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     for number, day in enumerate((90, 60, 30)):
         days.read(of_days(10 * number, 10 * number + 10, day))
     assert days.collect().runs_merged == 6

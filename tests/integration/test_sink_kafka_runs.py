@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from fix_account import ids, quiet
+from fix_account import ids, quiet, run
 from fix_engine import LocalEngine
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_sink_kafka import Outlet, dies
-from fix_topics import run
 from fix_wait import wait_for
 from semel import failpoints
 from semel.audit import audit
