@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
+import sqlalchemy as sa
 
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
@@ -144,11 +145,17 @@ def _rows(path: Path, kind: str) -> list[dict]:
     return ds.dataset(path, format=form).to_table().to_pylist()
 
 
+def sql(ledger: Ledger, text: str, **values: object) -> list:
+    """The rows of a statement that a test makes up."""
+    with ledger.transaction() as connection:
+        done = connection.execute(sa.text(text), values)
+        return list(done.mappings()) if done.returns_rows else []
+
+
 def refusals(ledger: Ledger) -> dict[str, str]:
     """The reasons in semel.refusal, by file name: what is waiting for a person."""
-    with ledger.engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT name, reason FROM semel.refusal")
-        return {os.path.basename(path): reason for path, reason in found}
+    found = sql(ledger, "SELECT name, reason FROM semel.refusal")
+    return {os.path.basename(row["name"]): row["reason"] for row in found}
 
 
 def advised(ledger: Ledger, detail: str, option: str = "") -> None:

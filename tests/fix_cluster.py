@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +22,7 @@ from pyspark import cloudpickle
 
 from fix_pipelines import Workbench
 from fix_postgres import free_port
+from fix_wait import wait_for
 from semel import failpoints, pipeline, settings
 from semel.errors import RetryableError
 from semel.ledger import Ledger
@@ -304,7 +305,7 @@ def standalone(
             *("--master", master, "--driver-memory", "640m"),
             *(f"--conf={name}={value}" for name, value in conf.items()), "spark-internal",
         )  # fmt: skip
-        wait_for(lambda: _answers(connect_port) or _dead(started), "Spark")
+        wait_for(lambda: answers(connect_port) or _dead(started), "Spark")
         assert not _dead(started), {p.name: p.read_text()[-2000:] for p in folder.glob("*.log")}
         yield f"sc://{HOSTS[0]}:{connect_port}", started
     finally:
@@ -332,17 +333,9 @@ def _dead(started: list[subprocess.Popen]) -> bool:
     return any(process.poll() is not None for process in started)
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_for(happened: Callable[[], object], what: str) -> None:
-    """Look again and again. AssertionError when it has not happened in time."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not happened():
-        assert time.monotonic() < end, f"{what}: not within {WAIT_SECONDS} s"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -9,18 +9,19 @@ import multiprocessing.forkserver
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
+from fix_wait import wait_for
 from semel import failpoints, limits, pipeline
-from semel.collect import collect, merge
-from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.compare import Range, compare
 from semel.ledger import Ledger
 from semel.model.batch import BatchStatus
@@ -30,7 +31,6 @@ from semel.repair.accept import accept_columns, accept_file, accept_refused
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.runs import replay, requarantine
-from semel.runs.run import run_batch
 
 WAIT_SECONDS = 30
 
@@ -42,26 +42,26 @@ def contested(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r1, in whose middle r2 plans, stages, commits and finalizes: with common ids r1 overlaps."""
 
     def rival(_: object) -> None:
-        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+        run(ledger, spec, "r2")
 
-    run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
+    run(ledger, spec, "r1", engine=LocalEngine(before_write=rival))
 
 
 def leased(ledger: Ledger, spec: pipeline.Spec) -> None:
     """The same, with a commit lease from the first loss on, which soon ends."""
-    ATTEMPTS_LOST_BEFORE_LEASE = 0
+    sys.modules["semel.commit"].ATTEMPTS_LOST_BEFORE_LEASE = 0
     limits.LEASE_SECONDS = 1
     contested(ledger, spec)
 
 
 def r1(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r1 alone."""
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
 
 
 def r2(ledger: Ledger, spec: pipeline.Spec) -> None:
     """r2 alone."""
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
 
 
 def abandoning(ledger: Ledger, spec: pipeline.Spec) -> None:
@@ -100,7 +100,7 @@ def refusing(ledger: Ledger, spec: pipeline.Spec) -> None:
 def collecting(ledger: Ledger, spec: pipeline.Spec) -> None:
     """collect, with more than one live run per shard as a reason to merge."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+        patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
         collect(ledger, spec, log=quiet)
 
 
@@ -126,6 +126,9 @@ def dies_at(point: str, nth: int = 1) -> Iterator[None]:
         yield
 
 
+Script = Callable[..., None]
+"""What a process does: it gets a ledger, a spec, and what the test gives besides."""
+
 SCRIPTS = {
     f.__name__: f
     for f in (
@@ -146,11 +149,8 @@ class Child:
     def paused(self, point: str) -> Path:
         """Wait until it stands at a point. Returns the file whose removal lets it go on."""
         path = self.folder / point
-        end = time.monotonic() + WAIT_SECONDS
-        while not path.exists():
-            assert self.process.is_alive(), f"ended before {point}: {self.ended()}"
-            assert time.monotonic() < end, f"not at {point} after {WAIT_SECONDS} s"
-            time.sleep(0.01)
+        wait_for(lambda: path.exists() or not self.process.is_alive(), point, WAIT_SECONDS, 0.01)
+        assert path.exists(), f"ended before {point}: {self.ended()}"
         return path
 
     def reached(self, point: str) -> bool:
@@ -166,6 +166,11 @@ class Child:
         outcome = self.folder / "outcome"
         return self.process.exitcode, outcome.read_text() if outcome.exists() else None
 
+    @property
+    def message(self) -> str:
+        """What its error said."""
+        return (self.folder / "message").read_text()
+
 
 @dataclass
 class Children:
@@ -177,28 +182,42 @@ class Children:
     folder: Path
     started: list[Child] = field(default_factory=list)
 
-    def start(self, script: str, armed: str = "", dsn: str | None = None) -> Child:
-        """Start a script with `point:kind` armed, on the ledger behind `dsn`."""
+    def start(
+        self, script: str | Script, armed: str = "", dsn: str | None = None, *more: object
+    ) -> Child:
+        """Start a script with `point:kind` armed, on the ledger behind `dsn`; it gets `more`."""
         folder = self.folder / f"child{len(self.started)}"
         folder.mkdir()
-        ours = ("SEMEL_", "AIRFLOW_CONN_")
+        ours = ("SEMEL_", "AIRFLOW_CONN_", "PYTHONPATH")
         environment = {k: v for k, v in os.environ.items() if k.startswith(ours)}
-        arguments = (script, armed, folder, dsn or self.dsn, self.spec_path, environment)
+        script = SCRIPTS[script] if isinstance(script, str) else script
+        arguments = (script, armed, folder, dsn or self.dsn, self.spec_path, environment, more)
         process = self.context.Process(target=_main, args=arguments, daemon=True)
         process.start()
         self.started.append(Child(process=process, folder=folder))
         return self.started[-1]
 
+    def __enter__(self) -> "Children":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.started:
+            if child.process.is_alive():
+                child.process.kill()
+            child.process.join(WAIT_SECONDS)
+            child.process.close()
+
 
 def _main(
-    script: str, armed: str, folder: Path, dsn: str, spec_path: Path, environment: dict[str, str]
-) -> None:
+    script: Script, armed: str, folder: Path, dsn: str, spec_path: Path,
+    environment: dict[str, str], more: tuple[object, ...],
+) -> None:  # fmt: skip
     os.environ.update(environment)
     failpoints.arm_all(armed, folder)
     error = None
     try:
         with Ledger(dsn) as ledger:
-            SCRIPTS[script](ledger, pipeline.load(spec_path))
+            script(ledger, pipeline.load(spec_path), *more)
     except Exception as raised:  # noqa: BLE001 - handed to the test
         error = raised
         (folder / "outcome").write_text(type(error).__name__)
@@ -223,15 +242,6 @@ def children(
     forks: multiprocessing.context.BaseContext, ledger_dsn: str, bench, tmp_path: Path
 ) -> Iterator[Children]:
     """Children on this test's ledger and its pipeline `events`."""
-    made = Children(
-        context=forks,
-        dsn=ledger_dsn,
-        spec_path=bench.pipelines / "events.yaml",
-        folder=tmp_path,
-    )
-    yield made
-    for child in made.started:
-        if child.process.is_alive():
-            child.process.kill()
-        child.process.join(WAIT_SECONDS)
-        child.process.close()
+    path = bench.pipelines / "events.yaml"
+    with Children(context=forks, dsn=ledger_dsn, spec_path=path, folder=tmp_path) as made:
+        yield made

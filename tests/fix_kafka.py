@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from confluent_kafka.admin import (
 )
 
 from fix_certificates import Authority
+from fix_wait import wait_for
 from semel.errors import SemelError
 from semel.stack import kafka as stack_kafka
 from semel.stack.kafka import Broker, Listener, Tls
@@ -136,7 +137,7 @@ class Kafka:
             [found] = self.admin.describe_configs([asked]).values()
             return found.result(SECONDS_MAX)[name].value == value
 
-        _until(told)
+        wait_for(told, f"{name} of {topic}", SECONDS_MAX, 0.02)
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have `total` partitions."""
@@ -147,7 +148,11 @@ class Kafka:
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until the broker knows nothing of it."""
         _done(self.admin.delete_topics([topic]))
-        _until(lambda: topic not in self.admin.list_topics(timeout=SECONDS_MAX).topics)
+
+        def gone() -> bool:
+            return topic not in self.admin.list_topics(timeout=SECONDS_MAX).topics
+
+        wait_for(gone, "the topic's end", SECONDS_MAX, 0.02)
         self._forget()
 
     def _forget(self) -> None:
@@ -192,7 +197,7 @@ class Kafka:
             kept = (data / "log-start-offset-checkpoint").read_text().splitlines()
             return int(first) == offset or f"{topic} {number} {offset}" in kept
 
-        _until(lambda: all(lasts(*item) for item in before.items()))
+        wait_for(lambda: all(lasts(*item) for item in before.items()), "ends", SECONDS_MAX, 0.02)
 
     def lose_tail(self, topic: str, share: float = 0.25) -> int:
         """Let the broker die, and come back with the first part of partition 0 alone, by its bytes:
@@ -292,7 +297,7 @@ class Kafka:
             found = self.admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic].partitions
             return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
-        _until(led)
+        wait_for(led, "a leader", SECONDS_MAX, 0.02)
 
 
 @dataclass(frozen=True)
@@ -358,13 +363,6 @@ def _read(message: Message) -> Read:
 def _done(futures: Mapping[object, Future]) -> None:
     for future in futures.values():
         future.result(SECONDS_MAX)
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not true():
-        assert time.monotonic() < deadline, f"the broker did not come to it in {SECONDS_MAX} s"
-        time.sleep(0.01)
 
 
 class Light(Broker):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run, sql
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.archive import layout
@@ -17,7 +17,6 @@ from semel.pipeline import Spec
 from semel.reader import dataset
 from semel.repair.accept import accept_columns
 from semel.runs import replay, requarantine
-from semel.runs.run import Ran, run_batch
 from semel.stage import stage
 
 BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
@@ -25,12 +24,6 @@ BAD = b'{"id": "x1", "n": 1.5, "at": "2026-01-01T00:00:00Z"}'
 
 REPEATED = b'{"id": "e000003", "n": 2.5, "at": "2026-01-01T00:00:00Z"}'
 """The same, of an id that `events` has."""
-
-
-def run(
-    ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime] | None = None
-) -> Ran:
-    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
 
 
 def replayed(ledger: Ledger, spec: Spec, root: int, key: str) -> replay.Replayed:
@@ -127,11 +120,6 @@ def three_days(bench: Workbench, ledger: Ledger) -> Spec:
         interval = DAY + n * ONE, DAY + (n + 1) * ONE
         run(ledger, spec, f"airflow:events:scheduled__{n}", interval)
     return spec
-
-
-def sql(ledger: Ledger, text: str) -> None:
-    with ledger.transaction() as connection:
-        connection.exec_driver_sql(text)
 
 
 def aside(spec: Spec, root: int, generation: int) -> Path:

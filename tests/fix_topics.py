@@ -6,15 +6,13 @@ from datetime import datetime
 
 import pytest
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
+from fix_account import settled
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from semel.ledger import Ledger
 from semel.model.batch import Claim
 from semel.pipeline import Spec
 from semel.repair.accept import accept_file
-from semel.runs.run import Ran, run_batch
 
 
 def messages_of(start: int, stop: int, **beside: object) -> list[Record]:
@@ -25,13 +23,6 @@ def messages_of(start: int, stop: int, **beside: object) -> list[Record]:
 def stamp(when: datetime) -> int:
     """A time as a message has it."""
     return round(when.timestamp() * 1000)
-
-
-def run(
-    ledger: Ledger, spec: Spec, key: str, interval: tuple[datetime, datetime] | None = None
-) -> Ran:
-    """A whole run by the local engine."""
-    return run_batch(ledger, spec, key, LocalEngine(), interval, log=quiet)
 
 
 def in_output(spec: Spec) -> list[str]:

@@ -35,7 +35,6 @@ FILES = (
     "tests/integration/test_sink_postgres_values.py",
     "tests/integration/test_upgrade.py",
     "tests/chaos/test_sink_postgres_faults.py",
-    "tests/chaos/test_sink_postgres_replay_faults.py",
 )
 """What talks to PostgreSQL in ways of its own. All other tests pass there too, and take longer."""
 

@@ -5,14 +5,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
+from fix_wait import wait_for
 from semel.stack import Endpoints
-
-T = TypeVar("T")
 
 RUN_SECONDS_MAX = 300
 POLL_SECONDS = 0.5
@@ -188,17 +186,3 @@ class Airflow:
 
     def _run(self, dag: str, run: str) -> str:
         return f"/api/v2/dags/{dag}/dagRuns/{urllib.parse.quote(run)}"
-
-
-def wait_for(
-    found: Callable[[], T | None],
-    what: str,
-    seconds: float = RUN_SECONDS_MAX,
-    poll: float = POLL_SECONDS,
-) -> T:
-    """What `found` returns, once that is true; asked each `poll` seconds."""
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(poll)
-    return value

@@ -16,9 +16,10 @@ from typing import ClassVar
 import psycopg
 import pytest
 
-from airflow_rest import Airflow, wait_for
+from airflow_rest import Airflow
 from fix_dags import ROOT, documented
 from fix_pipelines import Workbench, events
+from fix_wait import wait_for
 from semel import settings
 from semel import stack as semel_stack
 from semel.airflow import COLLECT_DAG_ID

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_rest import wait_for
 from fix_pipelines import events
 from fix_stack import DAYS, Stack
+from fix_wait import wait_for
 from semel import pipeline, reader, settings
 from semel.ledger import Ledger
 from semel.plan import plan

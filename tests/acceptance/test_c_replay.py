@@ -11,10 +11,10 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from playwright.sync_api import FrameLocator, expect
 
-from airflow_rest import wait_for
 from airflow_ui import Ui
 from fix_browser import picture
 from fix_stack import Stack
+from fix_wait import wait_for
 from semel import pipeline, reader
 
 NAME = "sales"

@@ -3,12 +3,12 @@
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
 
 from fix_stack import Stack
+from fix_wait import wait_for
 from semel.stack import process
 
 RECOVERY_SECONDS = 120
@@ -24,12 +24,7 @@ def test_every_part_comes_back_after_sigkill(stack: Stack) -> None:
         victim = record.leader if name in ("spark", "scheduler") else record.main
         os.kill(victim.pid, signal.SIGKILL)
 
-    deadline = time.monotonic() + RECOVERY_SECONDS
-    code, state, _ = stack.call("status")
-    while code != 0 and time.monotonic() < deadline:
-        time.sleep(1)
-        code, state, _ = stack.call("status")
-    assert code == 0, state
+    wait_for(lambda: stack.call("status")[0] == 0, "its recovery", RECOVERY_SECONDS, 1)
     after = stack.records()
     assert not [name for name in before if after[name].main == before[name].main]
     alive = {n: [i for i in found if i and process.alive(i)] for n, found in former.items()}

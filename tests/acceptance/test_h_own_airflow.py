@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import pytest
 import sqlalchemy as sa
 
-from airflow_rest import Airflow, wait_for
+from airflow_rest import Airflow
 from fix_dags import documented
 from fix_pipelines import Workbench, events
 from fix_postgres import database, free_port
 from fix_receivers import HttpServer, MailServer, StatsdServer
+from fix_wait import wait_for
 from fix_wheel import Installed
 from semel.ledger.migrate import migrate
 from semel.stack import Endpoints

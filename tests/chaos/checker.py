@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 from confluent_kafka import (
@@ -153,18 +154,27 @@ def _claims(kept: Path, marker: dict[str, Any]) -> list[dict[str, Any]]:
     found = list(marker.get("claims", ()))
     for file in marker["files"]:
         if file["kind"] == "claims":
-            found += pq.read_table(kept / file["path"]).to_pylist()
+            found += rows_of(kept / file["path"], file)
     return found
 
 
-def _take(found: Found, path: Path, file: dict[str, Any], names: dict[int, str]) -> None:
+def rows_of(path: Path, file: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a file that a marker lists, which is as it says."""
     data = path.read_bytes()
     assert len(data) == file["bytes"], path
     assert xxhash.xxh3_128_hexdigest(data) == file["checksum"], path
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in data.splitlines()]
+    else:
+        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+    assert len(rows) == file["records"], path
+    return rows
+
+
+def _take(found: Found, path: Path, file: dict[str, Any], names: dict[int, str]) -> None:
     assert path not in found.files, f"{path} is listed twice"
     found.files.add(path)
-    rows = pq.read_table(path).to_pylist()
-    assert len(rows) == file["records"], path
+    rows = rows_of(path, file)
     if file["kind"] in ("data", "refused"):
         _take_rows(found, rows, names)
         return

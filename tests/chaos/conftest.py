@@ -14,7 +14,7 @@ from fix_scene import SINKS, scene  # noqa: F401
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
 from fix_wire import Wire, ledger_behind, wire  # noqa: F401
-from semel.collect import merge
+from semel.collect.merge import merge_candidates
 
 
 @pytest.fixture(scope="session")
@@ -52,4 +52,4 @@ def table(
 @pytest.fixture
 def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two live id runs of a shard are reason enough for collect to merge them."""
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    monkeypatch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)

@@ -1,18 +1,29 @@
-"""The scene of the chaos tests: what was there before, and two files with common ids."""
+"""The scene of the chaos tests: what was there before, two files with common ids; and the verbs, a
+replay, and what the ledger holds, in the words of these tests.
+"""
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+import fix_account
+import fix_replay
 from checker import Found, assert_exact
-from fix_account import quiet
+from fix_account import quiet, sql
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from semel.archive import layout
+from semel.commit import Committed, commit
+from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger
+from semel.model.batch import Batch
 from semel.pipeline import Spec
-from semel.runs.run import run_batch
+from semel.plan import plan
+from semel.stage import stage
 
 _TABLE = {"type": "postgres", "connection": "warehouse", "table": "events", "create": True}
 
@@ -38,7 +49,7 @@ class Scene:
         first = bench.write("in/a.jsonl", events(0, 40))
         self.sources = [first]
         self.spec = self.declare(**changes)
-        run_batch(ledger, self.spec, "r0", LocalEngine(), log=quiet)
+        self.run("r0")
         bad = [b"{not json", b'{"id": null, "n": 1}']
         self.add("b.jsonl", [*events(30, 80), *events(50, 55), *bad])
         self.add("c.jsonl", [*events(60, 110), *events(70, 75), *bad])
@@ -67,7 +78,7 @@ class Scene:
 
     def run(self, *requests: str) -> None:
         for request in requests:
-            run_batch(self.ledger, self.spec, request, LocalEngine(), log=quiet)
+            fix_account.run(self.ledger, self.spec, request)
 
     def finish(self, *requests: str) -> Found:
         """Run the same requests again and one more, as a scheduler would; then all is exact."""
@@ -81,13 +92,6 @@ class Scene:
 @pytest.fixture
 def scene(bench: Workbench, ledger: Ledger) -> Scene:
     return Scene(bench, ledger)
-
-
-def sql(ledger: Ledger, text: str, **values: object) -> list:
-    """The rows of a statement that a test makes up."""
-    with ledger.transaction() as connection:
-        done = connection.execute(sa.text(text), values)
-        return list(done.mappings()) if done.returns_rows else []
 
 
 def time_passes(ledger: Ledger, *, segments: bool = False, runs: bool = False) -> None:
@@ -129,3 +133,97 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
 
 def staged_folders(spec: Spec) -> list[Path]:
     return sorted(layout.staging(layout.of(spec)).glob("b*/f*"))
+
+
+def manifest(ledger: Ledger, batch_id: int) -> list[tuple[Path, Path]]:
+    """Staged and final path of each file of a batch's winner, or of what is staged."""
+    text = (
+        "SELECT staged_path, final_path FROM semel.manifest_file JOIN semel.attempt "
+        "USING (attempt_id) WHERE attempt.batch_id = :batch AND status IN ('staged', 'won')"
+    )
+    return [(Path(a), Path(b)) for a, b in (r.values() for r in sql(ledger, text, batch=batch_id))]
+
+
+def status(ledger: Ledger, batch_id: int) -> str:
+    """A batch's status."""
+    [found] = sql(ledger, "SELECT status FROM semel.batch WHERE batch_id = :b", b=batch_id)
+    return found["status"]
+
+
+@contextmanager
+def statements(told: Callable[[sa.Connection, str, dict], None]) -> Iterator[None]:
+    """Tell of each statement of any ledger before it is sent."""
+
+    def sent(connection, _cursor, text, values, *_) -> None:  # noqa: ANN001 - SQLAlchemy's own
+        told(connection, text, values)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", sent)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", sent)
+
+
+def staged(scene: Scene, request: str, engine: LocalEngine | None = None) -> int:
+    """Plan and stage a request's batch. Returns its number."""
+    batch_id = plan(scene.ledger, scene.spec, request).batch.batch_id
+    stage(scene.ledger, scene.spec, batch_id, engine or LocalEngine(), quiet)
+    return batch_id
+
+
+def committed(scene: Scene, batch_id: int) -> Committed:
+    """Commit a batch; it is staged again when it must be."""
+
+    def restage() -> None:
+        stage(scene.ledger, scene.spec, batch_id, LocalEngine(), quiet)
+
+    return commit(scene.ledger, scene.spec, batch_id, restage, quiet)
+
+
+def finalized(scene: Scene, batch_id: int) -> Finalized:
+    return finalize(scene.ledger, scene.spec, batch_id)
+
+
+ROOT = 1
+"""The batch of r0, which the scene has finalized."""
+
+
+def replayed(scene: Scene, request: str, root: int = ROOT) -> Batch:
+    """Replay a batch, from plan to finalize."""
+    return fix_replay.replayed(scene.ledger, scene.spec, root, request).batch
+
+
+def waiting(scene: Scene, request: str, root: int = ROOT) -> int:
+    """A replay that has committed. Returns its number."""
+    return fix_replay.waiting(scene.ledger, scene.spec, root, request)
+
+
+def marker(scene: Scene, root: int = ROOT) -> Path:
+    return layout.marker(layout.of(scene.spec), root)
+
+
+def shown(scene: Scene, root: int = ROOT) -> dict:
+    return json.loads(marker(scene, root).read_bytes())
+
+
+def kept(scene: Scene, generation: int, root: int = ROOT) -> Path:
+    return fix_replay.aside(scene.spec, root, generation)
+
+
+def outputs(scene: Scene, generation: int, root: int = ROOT) -> list[Path]:
+    """The data files of a generation that was replaced."""
+    files = json.loads(kept(scene, generation, root).read_bytes())["files"]
+    return [scene.spec.sink_path() / f["path"] for f in files if f["kind"] == "data"]
+
+
+def tree(scene: Scene) -> dict[str, bytes]:
+    """All that is promised to anybody: sink and archive, without staging and temporary files."""
+    own = layout.of(scene.spec)
+    return {
+        str(path): path.read_bytes()
+        for folder in (scene.spec.sink_path(), own)
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not path.is_relative_to(own / "staging")
+        and not path.name.startswith(".")
+    }

@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,15 +16,17 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
+from fix_faults import Children
 from fix_pipelines import Workbench
 from machine_clock import Clock, Killed, Mortal
 from machine_files import Files
 from machine_output import Output
 from semel import commit as commit_module
-from semel import failpoints, limits
-from semel.collect import collect, merge
+from semel import errors, failpoints
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.commit import commit
 from semel.declare.parts import Limits
 from semel.errors import (
@@ -34,20 +37,18 @@ from semel.errors import (
     StateError,
 )
 from semel.finalize import finalize
-from semel.pipeline import Spec, load
+from semel.ledger import Ledger
+from semel.pipeline import Spec
 from semel.plan import Plan, plan
 from semel.plan.abandon import abandon
 from semel.repair.losses import accept_loss
 from semel.runs import replay
-from semel.runs.run import run_batch
 from semel.sources.files.source import FilesSource
 from semel.stage import shard, stage
 
 Interval = tuple[datetime, datetime]
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 ORPHAN = timedelta(minutes=30)
-TOLD = 3
-"""How a process of `doomed` ends that was told an error."""
 _ROUNDS_MAX = 12
 _NEW = 9  # The pick of no request that is there.
 _BATCHES = """
@@ -66,7 +67,7 @@ WHERE p.name = :name ORDER BY r.name
 
 def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Small limits: a few records make merges, splits, leases and claims beside the marker."""
-    patch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(FilesSource, "split_size", 500)
     patch.setattr("semel.archive.write_marker.CLAIMS_IN_MARKER_MAX", 1)
     patch.setattr("semel.commit.ATTEMPTS_LOST_BEFORE_LEASE", 1)
@@ -155,7 +156,7 @@ class World:
             self._planned(name, plan(self.ledger, spec, request, interval))
         elif verb == "run":
             request, interval = self.request(name, pick, hours)
-            ran = run_batch(self.ledger, spec, request, LocalEngine(), interval, quiet)
+            ran = run(self.ledger, spec, request, interval)
             self._planned(name, ran.plan)
             if ran.committed is not None:
                 self.arena.note("attempts lost to a rival", ran.committed.losses)
@@ -222,21 +223,16 @@ class World:
 
     def kill_a_process(self, name: str, place: tuple[str, str, int], pick: int) -> None:
         """A verb in a process of its own, which ends at a point."""
-        verb, point, nth = place
-        environment = {k: v for k, v in os.environ.items() if k.startswith("SEMEL_")}
-        path, request = self.declared / f"{name}.yaml", self.request(name, pick)
-        arguments = (self.ledger.dsn, environment, path, verb, request, (point, nth))
-        process = self.arena.forks.Process(target=doomed, args=arguments)
-        process.start()
-        process.join(60)
-        ended = process.exitcode
-        if ended is None:
-            process.kill()
-            process.join()
-        process.close()
-        known = (0, TOLD, failpoints.EXIT_CODE)
-        assert ended in known, f"a process that was to end at {place} ended with {ended}"
-        self.arena.note(f"processes that ended with {ended}")
+        spec_path, request = self.declared / f"{name}.yaml", self.request(name, pick)
+        with Children(
+            context=self.arena.forks, dsn=self.ledger.dsn, spec_path=spec_path,
+            folder=Path(tempfile.mkdtemp(dir=self.arena.folder)),
+        ) as children:  # fmt: skip
+            code, error = children.start(doomed, "", None, place, *request).ended()
+        told = issubclass(getattr(errors, error or "", object), SemelError)
+        known = told and error != "CorruptionError" or code in (0, failpoints.EXIT_CODE)
+        assert known, f"a process that was to end at {place} ended with {code}, {error}"
+        self.arena.note(f"processes that ended with {error or code}")
 
     def meanwhile(self, name: str, acts: tuple[str, ...], pick: int) -> None:
         """What others do while somebody stands still."""
@@ -343,28 +339,14 @@ def _declare(bench: Workbench) -> list[Spec]:
 
 
 def doomed(
-    dsn: str,
-    environment: dict[str, str],
-    path: Path,
-    verb: str,
-    request: tuple[str, Interval | None],
-    place: tuple[str, int],
+    ledger: Ledger, spec: Spec, place: tuple[str, str, int], key: str, interval: Interval | None
 ) -> None:
     """In a process of its own: a run or a collect that ends at a point as SIGKILL would end it."""
-    os.environ.update(environment, SEMEL_LEDGER_DSN=dsn)
-    tune(pytest.MonkeyPatch(), Clock(dsn))
-    point, nth = place
+    verb, point, nth = place
+    tune(pytest.MonkeyPatch(), Clock(ledger.dsn))
     failpoints.arm(point, lambda: os._exit(failpoints.EXIT_CODE), nth)
-    spec, key, interval = load(path), *request
-    try:
-        with Mortal(dsn) as ledger:
-            if verb == "collect":
-                done = collect(ledger, spec, quiet)
-                assert done is None or not done.damaged, done.damaged
-            else:
-                run_batch(ledger, spec, key, LocalEngine(), interval, quiet)
-    except CorruptionError:
-        raise
-    except SemelError:
-        os._exit(TOLD)
-    os._exit(0)
+    if verb == "collect":
+        done = collect(ledger, spec, quiet)
+        assert done is None or not done.damaged, done.damaged
+    else:
+        run(ledger, spec, key, interval)

@@ -14,9 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from checker import assert_sum
+from checker import assert_sum, rows_of
 from machine_files import File
 from semel.archive import layout
 from semel.pipeline import Spec
@@ -151,14 +149,8 @@ class Output:
     def _rows(self, file: dict[str, Any]) -> list[dict[str, Any]]:
         path = self.roots[file["root"]] / file["path"]
         assert path not in self.visible, f"{path} is in two markers"
-        assert path.stat().st_size == file["bytes"] and checksum(path) == file["checksum"], path
         self.visible[path] = _status(path), file["checksum"]
-        if path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in path.read_bytes().splitlines()]
-        else:
-            rows = pq.ParquetFile(path).read().to_pylist()
-        assert len(rows) == file["records"], path
-        return rows
+        return rows_of(path, file)
 
     def _claimed(self, claims: list[dict[str, Any]]) -> dict[Position, bytes]:
         """The lines of a batch's claims, in source order."""

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled, sql
 from fix_engine import LocalEngine, read_all
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, attempts, sql, staged_folders
+from fix_scene import Scene, attempts, committed, finalized, staged, staged_folders, statements
 from fix_wire import Wire
-from look import statements
 from schedule import Played, every_order
 from semel import collect as collect_module
 from semel import failpoints
@@ -36,11 +35,9 @@ from semel.errors import (
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.runs.run import run_batch
 from semel.stage import stage
 from semel.stage.job import StageJob
 from semel.stage.shard import classify_shard
-from steps import committed, finalized, staged
 
 
 def planning(request: str) -> Callable[[Scene], object]:
@@ -228,16 +225,16 @@ def test_a_late_copy_beside_a_retirement(bench: Workbench, ledger: Ledger, point
         path = bench.write(f"in/{name}.jsonl", rows)
     timed = {"record_time": "at", "limits": {"bytes_per_batch_max": path.stat().st_size}}
     spec = bench.spec(dedup={"shards": 1, "scope": "bucket", "horizon": "3650 d"}, **timed)
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     sql(ledger, "UPDATE semel.id_run SET expires_at = now() WHERE seq_min IS NOT NULL")
 
     def meanwhile() -> None:
-        run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+        run(ledger, spec, "r2")
 
     with failpoints.armed(point, meanwhile) as fault:
         assert collect(ledger, spec, quiet).runs_retired == 1
     assert fault.hit
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     found = settled(spec)
     assert found.ids == [event["id"] for event in events(0, 6)]
     assert found.reasons == {"late": 6}
@@ -267,7 +264,7 @@ def test_a_span_ends_while_an_attempt_begins(bench: Workbench, ledger: Ledger) -
         raise RetryableError("the engine failed")
 
     with pytest.raises(RetryableError):  # It leaves a segment without a live run.
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=fails), log=quiet)
+        run(ledger, spec, "r1", engine=LocalEngine(before_write=fails))
 
     def span_ends() -> None:
         text = "UPDATE semel.segment SET span_start = now() - interval '2 hours', span_end = now()"
@@ -278,7 +275,7 @@ def test_a_span_ends_while_an_attempt_begins(bench: Workbench, ledger: Ledger) -
         before_statement("INSERT INTO semel.attempt", span_ends),
         failpoints.armed("stage.after_begin", lambda: collect(ledger, spec, quiet)),
     ):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     assert settled(spec).ids == [event["id"] for event in events(0, 10)]
 
 

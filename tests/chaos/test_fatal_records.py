@@ -1,24 +1,21 @@
 """A record that ends the process which reads it: it is found and named, and the advice works."""
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
+import fix_account
+from fix_account import settled
+from fix_faults import Children
 from fix_kafka import Kafka
 from fix_pipelines import Workbench
 from fix_topics import Topic
-from semel import pipeline
-from semel.errors import SemelError
 from semel.formats import jsonfaults, records
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan.abandon import abandon
-from semel.runs.run import run_batch
 
 # What dies here is pyarrow, of a number that semel keeps from it; without that it would see it.
 UNGUARDED = """
@@ -27,43 +24,29 @@ semel.formats.jsonfaults.Decimals.refused = lambda self, lines: {}
 """
 
 
-def attempt(dsn: str, path: Path, environment: dict, told: Path, killed: bool) -> None:
+def attempt(ledger: Ledger, spec: Spec, killed: bool) -> None:
     """Run the batch without the guard, or be killed while it reads."""
-    os.environ.update(environment)
     jsonfaults.Decimals.refused = lambda self, lines: {}
     if killed:
         records._lines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        with Ledger(dsn) as ledger:
-            run_batch(ledger, pipeline.load(path), "r1", LocalEngine(), log=quiet)
-    except SemelError as error:
-        told.write_text(f"{type(error).__name__}: {error}")
-        os._exit(1)
+    fix_account.run(ledger, spec, "r1")
 
 
 @pytest.fixture
 def run(
-    bench: Workbench,
     ledger: Ledger,  # noqa: ARG001 - it says where the ledger is
-    ledger_dsn: str,
-    forks: multiprocessing.context.BaseContext,
+    children: Children,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Runs the batch in a process of its own: its exit code, and the error that it ended with."""
     (tmp_path / "sitecustomize.py").write_text(UNGUARDED)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    told = tmp_path / "told"
 
-    def once(*, killed: bool = False) -> tuple[int | None, str]:
-        ours = ("SEMEL_", "PYTHONPATH")
-        environment = {name: v for name, v in os.environ.items() if name.startswith(ours)}
-        arguments = (ledger_dsn, bench.pipelines / "events.yaml", environment, told, killed)
-        process = forks.Process(target=attempt, args=arguments)
-        process.start()
-        process.join()
-        text, _ = (told.read_text() if told.exists() else ""), told.unlink(missing_ok=True)
-        return process.exitcode, text
+    def once(*, killed: bool = False) -> tuple[int, str]:
+        child = children.start(attempt, "", None, killed)
+        code, error = child.ended()
+        return code, f"{error}: {child.message}" if error else ""
 
     return once
 

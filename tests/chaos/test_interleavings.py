@@ -10,11 +10,20 @@ from functools import partial
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, sql
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, attempts, payload_tables, sql, staged_folders, time_passes
+from fix_scene import (
+    Scene,
+    attempts,
+    committed,
+    finalized,
+    payload_tables,
+    staged,
+    staged_folders,
+    time_passes,
+)
 from schedule import Act, After, Played, every_order
 from semel.commit import Committed
 from semel.errors import StateError
@@ -22,7 +31,6 @@ from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.stage import stage
-from steps import committed, finalized, staged
 
 pytestmark = pytest.mark.usefixtures("merge_always")
 

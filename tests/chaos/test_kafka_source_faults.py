@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 import pytest
 import xxhash
 
-from fix_account import advised, ids, quiet, refusals, settled
+from fix_account import advised, ids, refusals, run, settled
 from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench
-from fix_topics import Topic, claimed, in_output, messages_of, run
+from fix_topics import Topic, claimed, in_output, messages_of
 from semel import failpoints
 from semel.errors import (
     ChangedError,
@@ -33,7 +33,6 @@ from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.reports.gaps import gaps
-from semel.runs.run import run_batch
 from semel.sources.kafka import claimed as claims_of_kafka
 from semel.sources.kafka import edges, source, topics
 from test_kill import scripts
@@ -350,7 +349,7 @@ def test_compacted_between_two_attempts(bench: Workbench, kafka: Kafka, ledger: 
         raise RetryableError("the engine failed")
 
     with pytest.raises(RetryableError):
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=fails), log=quiet)
+        run(ledger, spec, "r1", engine=LocalEngine(before_write=fails))
     topic.kafka.compacted(topic.name)
     counts = run(ledger, spec, "r1").finalized.counts
     assert counts.records_read == counts.survivors == 10
@@ -377,7 +376,7 @@ def test_compacted_after_an_attempt_was_staged(
             topic.kafka.compacted(topic.name)
 
     with pytest.raises(TerminalError, match="read other bytes") as told:
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
+        run(ledger, spec, "r1", engine=LocalEngine(before_write=rival))
     assert told.value.next == "semel abandon 1"
     abandon(ledger, 1, "compacted")
     run(ledger, spec, "r3")
@@ -432,7 +431,7 @@ def test_a_million_records(bench: Workbench, kafka: Kafka, ledger: Ledger) -> No
         topic.append(1_000_000, 1_000_100, partition=4)
 
     began = time.monotonic()
-    done = run_batch(ledger, spec, "r1", LocalEngine(before_write=meanwhile), log=quiet)
+    done = run(ledger, spec, "r1", engine=LocalEngine(before_write=meanwhile))
     print(f"1 M records in {time.monotonic() - began:.1f} s: {done.seconds}")
     assert done.finalized.counts.survivors == 1_000_000
     run(ledger, spec, "r2")

@@ -6,7 +6,6 @@ those of a run into files, and what comes behind the commit where the output is 
 takes a third of these, `make proof` runs all.
 """
 
-import json
 import os
 import re
 import signal
@@ -15,21 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import committed, quiet
+from fix_account import committed, run, sql
 from fix_engine import LocalEngine
 from fix_faults import Child, Children, replaying
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_scene import SINKS, Scene, live_runs, payload_tables, sql, staged_folders, time_passes
+from fix_replay import hours_pass
+from fix_scene import SINKS, Scene, live_runs, outputs, payload_tables, staged_folders, time_passes
 from fix_sink_postgres import Warehouse
 from fix_wire import Wire
 from semel import failpoints
-from semel.archive import layout
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.repair.accept import accept_columns
-from semel.runs.run import run_batch
 from tiers import SEED
 from workers import NEEDS_BROKER
 
@@ -187,8 +185,7 @@ class Deaths:
         expected = [(1, "OutcomeUnknownError")] if self.script != "collecting" else []
         assert child.ended() in [*expected, (0, None), (1, "OutcomeUnknownError")]
         if self.point in OF_TABLES:  # It was the table's COMMIT, and not one of the ledger.
-            told = (child.folder / "message").read_text()
-            assert "events: the reply to a commit was lost" in told
+            assert "events: the reply to a commit was lost" in child.message
         self.wire.cut(None)
 
 
@@ -259,11 +256,10 @@ class Scenes:
         scene.run("r1", "r2")
         if scene.sink != "upsert":
             replaying(self.ledger, scene.spec)
-            hours = "UPDATE semel.batch SET finalized_at = finalized_at - interval '2 hours'"
-            sql(self.ledger, hours)
+            hours_pass(self.ledger)
         scene.add("d.jsonl", events(110, 130))
         with pytest.raises(RetryableError):
-            run_batch(self.ledger, scene.spec, "r3", LocalEngine(before_write=_fails), log=quiet)
+            run(self.ledger, scene.spec, "r3", engine=LocalEngine(before_write=_fails))
         if scene.spec.dedup.scope == "bucket":
             self._old_bucket(scene)
         else:
@@ -341,10 +337,7 @@ def _only_garbage_went(scene: Scene, point: str, *, pinned: bool) -> None:
 
 def _replaced(scene: Scene) -> list[Path]:
     """Output files of the first batch that its replay replaced."""
-    own = layout.of(scene.spec)
-    listed = json.loads(layout.replaced(own, 1, 1).read_bytes())["files"]
-    files = [scene.spec.sink_path() / file["path"] for file in listed if file["kind"] == "data"]
-    return [path for path in files if path.exists()]
+    return [path for path in outputs(scene, 1) if path.exists()]
 
 
 def _goes_on(twin: Child, *, stands: bool) -> None:

@@ -4,18 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, sql
 from fix_engine import LocalEngine
 from fix_faults import Children
 from fix_pipelines import events
-from fix_scene import Scene, sql
+from fix_scene import Scene, committed, staged
 from semel import failpoints, limits
 from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE, Committed, commit
 from semel.errors import StateError
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.stage import stage
-from steps import committed, staged
 
 
 def holder(scene: Scene) -> int | None:

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
+from fix_account import quiet, run, sql
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_postgres import EMPTY, restart, server
-from fix_scene import Scene, sql
+from fix_scene import Scene
+from fix_wait import wait_for
 from fix_wire import Wire
 from semel import failpoints, limits, settings
 from semel.collect import collect
@@ -26,7 +27,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.ledger.heartbeat import heartbeat
 from semel.plan import plan
-from semel.runs.run import run_batch
 from semel.stage import stage
 
 pytestmark = pytest.mark.usefixtures("merge_always")
@@ -54,7 +54,7 @@ BETWEEN = (
 
 
 def run_and_collect(ledger: Ledger, scene: Scene) -> None:
-    run_batch(ledger, scene.spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, scene.spec, "r1")
     collecting(ledger, scene.spec)
 
 
@@ -249,16 +249,13 @@ def test_the_heartbeat_goes_on(
         text = "SELECT seen_at FROM semel.batch WHERE batch_id = :batch"
         return sql(scene.ledger, text, batch=batch_id)[0]["seen_at"]
 
-    def changed(before: object) -> bool:
-        end = time.monotonic() + 30
-        while (differs := seen() != before) is False and time.monotonic() < end:
-            time.sleep(0.05)
-        return differs
+    def lives(before: object) -> None:
+        wait_for(lambda: seen() != before, "a sign of life", 30, 0.05)
 
     with heartbeat(scene.ledger, batch_id):
-        assert changed(seen()), "it gives no sign of life at all"
+        lives(seen())
         standby.begin()
         time.sleep(0.5)
         standby.end()
         silent = seen()
-        assert changed(silent), "it died with the failover"
+        lives(silent)

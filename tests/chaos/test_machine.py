@@ -19,8 +19,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fix_account import ids, quiet, settled
-from fix_engine import LocalEngine
+from fix_account import ids, run, settled
 from fix_pipelines import Workbench, events
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
@@ -28,7 +27,6 @@ from machine_files import BAD
 from machine_seed import explore
 from semel import failpoints
 from semel.ledger import Ledger
-from semel.runs.run import run_batch
 from tiers import SEED, examples
 
 EXAMPLES, STEPS = examples(14), 50  # of each of the SHARES, so that two cores have something to do
@@ -294,12 +292,12 @@ def test_a_copy_is_known_also_when_its_original_has_grown_again(
     """copytruncate: what was read is not read again from the copy, however fast the producer is."""
     original = bench.write("in/a.jsonl", events(0, 5))
     spec = bench.spec(record_id=None, dedup=None)
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     copy = original.with_name("a.1.jsonl")
     copy.write_bytes(original.read_bytes())
     original.write_bytes(b"")
     bench.write("in/a.jsonl", events(100, 110))
-    assert run_batch(ledger, spec, "r2", LocalEngine(), log=quiet).plan.refusals == ()
+    assert run(ledger, spec, "r2").plan.refusals == ()
     assert settled(spec).ids == ids(0, 5) + ids(100, 110)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_markers import duckdb_count, snippet
@@ -132,7 +132,7 @@ def test_claims_last_before_the_marker(
 
     # The first file that is published is the claims', the second one the marker.
     with failpoints.armed("storage.before_publish", marking, nth=2) as fault:
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     assert fault.hit
 
 
@@ -147,13 +147,13 @@ def test_a_finalize_that_died_goes_on_with_the_claims_that_are_there(
         raise FaultError(point)
 
     with failpoints.armed(point, die), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     (bench.data / "in" / "0.jsonl").rename(bench.data / "in" / "renamed.jsonl")
     bench.write("in/1.jsonl", events(900, 901), mode="ab")
     plan(ledger, spec, "r2")
     finalize(ledger, spec, 1)
     assert finalize(ledger, spec, 1).found
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     assert audit(spec).ok
 
 
@@ -167,7 +167,7 @@ def test_a_foreign_marker_is_loud(bench: Workbench, ledger: Ledger) -> None:
         raise FaultError("died")
 
     with failpoints.armed("finalize.after_mark", die), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     marker = marker_path(spec)
     other = json.dumps(json.loads(marker.read_bytes()) | {"fence": 2})
     marker.write_text(other)
@@ -186,7 +186,7 @@ def test_foreign_claims_are_loud(spec: Spec, ledger: Ledger) -> None:
         raise FaultError("damaged")
 
     with failpoints.armed("storage.after_publish", damage), pytest.raises(FaultError):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
         finalize(ledger, spec, 1)
     assert not marker_path(spec).exists()
@@ -201,7 +201,7 @@ def test_foreign_claims_are_loud(spec: Spec, ledger: Ledger) -> None:
 def test_damaged_claims_are_told(spec: Spec, ledger: Ledger, damage: str) -> None:
     """The audit blames the marker, and who asks for the claims gets an error, never an empty list.
     """
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     kept = claims_of(spec)
     if damage == "gone":
         kept.unlink()

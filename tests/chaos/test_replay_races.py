@@ -7,12 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from fix_account import sql
 from fix_disk import Disk
 from fix_faults import collecting, dies_at
 from fix_pipelines import Workbench, events
 from fix_replay import falls_silent, hours_pass
-from fix_scene import Scene, attempts, sql
-from replays import ROOT, kept, marker, outputs, replayed, shown, tree, waiting
+from fix_scene import (
+    ROOT,
+    Scene,
+    attempts,
+    committed,
+    finalized,
+    kept,
+    marker,
+    outputs,
+    replayed,
+    shown,
+    staged,
+    tree,
+    waiting,
+)
 from schedule import Played, every_order
 from semel import failpoints, limits
 from semel.archive import layout
@@ -20,7 +34,6 @@ from semel.errors import AttemptLostError, CorruptionError, RetryableError, Stat
 from semel.failpoints import FaultError
 from semel.ledger import Ledger
 from semel.runs import replay
-from steps import committed, finalized, staged
 
 FINALIZE = [
     ("finalize.before_publish", 1),

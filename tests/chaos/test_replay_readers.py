@@ -12,8 +12,7 @@ import pytest
 from fix_faults import collecting
 from fix_pipelines import Workbench
 from fix_replay import hours_pass
-from fix_scene import Scene
-from replays import ROOT, outputs, replayed
+from fix_scene import ROOT, Scene, outputs, replayed
 from semel import failpoints
 from semel.archive import layout
 from semel.ledger import Ledger

@@ -8,15 +8,13 @@ import fix_replay
 from fix_faults import dies_at
 from fix_pipelines import events
 from fix_replay import falls_silent
-from fix_scene import Scene
-from replays import replayed, shown, waiting
+from fix_scene import Scene, finalized, replayed, shown, waiting
 from schedule import Played, every_order
 from semel import failpoints
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
 from semel.model.batch import Batch
 from semel.repair.accept import accept_columns
 from semel.runs import requarantine
-from steps import finalized
 
 ROOT = 2
 """The batch whose dead letters are judged again."""

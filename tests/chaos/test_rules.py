@@ -8,23 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled, sql
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, attempts, live_runs, payload_tables, sql, time_passes
-from look import manifest, statements, status
+from fix_scene import (
+    Scene,
+    attempts,
+    live_runs,
+    manifest,
+    payload_tables,
+    staged,
+    statements,
+    status,
+    time_passes,
+)
 from semel import failpoints, limits
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge_candidates
 from semel.commit import commit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.accept import accept_columns
-from semel.runs.run import run_batch
 from semel.stage import stage
-from steps import staged
 
 LOCK_ORDER = ["pipeline", "batch", "attempt"]
 
@@ -74,7 +82,7 @@ def test_locks_are_taken_in_one_order(scene: Scene, monkeypatch: pytest.MonkeyPa
     """
     monkeypatch.setattr("semel.commit.ATTEMPTS_LOST_BEFORE_LEASE", 1)
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.001)
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    monkeypatch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     log: list[tuple[object, str]] = []
     ledger, spec = scene.ledger, scene.spec
 
@@ -82,7 +90,7 @@ def test_locks_are_taken_in_one_order(scene: Scene, monkeypatch: pytest.MonkeyPa
         scene.run("r2")
 
     with statements(lambda connection, text, _: log.append((connection.get_transaction(), text))):
-        run_batch(ledger, spec, "r1", LocalEngine(before_write=rival), log=quiet)
+        run(ledger, spec, "r1", engine=LocalEngine(before_write=rival))
         scene.add("d.jsonl", events(110, 120))
         orphan = staged(scene, "r3")
         sql(ledger, "UPDATE semel.batch SET seen_at = seen_at - interval '2 hours'")
@@ -142,7 +150,7 @@ def test_a_bucket_that_was_collected_takes_no_commit(bench: Workbench, ledger: L
     assert commit(ledger, spec, batches[1], restage, quiet).losses == 1
     assert attempts(ledger, batches[1]) == ["lost", "won"]
     for request in ("r1", "r2"):
-        run_batch(ledger, spec, request, LocalEngine(), log=quiet)
+        run(ledger, spec, request)
     found = settled(spec)
     assert found.ids == [event["id"] for event in events(0, 6)]
     assert found.reasons == {"late": 6}
@@ -153,12 +161,12 @@ def test_what_a_bucket_forgot_is_late(bench: Workbench, ledger: Ledger) -> None:
     """A copy that comes when the ids of its bucket are gone is set aside as late, never new."""
     spec = bench.spec(record_time="at", dedup={"shards": 2, "scope": "bucket", "horizon": "30d"})
     bench.write("in/a.jsonl", events(0, 40))
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     time_passes(ledger, segments=True, runs=True)
     collecting(ledger, spec)
     assert live_runs(ledger) == {} and payload_tables(ledger) == []
     bench.write("in/b.jsonl", events(0, 50))
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     found = settled(spec)
     assert found.ids == ids(0, 40)
     assert found.reasons == {"late": 50}
@@ -227,8 +235,8 @@ def test_the_first_commit_sets_the_columns(bench: Workbench, ledger: Ledger) -> 
     with pytest.raises(TerminalError, match="semel accept events --columns"):
         commit(ledger, wide, second, restage, quiet)
     assert status(ledger, second) == "planned" and set(attempts(ledger, second)) == {"lost"}
-    run_batch(ledger, narrow, "r1", LocalEngine(), log=quiet)
+    run(ledger, narrow, "r1")
     assert {frozenset(row) for row in settled(narrow).rows} == {frozenset(("id", "n", "at"))}
     accept_columns(ledger, wide)
-    run_batch(ledger, wide, "r2", LocalEngine(), log=quiet)
+    run(ledger, wide, "r2")
     assert settled(wide).ids == [event["id"] for event in events(0, 10)]

@@ -11,19 +11,28 @@ import pyarrow.dataset as ds
 import pytest
 
 import fix_engine
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled, sql
 from fix_disk import Disk
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_scene import Scene, sql, staged_folders
-from look import manifest, statements, status
+from fix_scene import (
+    Scene,
+    committed,
+    finalized,
+    manifest,
+    staged,
+    staged_folders,
+    statements,
+    status,
+)
 from semel import failpoints
 from semel import ledger as ledger_module
 from semel.archive import layout
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot
 from semel.cli import main
-from semel.collect import collect, merge
+from semel.collect import collect
+from semel.collect.merge import merge, merge_candidates
 from semel.commit import commit
 from semel.errors import RetryableError, TerminalError, UnavailableError
 from semel.failpoints import FaultError
@@ -31,9 +40,7 @@ from semel.ledger import Ledger, pipelines
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair.losses import accept_loss
-from semel.runs.run import run_batch
 from semel.stage import stage
-from steps import committed, finalized, staged
 
 
 # Attacks G6.
@@ -115,7 +122,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         failpoints.armed("finalize.before_finalized", finishing),
         failpoints.armed("storage.before_rmtree", removing),
     ):
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
     assert [*dict.fromkeys(seen)] == ["reported", "sealed", "marked", "finished", "removed"]
     assert not staged_folders(spec)
     assert settled(spec).counts.survivors == 3
@@ -153,14 +160,14 @@ def test_id_runs_are_retired_under_the_pipelines_lock(
         sql(scene.ledger, "UPDATE semel.id_run SET expires_at = now()")
     with scene.ledger.transaction() as connection:
         live = snapshot(connection, 1).runs
-    [group, *_] = merge.merge_candidates(live, horizon_seconds=30 * 86_400, live_max=1)
+    [group, *_] = merge_candidates(live, horizon_seconds=30 * 86_400, live_max=1)
     with Ledger(scene.ledger.dsn) as other, other.transaction() as connection:
         connection.exec_driver_sql("SELECT FROM semel.pipeline FOR NO KEY UPDATE")
         with pytest.raises(RetryableError, match="did not give a lock"):
             if by == "age":
                 collect(scene.ledger, scene.spec, quiet)
             else:
-                merge.merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
+                merge(scene.ledger, FilterCache(tmp_path / "filters"), group)
         assert snapshot(connection, 1).runs == live
 
 
@@ -188,7 +195,7 @@ def test_whoever_takes_the_pipelines_lock_sees_that_its_sink_was_moved(
         "commit": lambda: commit(ledger, spec, batch, quiet, quiet),
         "abandon": lambda: abandon(ledger, batch, "by the test"),
         "collect": lambda: collect(ledger, spec, quiet),
-        "merge": lambda: merge.merge(ledger, FilterCache(tmp_path), live[:1]),
+        "merge": lambda: merge(ledger, FilterCache(tmp_path), live[:1]),
     }[verb]
     counts = "SELECT count(*), sum(commit_seq) AS seq, count(retired_at) AS retired FROM "
     counts += "semel.batch FULL JOIN semel.attempt USING (batch_id) FULL JOIN semel.id_run ON false"
@@ -283,12 +290,12 @@ def test_only_output_lies_beside_semels_own_folder(
 
     monkeypatch.setattr(failpoints, "point", look)
     bench.write("in/a.jsonl", [*events(0, 4), *events(0, 2), b"{bad"])
-    run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(2, 6))
     with suppress(RetryableError):
-        run_batch(ledger, spec, "r2", LocalEngine(before_write=_fails), log=quiet)
+        run(ledger, spec, "r2", engine=LocalEngine(before_write=_fails))
     collect(ledger, spec, quiet)
-    run_batch(ledger, spec, "r2", LocalEngine(), log=quiet)
+    run(ledger, spec, "r2")
     assert {"stage.after_seal", "finalize.after_publish", "collect.after_remove"} <= {*passed}
     rows = ds.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
     assert sorted(r["id"] for r in rows) == settled(spec).ids == [e["id"] for e in events(0, 6)]

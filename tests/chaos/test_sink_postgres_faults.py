@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from fix_faults import WAIT_SECONDS
 from fix_postgres import restart, server
 from fix_sink_postgres import LANDINGS, UPSERT, Landing, Warehouse, flights
+from fix_wait import wait_for
 from fix_wire import Wire
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
@@ -38,14 +39,6 @@ def landing(warehouse: Warehouse, request: pytest.FixtureRequest) -> Landing:
 EACH = pytest.mark.parametrize("landing", LANDINGS, indirect=True)
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_a_twin_does_not_wait_for_ever(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives up with an error that may be retried; the first one lands."""
 
@@ -60,21 +53,51 @@ def test_a_twin_does_not_wait_for_ever(landing: Landing, monkeypatch: pytest.Mon
     landing.ends()
 
 
+def killed(
+    landing: Landing, forks: multiprocessing.context.BaseContext, run: Callable[..., None],
+    *arguments: object, when: Callable[[], object],
+) -> None:  # fmt: skip
+    """SIGKILL who publishes, once `when` holds: old rows stay, and run again it lands."""
+    process = forks.Process(target=run, args=(landing.sink._target, landing.won, *arguments))
+    process.start()
+    wait_for(lambda: when() or not process.is_alive(), "its point", WAIT_SECONDS, 0.02)
+    assert landing.there() == landing.before
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+    assert process.exitcode == -9 and landing.there() == landing.before
+    landing.ends()
+
+
 # Attacks PG1, PG9.
 @pytest.mark.parametrize("kind", ["append", "replay"])
 def test_a_finalizer_dies_in_the_middle_of_its_rows(
     warehouse: Warehouse, forks: multiprocessing.context.BaseContext, kind: str
 ) -> None:
     """SIGKILL while rows go over the wire: none of them stays, and the old ones do."""
-    landing = Landing(warehouse, kind, 100_000)
-    process = forks.Process(target=_publish_some, args=(landing.sink._target, landing.won))
-    process.start()
     copied = "SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0"
-    until(lambda: warehouse.run(copied))
-    os.kill(process.pid, signal.SIGKILL)
-    process.join(WAIT_SECONDS)
-    assert process.exitcode == -9 and landing.there() == landing.before
-    landing.ends()
+    landing = Landing(warehouse, kind, 100_000)
+    killed(landing, forks, _publish_some, when=lambda: warehouse.run(copied))
+
+
+# Attacks PG9.
+@pytest.mark.rest
+@pytest.mark.parametrize("point", ["sink.before_publish", "sink.before_commit"])
+def test_a_finalizer_is_killed(
+    warehouse: Warehouse, forks: multiprocessing.context.BaseContext, point: str
+) -> None:
+    """A replay's, by SIGKILL before the transaction, or between its last row and its COMMIT."""
+    landing = Landing(warehouse, "replay", 5_000)
+    killed(landing, forks, _stand_at, point, when=(warehouse.folder / "here").exists)
+
+
+def _stand_at(target: PostgresTarget, won: Won, point: str) -> None:
+    def stand() -> None:
+        (Path(won.files[0].staged_path).parent / "here").touch()
+        time.sleep(WAIT_SECONDS)
+
+    with failpoints.armed(point, stand):
+        failpoints.point("sink.before_publish")
+        PostgresSink(target).publish(won, won.files)
 
 
 def _publish_some(target: PostgresTarget, won: Won) -> None:
@@ -100,7 +123,7 @@ def test_a_commit_is_cut(landing: Landing, wire: Wire, what: str) -> None:
             landing.publish(behind)
     assert wire.cuts == 1
     there = Presence.RIGHT if what == "reply" else Presence.ABSENT
-    until(lambda: landing.sink.look(landing.won) == [there])
+    wait_for(lambda: landing.sink.look(landing.won) == [there], "its rows", WAIT_SECONDS, 0.02)
     assert landing.there() == (landing.after if what == "reply" else landing.before)
     landing.ends()
 

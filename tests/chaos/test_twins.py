@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, sql
 from fix_engine import LocalEngine
 from fix_faults import collecting
 from fix_pipelines import Workbench
-from fix_scene import Scene, attempts, sql
+from fix_scene import Scene, attempts, committed, finalized, staged
 from semel import failpoints
 from semel.errors import AttemptLostError, StateError
 from semel.ledger import Ledger
@@ -20,7 +20,6 @@ from semel.sources.files import source as files
 from semel.sources.files.listing import Listing
 from semel.stage import stage
 from semel.storage import remove_folder
-from steps import committed, finalized, staged
 
 FINALIZE = [
     ("finalize.before_publish", 1),

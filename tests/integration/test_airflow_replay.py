@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from fix_account import run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import BY_DAY, DAY, ONE, run, three_days
+from fix_replay import BY_DAY, DAY, ONE, three_days
 from fix_tasks import Tasks
 from semel.archive.marker import markers
 from semel.ledger import Ledger

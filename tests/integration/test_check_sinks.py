@@ -24,6 +24,7 @@ from fix_kafka import Kafka
 from fix_pipelines import Workbench
 from fix_sink_kafka import CONTROL
 from fix_sink_postgres import Warehouse
+from fix_wait import wait_for
 from semel import settings
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import UnavailableError
@@ -175,10 +176,8 @@ def test_topics_that_no_batch_can_land_in(output: TopicOutput, case: str) -> Non
     one = output.look()
     assert not one.ok and words in f"{one.detail} {one.remedy}", one
     mend(output, one.detail)
-    deadline = time.monotonic() + SECONDS_MAX  # A right, or a setting, is not known at once.
-    while not (one := output.look()).ok and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert one.ok, one
+    # A right, or a setting, is not known at once.
+    wait_for(lambda: output.look().ok, words, SECONDS_MAX)
 
 
 def test_a_topic_is_told_and_none_is_made(output: TopicOutput, kafka: Kafka) -> None:

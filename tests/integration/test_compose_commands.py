@@ -4,10 +4,8 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +16,9 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from fix_cluster import answers
 from fix_postgres import database, free_port
+from fix_wait import wait_for
 from semel import settings
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
@@ -111,17 +111,8 @@ def test_spark_as_it_stands(services: dict, tmp_path: Path) -> None:
     """The server answers on its port, and the service's own check of health says so."""
     with running(services["spark"], tmp_path) as process:
         port = int(services["spark"]["ports"][0].rsplit(":", 1)[1])
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _answers(port):
-            assert process.poll() is None and time.monotonic() < deadline, (
-                tmp_path / "output"
-            ).read_text()[-3000:]
-            time.sleep(0.2)
+        wait_for(lambda: answers(port) or process.poll() is not None, "Spark", WAIT_SECONDS, 0.2)
+        assert process.poll() is None, (tmp_path / "output").read_text()[-3000:]
         [_shell, check] = services["spark"]["healthcheck"]["test"]
         env = {"PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
         assert subprocess.run(["sh", "-c", check], env=env, timeout=60).returncode == 0
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -3,13 +3,13 @@
 
 import pytest
 
-from fix_account import ids, quiet, settled
+from fix_account import ids, quiet, run, settled
 from fix_compare import compared
 from fix_engine import LocalEngine
 from fix_kafka import Record
 from fix_postgres import lose
 from fix_replay import allow, replayed, rows
-from fix_topics import Topic, run
+from fix_topics import Topic
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger

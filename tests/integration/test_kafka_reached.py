@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark import cloudpickle
 
-from fix_account import ids, settled
+from fix_account import ids, run, settled
 from fix_avro import AvroTopic, connection
 from fix_certificates import Authority
 from fix_engine import LocalEngine
 from fix_kafka import Kafka
 from fix_postgres import free_port
 from fix_tasks import Tasks
-from fix_topics import Topic, everything, in_output, run
+from fix_topics import Topic, everything, in_output
 from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.pipeline import Spec

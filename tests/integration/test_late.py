@@ -7,20 +7,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, settled
+from fix_account import quiet, run, settled
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from semel.archive.marker import markers
 from semel.audit import audit
-from semel.collect import Collected, collect, merge
+from semel.collect import Collected, collect
+from semel.collect.merge import merge_candidates
 from semel.errors import ANEW, LimitError
 from semel.ledger import Ledger
 from semel.model.batch import Counts
 from semel.pipeline import Spec
 from semel.repair.adopt import adopt
 from semel.runs import requarantine
-from semel.runs.run import run_batch
 
 BUCKET = {"record_time": "at", "dedup": {"scope": "bucket", "horizon": "7 days", "shards": 2}}
 
@@ -52,7 +52,7 @@ class Days:
 
     def again(self) -> Counts:
         """The newest run once more."""
-        run_batch(self.ledger, self.spec, f"r{self.runs}", LocalEngine(), log=quiet)
+        run(self.ledger, self.spec, f"r{self.runs}")
         return markers(self.spec.sink_path())[-1].counts
 
     def expire(self, *batches: int) -> Collected:
@@ -109,7 +109,7 @@ def test_merged_runs_forget_what_their_parts_had(
     days: Days, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs far apart are merged; what lies between them stays open when their run is retired."""
-    monkeypatch.setitem(merge.merge_candidates.__kwdefaults__, "live_max", 1)
+    monkeypatch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     for number, day in enumerate((90, 60, 30)):
         days.read(of_days(10 * number, 10 * number + 10, day))
     assert days.collect().runs_merged == 6

@@ -5,7 +5,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench
 from semel import console
@@ -15,7 +15,6 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.reports.code_versions import made_by
-from semel.runs.run import run_batch
 from semel.stage import stage
 
 
@@ -57,7 +56,7 @@ def test_what_one_code_made_is_named_exactly(
         commit(ledger, spec, batch, quiet)
         finalize(ledger, spec, batch)
     bench.write("in/x.jsonl", [{"id": "x", "n": 1}])
-    run_batch(ledger, spec, "r9", LocalEngine(), log=quiet)
+    run(ledger, spec, "r9")
     (made,) = made_by(ledger, spec)
     assert made.runs == ((planned[0], planned[2] + 1),)
     assert main(["batches", spec.name, "--made-by"]) == 0

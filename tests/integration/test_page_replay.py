@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fix_account import run
 from fix_pages import Pages
 from fix_pipelines import Workbench, events
-from fix_replay import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, run, three_days
+from fix_replay import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.runs import replay

@@ -5,11 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed, ids, quiet
+from fix_account import committed, ids, quiet, run
 from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_replay import proven, run
+from fix_replay import proven
 from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
 from semel.archive import layout
 from semel.archive.marker import markers_of
@@ -23,6 +23,7 @@ from semel.pipeline import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
+from semel.sinks import held
 from semel.spark.check import check
 
 
@@ -52,6 +53,29 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     assert not list((kept / "staging").glob("b*/f*"))
     [place] = find(spec, ["e000003"]).places[:1]
     assert (place.what, place.batch_id) == ("output", 1) and place.file.endswith("public.events")
+
+
+def test_the_notes_go_during_an_audit(
+    bench: Workbench, ledger: Ledger, table: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note that is missing is looked for again; where no note can be read by then, the audit says
+    so, and ends as any other: a broken promise is in the verdict.
+    """
+    spec = declared(bench)
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
+        run(ledger, spec, f"r{number}")
+    table.run("DELETE FROM semel_batch WHERE batch_id = 2")
+    compare = held.compare
+
+    def then_it_goes(*told: object) -> held.Differences:
+        found = compare(*told)
+        table.run("DROP TABLE IF EXISTS semel_batch")
+        return found
+
+    monkeypatch.setattr(held, "compare", then_it_goes)
+    [strays] = [check for check in audit(spec).checks if check.name == "strays"]
+    assert "semel_batch" in strays.offenders[0].what
 
 
 @MODES

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
+from fix_account import quiet, run, sql
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_replay import (
@@ -26,8 +26,6 @@ from fix_replay import (
     refusal,
     replayed,
     rows,
-    run,
-    sql,
     two_batches,
     waiting,
     wider,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet
+from fix_account import ids, quiet, run, sql
 from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
@@ -22,8 +22,6 @@ from fix_replay import (
     hours_pass,
     proven,
     replayed,
-    run,
-    sql,
     two_batches,
     wider,
     with_letters,

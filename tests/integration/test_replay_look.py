@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet
+from fix_account import quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import BAD, BY_DAY, admitted, replayed, run, two_batches, wider
+from fix_replay import BAD, BY_DAY, admitted, replayed, two_batches, wider
 from semel.archive import layout
 from semel.cli import main
 from semel.ledger import Ledger

@@ -3,12 +3,12 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet
+from fix_account import ids, quiet, run
 from fix_engine import LocalEngine
 from fix_faults import dies_at
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
-from fix_replay import allow, broken, proven, refusal, replayed, run, two_batches, waiting
+from fix_replay import allow, broken, proven, refusal, replayed, two_batches, waiting
 from fix_sink_postgres import TABLE, Warehouse
 from semel.archive.marker import markers_of
 from semel.audit import audit

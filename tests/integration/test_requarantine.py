@@ -7,20 +7,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import ids
+from fix_account import ids, run, sql
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
-from fix_replay import (
-    BAD,
-    admitted,
-    falls_silent,
-    replayed,
-    rows,
-    run,
-    sql,
-    wider,
-    with_letters,
-)
+from fix_replay import BAD, admitted, falls_silent, replayed, rows, wider, with_letters
 from semel.archive.marker import markers
 from semel.cli import main
 from semel.errors import RetryableError, SourceError, StateError, TerminalError

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fix_account import ids, quiet
-from fix_engine import LocalEngine
+from fix_account import ids, run
 from fix_kafka import Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_sink_kafka import CONTROL, Outlet, dies, marker
@@ -26,7 +25,6 @@ from semel.audit import audit
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import CorruptionError, OutcomeUnknownError, RetryableError, TerminalError
 from semel.ledger import Ledger
-from semel.runs.run import run_batch
 from semel.sinks import Presence
 from semel.sinks.kafka import control, landing
 from semel.sinks.kafka.control import Note
@@ -438,7 +436,7 @@ def test_what_the_topic_will_refuse_is_a_dead_letter(
     servers = outlet.kafka.broker.bootstrap
     sink = {"type": "kafka", "bootstrap_servers": servers, "topic": outlet.topic, "key": "id"}
     spec = bench.spec(sink=sink)
-    done = run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+    done = run(ledger, spec, "r1")
     assert outlet.ids == sorted({*ids(0, 10)} - {"e000003"})
     assert (done.finalized.counts.quarantined, audit(spec).ok) == (1, True)
     [letters] = layout.of(spec).glob("dead_letters/*.parquet")

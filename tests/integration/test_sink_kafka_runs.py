@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from fix_account import ids, quiet
+from fix_account import ids, quiet, run
 from fix_engine import LocalEngine
 from fix_kafka import COMPACTED, Kafka, Record
 from fix_pipelines import Workbench, events
 from fix_postgres import lose
 from fix_sink_kafka import Outlet, dies
-from fix_topics import run
+from fix_wait import wait_for
 from semel import failpoints
 from semel.audit import audit
 from semel.cli import main
@@ -132,9 +132,7 @@ def test_what_the_retention_of_the_output_deleted(
     assert note.startswith("batch 1 cannot be proven, but for their files: ")
     assert "Its retention (retention.ms=600000, " in note and "for longer" in note
     outlet.kafka.configure(outlet.topic, "retention.ms", "1")
-    deadline = time.monotonic() + 60
-    while outlet.kafka.drain(outlet.topic) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: not outlet.kafka.drain(outlet.topic), "the retention")
     verdict = audit(spec)
     assert verdict.ok and (verdict.batches, verdict.gone) == (2, 2)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from fix_account import committed, quiet
+from fix_account import committed, quiet, run
 from fix_engine import LocalEngine
 from fix_pipelines import Workbench, events
 from fix_postgres import database, lose
@@ -31,7 +31,6 @@ from semel.plan import plan
 from semel.repair.adopt import adopt
 from semel.reports.find import find
 from semel.runs import replay
-from semel.runs.run import run_batch
 from semel.spark.check import check
 from semel.stage import stage
 
@@ -63,7 +62,7 @@ def spec(
 def come(bench: Workbench, ledger: Ledger, spec: Spec, number: int) -> None:
     """Batch `number`: ten more records."""
     bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-    run_batch(ledger, spec, f"r{number}", LocalEngine(), log=quiet)
+    run(ledger, spec, f"r{number}")
 
 
 def counted(table: Warehouse) -> list[tuple]:
@@ -200,7 +199,7 @@ def test_a_table_of_an_earlier_time(
     if is_append(spec):
         assert told.value.next == "semel replay events --batches 3 --request mend-3"
         replayed(ledger, spec, range(3, 4))
-        run_batch(ledger, spec, "r4", LocalEngine(), log=quiet)
+        run(ledger, spec, "r4")
         assert counted(table) == [(1, 10), (2, 10), (4, 10), (5, 10)]
         assert audit(spec).ok
         return
@@ -430,7 +429,7 @@ def test_notes_that_were_removed(
         come(bench, ledger, spec, 4)
     table.run("DROP TABLE IF EXISTS semel_batch")
     table.run("ALTER TABLE backup RENAME TO semel_batch")
-    run_batch(ledger, spec, "r4", LocalEngine(), log=quiet)
+    run(ledger, spec, "r4")
     assert counted(table)[:3] == ALL and audit(spec).ok
 
 
@@ -485,9 +484,9 @@ def test_two_ledgers(
     with database(postgres, template) as dsn, Ledger(dsn) as second:
         theirs = bench.spec(sink={**TABLE, "archive": "theirs"})
         plan(second, theirs, "r1")
-        run_batch(ledger, spec, "r1", LocalEngine(), log=quiet)
+        run(ledger, spec, "r1")
         with pytest.raises(TerminalError, match="pipeline 'events', of another ledger"):
-            run_batch(second, theirs, "r1", LocalEngine(), log=quiet)
+            run(second, theirs, "r1")
     assert counted(table) == [(1, 10)]
     come(bench, ledger, spec, 2)
 
@@ -528,13 +527,13 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
-    run_batch(ledger, spec, "r4", LocalEngine(), log=quiet)
+    run(ledger, spec, "r4")
     other = layout.marker(layout.of(spec), 77)
     other.write_bytes(marker.read_bytes())
     with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
         come(bench, ledger, spec, 5)
     other.unlink()
-    run_batch(ledger, spec, "r5", LocalEngine(), log=quiet)
+    run(ledger, spec, "r5")
     assert audit(spec).ok
 
 

@@ -128,6 +128,22 @@ def test_no_room_reaches_itself() -> None:
     assert not complaints, told(complaints)
 
 
+def test_a_name_of_a_package_is_its_module() -> None:
+    """What a package imports under a name that one of its modules has is that module."""
+    modules = {tree.module_of(path) for path in PACKAGE}
+    complaints = [
+        f"{tree.shown(path)}:{node.lineno}: {own}.{alias.name} is a module; import that"
+        for path in PACKAGE
+        if path.name == "__init__.py"
+        for own in [tree.module_of(path)]
+        for node in tree.parsed(path).body
+        if isinstance(node, ast.ImportFrom) and node.module != own
+        for alias in node.names
+        if f"{own}.{alias.asname or alias.name}" in modules
+    ]
+    assert not complaints, told(complaints)
+
+
 def test_only_its_commands_know_the_local_stack() -> None:
     """Whoever has an own Airflow needs no local stack: only its commands and the demo use it."""
     allowed = ("semel.stack", "semel.demo", "semel.cli.stack", "semel.cli.demo")

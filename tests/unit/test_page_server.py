@@ -1,11 +1,11 @@
 """The server of the pages lives long: what it keeps of looks and of what Airflow told it."""
 
-import time
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
+from fix_wait import wait_for
 from semel import settings
 from semel.airflow import surroundings
 from semel.airflow.page import looks as module
@@ -27,10 +27,7 @@ def test_failed_looks_that_nobody_asks_for_again_make_room(monkeypatch: pytest.M
     )
     assert looks.at("q", lambda: "seen") is None, "all have begun, and none has ended"
     fail.set()
-    until = time.monotonic() + 10
-    while (found := looks.at("q", lambda: "seen")) is None and time.monotonic() < until:
-        time.sleep(0.01)
-    assert found == "seen"
+    assert wait_for(lambda: looks.at("q", lambda: "seen"), "the look") == "seen"
 
 
 def test_a_failed_look_is_told_to_the_page_that_comes_later() -> None:

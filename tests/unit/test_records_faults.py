@@ -118,6 +118,31 @@ def test_only_bad_csv_is_named(raws: list[bytes]) -> None:
     check(Csv(header=False).parser(SCHEMA, SCHEMA.names), raws)
 
 
+@pytest.mark.parametrize("beside", [b"", b'"u":NaN,', b'"v":1.2,'])
+@pytest.mark.parametrize(
+    ("column", "place", "value"),
+    [
+        (b'"m":%b', "m", b"1.25"),
+        (b'"m":%b', "m", b'"x"'),
+        (b'"m":%b', "m", b"NaN"),
+        (b'"l":[1.5,%b]', "l[]", b"1.25"),
+        (b'"s":{"d":%b}', "s.d", b"1.25"),
+        (b'"s":{"d":%b}', "s.d", b"NaN"),
+    ],
+)
+def test_which_decimal_is_wrong(column: bytes, place: str, value: bytes, beside: bytes) -> None:
+    """A decimal that its column cannot hold is named with its value, whatever lies beside it."""
+    kind = pa.decimal128(4, 1)
+    schema = pa.schema(
+        {"m": kind, "v": kind, "l": pa.list_(kind), "s": pa.struct({"d": kind})}.items()
+    )
+    _, [found] = read_whole(b"{%b%b}\n" % (beside, column % value), JsonLines(), schema)
+    digits = "a number of at most 4 digits, 1 of them after the point"
+    assert (found.reason, found.detail) == (
+        "type_mismatch", f"{place}: expected {digits}, found {value.decode()}",
+    )  # fmt: skip
+
+
 GOOD_JSON = (
     b'{"i":%d,"f":1.5,"b":true,"m":1.25,"s":"some text of some length",'
     b'"t":"2024-05-01T10:00:00Z"}\n'

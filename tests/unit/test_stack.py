@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import pytest
 
+from fix_wait import wait_for
 from semel import settings, stack
 from semel.clients.kafka.connection import config_of
 from semel.errors import TerminalError, UnavailableError
@@ -337,9 +337,7 @@ def test_second_holder_waits_and_is_told_for_whom():
     with layout.exclusive("up", said.append):
         other = threading.Thread(target=second)
         other.start()
-        deadline = time.monotonic() + 10
-        while not said and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: said, "what the second one says")
         order.append("first")
     other.join(timeout=10)
     assert order == ["first", "second"]

@@ -139,7 +139,8 @@ class _Audit:
         if self._sink:
             return None
         try:
-            return open_sink(self._spec).notes()
+            with open_sink(self._spec) as sink:
+                return sink.notes()
         except TerminalError as error:
             self._findings.blame("strays", Offender(what=str(error)))
             return None
@@ -170,8 +171,8 @@ class _Audit:
             self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
         for one in self._notes.damaged:
             self._findings.blame("strays", Offender(what=one.what, batch=one.batch_id))
-        if found.missing:  # It may have landed since the notes were read.
-            notes = self._noted()
+        # It may have landed since the notes were read.
+        if found.missing and (notes := self._noted()):
             later = held.compare(self._spec.name, None, known, notes.found)
             damaged = {one.batch_id for one in notes.damaged}
             for one in later.missing:

@@ -30,7 +30,8 @@ from semel.catalog.runs import (
     retire_expired,
     snapshot,
 )
-from semel.collect.merge import merge, merge_candidates
+from semel.collect import merge
+from semel.collect.merge import merge_candidates
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines, scratch
@@ -158,7 +159,7 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
         for group in groups:
             try:
                 failpoints.point("collect.before_merge")
-                merge(ledger, cache, group)
+                merge.merge(ledger, cache, group)
                 failpoints.point("collect.after_merge")
                 merged += len(group)
             except (RetryableError, CorruptionError) as error:

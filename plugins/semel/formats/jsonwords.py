@@ -95,13 +95,6 @@ class Words:
             field = self._columns.field(index)
             value = value_shown(_within(text, [field.name]))
             return words.misfit(field.name, words.expected(field.type), value)
-        decimals = [field for field in self._columns if "decimal" in str(field.type)]
-        if "decimal" in message and decimals:
-            if len(decimals) == 1 and pa.types.is_decimal(decimals[0].type):
-                name, kind = decimals[0].name, decimals[0].type
-                return words.misfit(name, words.expected(kind), value_shown(_within(text, [name])))
-            names = " or ".join(field.name for field in decimals)
-            return words.misfit(names, "a number of so many digits", "another value")
         return f"expected other values: {words.shown(message)}"
 
     def _value(self, text: bytes, plain: bytes, said: "_Said") -> bytes:

@@ -35,9 +35,8 @@ from semel.declare.parts import (
 from semel.declare.yaml import Problem, Problems
 from semel.errors import AGAIN, SpecError
 from semel.formats.table import sink_format
-from semel.pipeline import machine
+from semel.pipeline import digest, machine
 from semel.pipeline import transforms as spec_transforms
-from semel.pipeline.digest import digest
 from semel.sinks import spec as sinks
 from semel.sources import spec as sources
 
@@ -184,7 +183,7 @@ class Spec(Model):
         changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         aside = {f"source.{key}" for key in self.source.aside}
         aside |= {f"sink.{key}" for key in self.sink.aside}
-        return digest(self.to_json(), changed, aside, self.source.renamed)
+        return digest.digest(self.to_json(), changed, aside, self.source.renamed)
 
     def to_yaml(self) -> str:
         """The declaration without what is default, and its digest: for a person to read."""

@@ -2,7 +2,7 @@
 
 How it works:
 1. look at source and ledger, without any lock (`survey`);
-2. cut the ranges that are free, and see what changes of source partitions (`draft`);
+2. cut the ranges that are free, and see what changes of source partitions (`cut`);
 3. write it in one transaction under the pipeline's lock; nothing, where nothing changed; and when
    what it was made of changed since the look, start over.
 """
@@ -24,9 +24,9 @@ from semel.ledger import Ledger, change, pipelines, row
 from semel.model.batch import Batch, BatchStatus, Claim, Pipeline
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
-from semel.plan import partitions
-from semel.plan.abandon import abandon, release
-from semel.plan.cut import Draft, cut
+from semel.plan import abandon, cut, partitions
+from semel.plan.abandon import release
+from semel.plan.cut import Draft
 from semel.plan.idle import Idle, earlier, why
 from semel.plan.register import registering
 from semel.plan.survey import Request, Survey, look
@@ -109,7 +109,7 @@ def plan(
             before = _latest(connection, pipeline, request_key)
         if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
-            gone = reason and abandon(ledger, before.batch_id, reason, silent_only=True)
+            gone = reason and abandon.abandon(ledger, before.batch_id, reason, silent_only=True)
             if not gone:
                 # Keeps P5.
                 return Plan(pipeline=pipeline, batch=before, created=False, source=spec.source)
@@ -118,7 +118,7 @@ def plan(
         request = Request(spec=spec, key=request_key, before=before, interval=interval)
         try:
             survey = look(ledger, pipeline, request)
-            draft = cut(request, survey)
+            draft = cut.cut(request, survey)
         except FileNotFoundError:  # It was moved meanwhile: look again.
             continue
         failpoints.point("plan.before_lock")
