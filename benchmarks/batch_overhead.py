@@ -21,8 +21,8 @@ from typing import Any
 import psycopg
 
 import harness
-from fix_engine import LocalEngine
-from fix_wire import Sent, Wire
+from fixtures.postgres.wire import Sent, Wire
+from fixtures.spark.local import LocalEngine
 from harness import Clock, Place, in_turn, quiet, ratio
 from semel.ledger import Ledger
 from semel.pipeline import Spec

@@ -30,7 +30,7 @@ import yaml  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from data import SCHEMA  # noqa: E402
-from fix_postgres import server  # noqa: E402
+from fixtures.postgres.server import server  # noqa: E402
 from semel import pipeline  # noqa: E402
 from semel.ledger import Ledger  # noqa: E402
 from semel.ledger.migrate import migrate  # noqa: E402

@@ -13,7 +13,7 @@
 3. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
 4. The reader and find, by the number of markers: they may be linear in it.
 
-Stage runs without Spark in part 1 (tests/fix_engine.py): what differs is the ledger.
+Stage runs without Spark in part 1 (tests/fixtures/spark/local.py): what differs is the ledger.
 """
 
 import json
@@ -31,7 +31,7 @@ import sqlalchemy as sa
 
 import harness
 from data import Shape, made
-from fix_engine import LocalEngine
+from fixtures.spark.local import LocalEngine
 from harness import Place, WatchedLedger, quiet
 from semel.archive import layout
 from semel.cli.look import BATCHES_SHOWN

@@ -28,7 +28,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 import harness
-from fix_kafka import FETCHED
+from fixtures.kafka.broker import FETCHED
 from harness import Clock, Place, check, in_turn, ratio, table
 from postgres_sink import staged_batch
 from semel.clients.kafka.cluster import Cluster

@@ -27,8 +27,8 @@ from pyspark.sql import functions as f
 import harness
 import peers
 from data import DDL, SCHEMA, Shape, made
-from fix_avro import answering
-from fix_kafka import FETCHED
+from fixtures.kafka.broker import FETCHED
+from fixtures.kafka.registry import answering
 from harness import Clock, Side, check, in_turn, ratio, table
 from semel.ledger import Ledger
 from semel.runs.run import run_batch

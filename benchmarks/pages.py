@@ -21,7 +21,7 @@ import psycopg
 
 import harness
 from data import SCHEMA, Shape, made
-from fix_engine import LocalEngine
+from fixtures.spark.local import LocalEngine
 from grow import Grown
 from harness import Place, WatchedLedger, quiet
 from history import fill

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        config.pluginmanager.import_plugin("fix_all")
+        config.pluginmanager.import_plugin("fixtures.all")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel.stack import Endpoints
 
 RUN_SECONDS_MAX = 300

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from airflow_ui import Ui
-from fix_guide import FOLDER, PICTURE_WIDTH, PICTURES
 from fix_stack import Stack
+from fixtures.commands.guide import FOLDER, PICTURE_WIDTH, PICTURES
 
 SHOTS = os.environ.get("SEMEL_SHOTS_DIR")
 """A folder to keep pictures of the pages in, for somebody who wants to look at them."""

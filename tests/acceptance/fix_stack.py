@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from airflow_rest import Airflow
-from fix_dags import ROOT, documented
-from fix_pipelines import Workbench, events
-from fix_wait import wait_for
+from fixtures.airflow.dags import ROOT, documented
+from fixtures.batches.workbench import Workbench, events
+from fixtures.wait import wait_for
 from semel import settings
 from semel import stack as semel_stack
 from semel.airflow import COLLECT_DAG_ID

@@ -6,9 +6,9 @@ import signal
 import psutil
 import pytest
 
-from fix_pipelines import events
 from fix_stack import SOURCES, Begun, Stack
-from fix_wait import wait_for
+from fixtures.batches.workbench import events
+from fixtures.wait import wait_for
 from semel import pipeline, reader
 from semel.airflow import COLLECT_DAG_ID
 from semel.archive import layout

@@ -1,12 +1,12 @@
-"""Pairs of fix_matrix.py through Airflow: how a run is started, what is there, what happens."""
+"""Pairs of the matrix through Airflow: how a run is started, what is there, what happens."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_pipelines import events
 from fix_stack import DAYS, Stack
-from fix_wait import wait_for
+from fixtures.batches.workbench import events
+from fixtures.wait import wait_for
 from semel import pipeline, reader, settings
 from semel.ledger import Ledger
 from semel.plan import plan

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from fix_browser import keep, log_in, window
-from fix_pipelines import events
 from fix_stack import VISITS, Begun, Stack
+from fixtures.batches.workbench import events
 
 
 @pytest.fixture(scope="module")

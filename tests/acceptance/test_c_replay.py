@@ -14,7 +14,7 @@ from playwright.sync_api import FrameLocator, expect
 from airflow_ui import Ui
 from fix_browser import picture
 from fix_stack import Stack
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel import pipeline, reader
 
 NAME = "sales"

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from fix_stack import BY_DAY, COMMAND_SECONDS_MAX, WEEKS, Stack, answer_of
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel import pipeline, reader, settings
 from semel import stack as semel_stack
 from semel.sinks.postgres.target import dsn_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_dags import ROOT
-from fix_guide import commands, pages
 from fix_stack import COMMAND_SECONDS_MAX, Stack
+from fixtures.airflow.dags import ROOT
+from fixtures.commands.guide import commands, pages
 
 # Each command is a process. test_docs_run.py runs those of the other pages in one.
 pytestmark = pytest.mark.rest

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from fix_stack import Stack
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel.stack import process
 
 RECOVERY_SECONDS = 120

@@ -15,8 +15,11 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
-from fix_cluster import (  # noqa: F401
+from fixtures.batches.account import quiet
+from fixtures.batches.faults import forks  # noqa: F401
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import database, point_executors
+from fixtures.spark.cluster import (  # noqa: F401
     WAIT_SECONDS,
     Cluster,
     Driver,
@@ -25,9 +28,6 @@ from fix_cluster import (  # noqa: F401
     executor_of,
     wait_for,
 )
-from fix_faults import forks  # noqa: F401
-from fix_pipelines import Workbench, events
-from fix_postgres import database, point_executors
 from semel import settings
 from semel.audit import audit
 from semel.collect import collect

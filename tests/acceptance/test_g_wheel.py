@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_pipelines import Workbench, events
-from fix_postgres import database
 from fix_wheel import Installed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import database
 
 TRANSFORM = """
 from pyspark.sql import DataFrame, functions as f

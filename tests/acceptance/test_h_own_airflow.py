@@ -16,12 +16,12 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_rest import Airflow
-from fix_dags import documented
-from fix_pipelines import Workbench, events
-from fix_postgres import database, free_port
-from fix_receivers import HttpServer, MailServer, StatsdServer
-from fix_wait import wait_for
 from fix_wheel import Installed
+from fixtures.airflow.dags import documented
+from fixtures.airflow.receivers import HttpServer, MailServer, StatsdServer
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import database, free_port
+from fixtures.wait import wait_for
 from semel.ledger.migrate import migrate
 from semel.stack import Endpoints
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fix_faults import children, forks  # noqa: F401
-from fix_kafka import Kafka
-from fix_postgres import database
 from fix_scene import SINKS, scene  # noqa: F401
-from fix_sink_kafka import CONTROL
-from fix_sink_postgres import Warehouse
-from fix_wire import Wire, ledger_behind, wire  # noqa: F401
+from fixtures.batches.faults import children, forks  # noqa: F401
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.outlet import CONTROL
+from fixtures.postgres.server import database
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.postgres.wire import Wire, ledger_behind, wire  # noqa: F401
 from semel.collect.merge import merge_candidates
 
 

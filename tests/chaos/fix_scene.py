@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import fix_account
-import fix_replay
 from checker import Found, assert_exact
-from fix_account import quiet, sql
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches import account, replays
+from fixtures.batches.account import quiet, sql
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.commit import Committed, commit
 from semel.finalize import Finalized, finalize
@@ -78,7 +77,7 @@ class Scene:
 
     def run(self, *requests: str) -> None:
         for request in requests:
-            fix_account.run(self.ledger, self.spec, request)
+            account.run(self.ledger, self.spec, request)
 
     def finish(self, *requests: str) -> Found:
         """Run the same requests again and one more, as a scheduler would; then all is exact."""
@@ -190,12 +189,12 @@ ROOT = 1
 
 def replayed(scene: Scene, request: str, root: int = ROOT) -> Batch:
     """Replay a batch, from plan to finalize."""
-    return fix_replay.replayed(scene.ledger, scene.spec, root, request).batch
+    return replays.replayed(scene.ledger, scene.spec, root, request).batch
 
 
 def waiting(scene: Scene, request: str, root: int = ROOT) -> int:
     """A replay that has committed. Returns its number."""
-    return fix_replay.waiting(scene.ledger, scene.spec, root, request)
+    return replays.waiting(scene.ledger, scene.spec, root, request)
 
 
 def marker(scene: Scene, root: int = ROOT) -> Path:
@@ -207,7 +206,7 @@ def shown(scene: Scene, root: int = ROOT) -> dict:
 
 
 def kept(scene: Scene, generation: int, root: int = ROOT) -> Path:
-    return fix_replay.aside(scene.spec, root, generation)
+    return replays.aside(scene.spec, root, generation)
 
 
 def outputs(scene: Scene, generation: int, root: int = ROOT) -> list[Path]:

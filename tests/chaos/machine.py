@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, run
-from fix_engine import LocalEngine
-from fix_faults import Children
-from fix_pipelines import Workbench
+from fixtures.batches.account import quiet, run
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from machine_clock import Clock, Killed, Mortal
 from machine_files import Files
 from machine_output import Output

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import sqlalchemy as sa
 
-from fix_postgres import EMPTY
+from fixtures.postgres.server import EMPTY
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fix_compare import batch, compared, databases, folders
-from fix_faults import Children
-from fix_pipelines import Workbench, events
+from fixtures.batches.compares import batch, compared, databases, folders
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import Workbench, events
 from semel.audit import audit
 from semel.collect import collect
 from semel.ledger import Ledger

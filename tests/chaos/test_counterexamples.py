@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, run, settled, sql
-from fix_engine import LocalEngine, read_all
-from fix_faults import collecting
-from fix_pipelines import Workbench, events
 from fix_scene import Scene, attempts, committed, finalized, staged, staged_folders, statements
-from fix_wire import Wire
+from fixtures.batches.account import quiet, run, settled, sql
+from fixtures.batches.faults import collecting
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.wire import Wire
+from fixtures.spark.local import LocalEngine, read_all
 from schedule import Played, every_order
 from semel import collect as collect_module
 from semel import failpoints

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import fix_account
-from fix_account import settled
-from fix_faults import Children
-from fix_kafka import Kafka
-from fix_pipelines import Workbench
-from fix_topics import Topic
+from fixtures.batches import account
+from fixtures.batches.account import settled
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import Workbench
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.topics import Topic
 from semel.formats import jsonfaults, records
 from semel.ledger import Ledger
 from semel.pipeline import Spec
@@ -29,7 +29,7 @@ def attempt(ledger: Ledger, spec: Spec, killed: bool) -> None:
     jsonfaults.Decimals.refused = lambda self, lines: {}
     if killed:
         records._lines = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    fix_account.run(ledger, spec, "r1")
+    account.run(ledger, spec, "r1")
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from fix_account import advised, quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
+from fixtures.batches.account import advised, quiet
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from machine_folder import Folder, Life
 from machine_seed import explore
 from semel.archive import layout

@@ -10,10 +10,6 @@ from functools import partial
 
 import pytest
 
-from fix_account import quiet, sql
-from fix_engine import LocalEngine
-from fix_faults import collecting
-from fix_pipelines import Workbench, events
 from fix_scene import (
     Scene,
     attempts,
@@ -24,6 +20,10 @@ from fix_scene import (
     staged_folders,
     time_passes,
 )
+from fixtures.batches.account import quiet, sql
+from fixtures.batches.faults import collecting
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from schedule import Act, After, Played, every_order
 from semel.commit import Committed
 from semel.errors import StateError

@@ -5,12 +5,12 @@ again: only the epochs of its leaders tell that from a topic that has grown.
 import pytest
 import xxhash
 
-from fix_account import advised, ids, quiet, refusals, run
-from fix_kafka import Kafka
-from fix_pipelines import Workbench
-from fix_postgres import lose
-from fix_shell import Shell
-from fix_topics import Topic, claimed, in_output, messages_of
+from fixtures.batches.account import advised, ids, quiet, refusals, run
+from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import Shell
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.topics import Topic, claimed, in_output, messages_of
+from fixtures.postgres.server import lose
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_account import ids, run
-from fix_topics import Topic, in_output
+from fixtures.batches.account import ids, run
+from fixtures.kafka.topics import Topic, in_output
 from semel import failpoints
 from semel.errors import StateError
 from semel.ledger import Ledger

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 import pytest
 import xxhash
 
-from fix_account import advised, ids, refusals, run, settled
-from fix_engine import LocalEngine
-from fix_faults import Children
-from fix_kafka import COMPACTED, Kafka, Record
-from fix_pipelines import Workbench
-from fix_topics import Topic, claimed, in_output, messages_of
+from fixtures.batches.account import advised, ids, refusals, run, settled
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import Workbench
+from fixtures.kafka.broker import COMPACTED, Kafka, Record
+from fixtures.kafka.topics import Topic, claimed, in_output, messages_of
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import (
     ChangedError,

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import committed, run, sql
-from fix_engine import LocalEngine
-from fix_faults import Child, Children, replaying
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_replay import hours_pass
 from fix_scene import SINKS, Scene, live_runs, outputs, payload_tables, staged_folders, time_passes
-from fix_sink_postgres import Warehouse
-from fix_wire import Wire
+from fixtures.batches.account import committed, run, sql
+from fixtures.batches.faults import Child, Children, replaying
+from fixtures.batches.replays import hours_pass
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.postgres.wire import Wire
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import RetryableError
 from semel.ledger import Ledger

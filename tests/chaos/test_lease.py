@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_account import quiet, sql
-from fix_engine import LocalEngine
-from fix_faults import Children
-from fix_pipelines import events
 from fix_scene import Scene, committed, staged
+from fixtures.batches.account import quiet, sql
+from fixtures.batches.faults import Children
+from fixtures.batches.workbench import events
+from fixtures.spark.local import LocalEngine
 from semel import failpoints, limits
 from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE, Committed, commit
 from semel.errors import StateError

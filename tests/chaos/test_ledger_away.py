@@ -11,14 +11,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, run, sql
-from fix_engine import LocalEngine
-from fix_faults import collecting
-from fix_pipelines import Workbench
-from fix_postgres import EMPTY, restart, server
 from fix_scene import Scene
-from fix_wait import wait_for
-from fix_wire import Wire
+from fixtures.batches.account import quiet, run, sql
+from fixtures.batches.faults import collecting
+from fixtures.batches.workbench import Workbench
+from fixtures.postgres.server import EMPTY, restart, server
+from fixtures.postgres.wire import Wire
+from fixtures.spark.local import LocalEngine
+from fixtures.wait import wait_for
 from semel import failpoints, limits, settings
 from semel.collect import collect
 from semel.commit import commit

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fix_account import ids, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench, events
 from machine import Arena, World, tune
 from machine_clock import Clock, Mortal, clocked
 from machine_files import BAD

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, sql
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
 from fix_scene import Scene
+from fixtures.batches.account import quiet, sql
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import pipeline
 from semel.collect import collect
 from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE

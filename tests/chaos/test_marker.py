@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import quiet, run
 from fix_disk import Disk
-from fix_engine import LocalEngine
-from fix_markers import duckdb_count, snippet
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.markers import duckdb_count, snippet
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers

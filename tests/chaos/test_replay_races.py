@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import sql
 from fix_disk import Disk
-from fix_faults import collecting, dies_at
-from fix_pipelines import Workbench, events
-from fix_replay import falls_silent, hours_pass
 from fix_scene import (
     ROOT,
     Scene,
@@ -27,6 +23,10 @@ from fix_scene import (
     tree,
     waiting,
 )
+from fixtures.batches.account import sql
+from fixtures.batches.faults import collecting, dies_at
+from fixtures.batches.replays import falls_silent, hours_pass
+from fixtures.batches.workbench import Workbench, events
 from schedule import Played, every_order
 from semel import failpoints, limits
 from semel.archive import layout

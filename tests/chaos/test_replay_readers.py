@@ -9,10 +9,10 @@ from collections.abc import Callable
 import duckdb
 import pytest
 
-from fix_faults import collecting
-from fix_pipelines import Workbench
-from fix_replay import hours_pass
 from fix_scene import ROOT, Scene, outputs, replayed
+from fixtures.batches.faults import collecting
+from fixtures.batches.replays import hours_pass
+from fixtures.batches.workbench import Workbench
 from semel import failpoints
 from semel.archive import layout
 from semel.ledger import Ledger

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-import fix_replay
-from fix_faults import dies_at
-from fix_pipelines import events
-from fix_replay import falls_silent
 from fix_scene import Scene, finalized, replayed, shown, waiting
+from fixtures.batches import replays
+from fixtures.batches.faults import dies_at
+from fixtures.batches.replays import falls_silent
+from fixtures.batches.workbench import events
 from schedule import Played, every_order
 from semel import failpoints
 from semel.errors import AttemptLostError, RetryableError, SemelError, StateError
@@ -60,7 +60,7 @@ def letters(scene: Scene) -> Scene:
 
 
 def admitted(scene: Scene, request: str) -> Batch | None:
-    return fix_replay.admitted(scene.ledger, scene.spec, ROOT, request).batch
+    return replays.admitted(scene.ledger, scene.spec, ROOT, request).batch
 
 
 def exact(scene: Scene) -> None:

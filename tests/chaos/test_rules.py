@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, quiet, run, settled, sql
-from fix_engine import LocalEngine
-from fix_faults import collecting
-from fix_pipelines import Workbench, events
 from fix_scene import (
     Scene,
     attempts,
@@ -23,6 +19,10 @@ from fix_scene import (
     status,
     time_passes,
 )
+from fixtures.batches.account import ids, quiet, run, settled, sql
+from fixtures.batches.faults import collecting
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import failpoints, limits
 from semel.collect import collect
 from semel.collect.merge import merge_candidates

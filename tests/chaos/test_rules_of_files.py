@@ -10,11 +10,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-import fix_engine
-from fix_account import quiet, run, settled, sql
 from fix_disk import Disk
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
 from fix_scene import (
     Scene,
     committed,
@@ -25,6 +21,10 @@ from fix_scene import (
     statements,
     status,
 )
+from fixtures.batches.account import quiet, run, settled, sql
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark import local
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel import ledger as ledger_module
 from semel.archive import layout
@@ -89,7 +89,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         return call
 
     for step in ("read_task", "write_task"):
-        monkeypatch.setattr(fix_engine, step, reported(getattr(fix_engine, step)))
+        monkeypatch.setattr(local, step, reported(getattr(local, step)))
 
     def sealing(_: object, text: str, values: dict) -> None:
         if "INSERT INTO semel.manifest_file" in text:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from fix_faults import WAIT_SECONDS
-from fix_postgres import restart, server
-from fix_sink_postgres import LANDINGS, UPSERT, Landing, Warehouse, flights
-from fix_wait import wait_for
-from fix_wire import Wire
+from fixtures.batches.faults import WAIT_SECONDS
+from fixtures.postgres.server import restart, server
+from fixtures.postgres.warehouse import LANDINGS, UPSERT, Landing, Warehouse, flights
+from fixtures.postgres.wire import Wire
+from fixtures.wait import wait_for
 from semel import failpoints, limits
 from semel.errors import OutcomeUnknownError, RetryableError, TerminalError, UnavailableError
 from semel.sinks import Presence, Won

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import quiet, sql
-from fix_engine import LocalEngine
-from fix_faults import collecting
-from fix_pipelines import Workbench
 from fix_scene import Scene, attempts, committed, finalized, staged
+from fixtures.batches.account import quiet, sql
+from fixtures.batches.faults import collecting
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import AttemptLostError, StateError
 from semel.ledger import Ledger

@@ -82,7 +82,7 @@ def sql(statement: str, old: str, new: str = "") -> Removal:
 
 def schema(change: str) -> Removal:
     """Change the schema of every ledger that is made from now on."""
-    return lambda: importlib.import_module("fix_postgres").SCHEMA_CHANGES.append(change)
+    return lambda: importlib.import_module("fixtures.postgres.server").SCHEMA_CHANGES.append(change)
 
 
 def _place(target: str) -> tuple[Any, str]:

@@ -18,7 +18,7 @@ sys.path += [str(HERE.parent / name) for name in ("", "acceptance", "chaos")]
 
 import topics  # noqa: E402
 from airflow_rest import Airflow  # noqa: E402 - of a folder that is added above
-from fix_wait import wait_for  # noqa: E402
+from fixtures.wait import wait_for  # noqa: E402
 from producer import WINDOW_NAME, WINDOW_SECONDS  # noqa: E402
 from semel import (
     pipeline,

@@ -8,11 +8,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fix_account import first_batch, ids, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_shell import Shell
+from fixtures.batches.account import first_batch, ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers

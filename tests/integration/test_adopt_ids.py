@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import first_batch, ids, quiet, run, settled
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
+from fixtures.batches.account import first_batch, ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
 from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger

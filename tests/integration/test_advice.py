@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fix_account import advised, committed, ids, quiet, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import database
-from fix_shell import Shell
+from fixtures.batches.account import advised, committed, ids, quiet, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.server import database
+from fixtures.spark.local import LocalEngine
 from semel.airflow import told
 from semel.commit import commit
 from semel.errors import SemelError, UnavailableError

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fix_account import run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_replay import BY_DAY, DAY, ONE, three_days
-from fix_tasks import Tasks
+from fixtures.airflow.tasks import Tasks
+from fixtures.batches.account import run
+from fixtures.batches.replays import BY_DAY, DAY, ONE, three_days
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.ledger import Ledger
 from semel.pipeline import Spec

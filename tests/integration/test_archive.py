@@ -2,9 +2,9 @@
 
 import pytest
 
-from fix_account import first_batch, ids, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import first_batch, ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.errors import SpecError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan

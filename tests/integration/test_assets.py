@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.commit import commit
 from semel.ledger import Ledger

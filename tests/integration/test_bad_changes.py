@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import advised, first_batch, ids, lines, quiet, refusals, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_rotation import append, position
+from fixtures.batches.account import advised, first_batch, ids, lines, quiet, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import append, position
+from fixtures.spark.local import LocalEngine
 from semel.errors import SourceError, StateError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan

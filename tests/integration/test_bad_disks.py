@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import committed, ids, quiet, refusals, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import committed, ids, quiet, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.errors import RetryableError, SourceError
 from semel.finalize import finalize

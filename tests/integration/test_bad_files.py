@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, lines, refusals, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, lines, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel.ledger import Ledger
 
 HOSTILE_NAMES = [

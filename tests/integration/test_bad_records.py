@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import Letter, ids, lines, refusals, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import Letter, ids, lines, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel import limits
 from semel.archive.marker import markers
 from semel.audit import audit

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import first_batch, ids, lines, quiet, refusals, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_specs import as_first_stored, first_digest
+from fixtures.batches.account import first_batch, ids, lines, quiet, refusals, run, settled
+from fixtures.batches.specs import as_first_stored, first_digest
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import limits, pipeline, summary
 from semel.archive.marker import markers
 from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError

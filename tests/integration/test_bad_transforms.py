@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from fix_account import ids, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel.archive import layout
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import committed, quiet
-from fix_pipelines import Workbench
-from fix_postgres import lose
-from fix_sink_postgres import TABLE, Warehouse
+from fixtures.batches.account import committed, quiet
+from fixtures.batches.workbench import Workbench
+from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import TABLE, Warehouse
 from semel import limits
 from semel.archive import layout
 from semel.archive.marker import markers_of

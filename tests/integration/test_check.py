@@ -14,10 +14,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet
-from fix_pipelines import Workbench, events
-from fix_postgres import database, point_executors
-from fix_shell import Shell
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.server import database, point_executors
 from semel import __version__, settings
 from semel.cli import main
 from semel.errors import UnavailableError

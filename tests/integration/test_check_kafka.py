@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_avro import AvroTopic, answering, connection
-from fix_kafka import Kafka
-from fix_topics import Topic
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.registry import AvroTopic, answering, connection
+from fixtures.kafka.topics import Topic
 from semel.stack.kafka import Listener
 from test_check import Machine, machine, wrong  # noqa: F401
 

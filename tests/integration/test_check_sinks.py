@@ -19,12 +19,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from fix_account import quiet
-from fix_kafka import Kafka
-from fix_pipelines import Workbench
-from fix_sink_kafka import CONTROL
-from fix_sink_postgres import Warehouse
-from fix_wait import wait_for
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.outlet import CONTROL
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.wait import wait_for
 from semel import settings
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import UnavailableError

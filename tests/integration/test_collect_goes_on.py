@@ -2,8 +2,8 @@
 
 import pytest
 
-from fix_account import committed
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import committed
+from fixtures.batches.workbench import Workbench, events
 from semel import collect
 from semel.cli import main
 from semel.ledger import Ledger

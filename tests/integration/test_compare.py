@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from fix_account import run
-from fix_compare import batch, compared, databases, folders, forge
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_replay import allow, as_float, replayed, two_batches
-from fix_shell import Shell
-from fix_sink_postgres import Warehouse
+from fixtures.batches.account import run
+from fixtures.batches.compares import batch, compared, databases, folders, forge
+from fixtures.batches.replays import allow, as_float, replayed, two_batches
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.compare import Cause, Range
 from semel.compare.answer import ABOUT

@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from fix_cluster import answers
-from fix_postgres import database, free_port
-from fix_wait import wait_for
+from fixtures.postgres.server import database, free_port
+from fixtures.spark.cluster import answers
+from fixtures.wait import wait_for
 from semel import settings
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget, dsn_of

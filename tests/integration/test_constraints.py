@@ -3,8 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
-from fix_account import run
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import run
+from fixtures.batches.workbench import Workbench, events
 from semel.errors import StateError
 from semel.finalize import finalize
 from semel.ledger import Ledger

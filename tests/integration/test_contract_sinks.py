@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_faults import dies_at
-from fix_pipelines import Workbench, events
-from fix_sink_kafka import Topic
-from fix_sink_postgres import Table
-from fix_sinks import Files, Place
+from fixtures.batches.account import quiet
+from fixtures.batches.faults import dies_at
+from fixtures.batches.workbench import Workbench, events
+from fixtures.contract.sinks import Files, Place
+from fixtures.kafka.outlet import Topic
+from fixtures.postgres.warehouse import Table
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of

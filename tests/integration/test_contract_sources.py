@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 import xxhash
 
-from fix_account import ids, quiet, run, settled
-from fix_pipelines import Workbench
-from fix_postgres import lose
-from fix_sources import Files, Place
-from fix_topics import Topic
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench
+from fixtures.contract.sources import Files, Place
+from fixtures.kafka.topics import Topic
+from fixtures.postgres.server import lose
 from semel.errors import LimitError, SourceError
 from semel.formats.selection import Selection
 from semel.ledger import Ledger

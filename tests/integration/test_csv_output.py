@@ -7,9 +7,9 @@ from decimal import Decimal
 import pytest
 from pyspark.sql import SparkSession
 
-from fix_account import quiet, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
+from fixtures.batches.account import quiet, settled
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.audit import audit
 from semel.errors import TerminalError

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import run
-from fix_history import add_history
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import run
+from fixtures.batches.history import add_history
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan

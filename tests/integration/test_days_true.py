@@ -2,10 +2,10 @@
 
 import json
 
-from fix_account import run
-from fix_pages import Pages
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 from semel.reports.days import State
 from test_days import BY_DAY, asked, interval, land, states

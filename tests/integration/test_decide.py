@@ -12,10 +12,10 @@ from urllib.parse import quote
 import pytest
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
-from fix_account import lines, refusals, run, settled
-from fix_pages import OWN_SITE, SECRET, Answer, Pages
-from fix_pipelines import Workbench, events
-from fix_rotation import position
+from fixtures.airflow.pages import OWN_SITE, SECRET, Answer, Pages
+from fixtures.batches.account import lines, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import position
 from semel.airflow.page.guard import PAGE_CONFIRM_SECONDS
 from semel.errors import StateError
 from semel.ledger import Ledger

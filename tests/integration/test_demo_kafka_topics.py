@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from fix_kafka import Kafka
+from fixtures.kafka.broker import Kafka
 from semel.demo import flights, topics
 from semel.demo.topics import ABORTED, NOBODY, PARTITIONS, Topics
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fix_account import committed, run
-from fix_docs import FILLED, ROOT, commands, words_of
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import committed, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.documents import FILLED, ROOT, commands, words_of
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.plan import plan

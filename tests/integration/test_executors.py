@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 from pyspark import cloudpickle
 
-from fix_account import ids, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import database, point_executors
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import database, point_executors
+from fixtures.spark.local import LocalEngine
 from semel import settings
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger

@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
-from fix_account import run
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 
 WRITTEN = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fix_account import run
-from fix_pipelines import Workbench
-from fix_sink_postgres import Warehouse
+from fixtures.batches.account import run
+from fixtures.batches.workbench import Workbench
+from fixtures.postgres.warehouse import Warehouse
 from semel.audit import audit
 from semel.demo import by_day, flights
 from semel.ledger import Ledger

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import first_batch, ids, run, settled
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
+from fixtures.batches.account import first_batch, ids, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
 from semel.archive import layout
 from semel.archive.traces import Traces, look
 from semel.errors import TerminalError

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fix_account import ids, run
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import ids, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 from semel.reader import dataset
 

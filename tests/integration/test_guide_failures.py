@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fix_account import quiet, run
-from fix_engine import LocalEngine
-from fix_guide import FOLDER, quoted
-from fix_pipelines import Workbench
-from fix_shell import Shell
+from fixtures.batches.account import quiet, run
+from fixtures.batches.workbench import Workbench
+from fixtures.commands.guide import FOLDER, quoted
+from fixtures.commands.shell import Shell
+from fixtures.spark.local import LocalEngine
 from semel import reader, settings, summary
 from semel.airflow.told import doing, lines_of
 from semel.audit import audit

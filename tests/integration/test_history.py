@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import lines, run
-from fix_pipelines import Workbench, events
-from fix_rotation import position
+from fixtures.batches.account import lines, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import position
 from semel.clients.sql import query
 from semel.ledger import Ledger
 from semel.plan import plan

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_account import run, settled
-from fix_hostile import FILES, NAMES, SUFFIX, lines_of
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.hostile import FILES, NAMES, SUFFIX, lines_of
 from semel import settings as where
 from semel.errors import CorruptionError, SpecError, TerminalError
 from semel.finalize import finalize

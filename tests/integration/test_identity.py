@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import run, settled
-from fix_pipelines import Workbench
+from fixtures.batches.account import run, settled
+from fixtures.batches.workbench import Workbench
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec

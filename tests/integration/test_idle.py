@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_account import committed, ids, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import committed, ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import limits, summary
 from semel.airflow.told import WIDTH, lines_of
 from semel.commit import commit

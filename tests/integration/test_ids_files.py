@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fix_account import first_batch, ids, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import first_batch, ids, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel.archive import layout
 from semel.archive.marker import markers
 from semel.audit import audit

@@ -3,13 +3,13 @@
 
 import pytest
 
-from fix_account import ids, quiet, run, settled
-from fix_compare import compared
-from fix_engine import LocalEngine
-from fix_kafka import Record
-from fix_postgres import lose
-from fix_replay import allow, replayed, rows
-from fix_topics import Topic
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.compares import compared
+from fixtures.batches.replays import allow, replayed, rows
+from fixtures.kafka.broker import Record
+from fixtures.kafka.topics import Topic
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.errors import SourceError
 from semel.ledger import Ledger

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from fix_account import ids, run, settled
-from fix_kafka import COMPACTED, Record
-from fix_pipelines import events
-from fix_topics import Topic, messages_of
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import events
+from fixtures.kafka.broker import COMPACTED, Record
+from fixtures.kafka.topics import Topic, messages_of
 from semel.archive import layout
 from semel.audit import Verdict, audit
 from semel.cli import main

@@ -12,13 +12,22 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark import cloudpickle
 
-from fix_account import ids, quiet, run, settled
-from fix_avro import EVENT, FIELDS, AvroTopic, answering, connection, record, typed, written
-from fix_engine import LocalEngine
-from fix_kafka import Record
-from fix_pipelines import events
-from fix_replay import replayed, rows
-from fix_topics import everything
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.replays import replayed, rows
+from fixtures.batches.workbench import events
+from fixtures.kafka.broker import Record
+from fixtures.kafka.registry import (
+    EVENT,
+    FIELDS,
+    AvroTopic,
+    answering,
+    connection,
+    record,
+    typed,
+    written,
+)
+from fixtures.kafka.topics import everything
+from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import ANEW, LimitError, TerminalError, UnavailableError

@@ -3,12 +3,12 @@ would read them again says, and that its way out works."""
 
 import pytest
 
-from fix_account import ids, run, settled
-from fix_kafka import Kafka, Record
-from fix_pipelines import Workbench
-from fix_replay import rows
-from fix_shell import Shell
-from fix_topics import Topic
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.replays import rows
+from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import Shell
+from fixtures.kafka.broker import Kafka, Record
+from fixtures.kafka.topics import Topic
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from fix_account import committed
-from fix_kafka import Kafka, Light
-from fix_topics import Topic
+from fixtures.batches.account import committed
+from fixtures.kafka.broker import Kafka, Light
+from fixtures.kafka.topics import Topic
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline import Spec

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark import cloudpickle
 
-from fix_account import ids, run, settled
-from fix_avro import AvroTopic, connection
-from fix_certificates import Authority
-from fix_engine import LocalEngine
-from fix_kafka import Kafka
-from fix_postgres import free_port
-from fix_tasks import Tasks
-from fix_topics import Topic, everything, in_output
+from fixtures.airflow.tasks import Tasks
+from fixtures.batches.account import ids, run, settled
+from fixtures.kafka.broker import Kafka
+from fixtures.kafka.certificates import Authority
+from fixtures.kafka.registry import AvroTopic, connection
+from fixtures.kafka.topics import Topic, everything, in_output
+from fixtures.postgres.server import free_port
+from fixtures.spark.local import LocalEngine
 from semel.errors import SemelError, SourceError, TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.pipeline import Spec

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_account import advised, committed, ids, refusals, run, settled
-from fix_kafka import COMPACTED, Kafka, Record
-from fix_pipelines import Workbench
-from fix_topics import Topic, claimed, in_output, messages_of, stamp
+from fixtures.batches.account import advised, committed, ids, refusals, run, settled
+from fixtures.batches.workbench import Workbench
+from fixtures.kafka.broker import COMPACTED, Kafka, Record
+from fixtures.kafka.topics import Topic, claimed, in_output, messages_of, stamp
 from semel import failpoints, summary
 from semel.cli import main
 from semel.clients.kafka.cluster import Cluster

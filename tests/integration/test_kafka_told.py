@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_account import committed, run
-from fix_docs import ROOT
-from fix_kafka import Kafka, Record
-from fix_pages import Pages
-from fix_pipelines import Workbench
-from fix_topics import Topic
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import committed, run
+from fixtures.batches.workbench import Workbench
+from fixtures.commands.documents import ROOT
+from fixtures.kafka.broker import Kafka, Record
+from fixtures.kafka.topics import Topic
 from semel import pipeline, summary
 from semel.cli import main
 from semel.errors import SourceError

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
+from fixtures.batches.account import quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.audit import audit
 from semel.collect import Collected, collect

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
-from fix_postgres import lose
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel.collect import collect
 from semel.commit import commit
 from semel.ledger import Ledger

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from fix_account import first_batch, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import first_batch, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.spark.local import LocalEngine
 from semel import summary
 from semel.archive import layout
 from semel.errors import LimitError, TerminalError

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed
-from fix_pipelines import Workbench, events
-from fix_sink_postgres import Warehouse
-from fix_tasks import Tasks
-from fix_topics import Topic
+from fixtures.airflow.tasks import Tasks
+from fixtures.batches.account import committed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.topics import Topic
+from fixtures.postgres.warehouse import Warehouse
 from semel.ledger import Ledger
 
 KEY = "airflow:events:r1"

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import first_batch, run
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import first_batch, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from semel.audit import audit
 from semel.ledger import Ledger
 from semel.plan import plan

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from fix_account import ids, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import summary
 from semel.airflow.told import WIDTH, lines_of
 from semel.commit import commit

@@ -1,4 +1,4 @@
-"""Every cell of fix_matrix.py, by the real verbs on a real ledger: a run for one day of files.
+"""Every cell of the matrix, by the real verbs on a real ledger: a run for one day of files.
 
 What Airflow does to a run (retry, clear, no more tasks) is played;
 tests/acceptance/test_b_matrix.py has Airflow do it.
@@ -11,10 +11,10 @@ from typing import Any
 import pendulum
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_matrix import HOW, PLANNED, STATE, Plan, plan_of
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.contract.matrix import HOW, PLANNED, STATE, Plan, plan_of
+from fixtures.spark.local import LocalEngine
 from semel import failpoints, reader, summary
 from semel.archive import layout
 from semel.collect import collect

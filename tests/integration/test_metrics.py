@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fix_account import committed, quiet
-from fix_dags import ROOT
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_receivers import StatsdServer
-from fix_tasks import Tasks
+from fixtures.airflow.dags import ROOT
+from fixtures.airflow.receivers import StatsdServer
+from fixtures.airflow.tasks import Tasks
+from fixtures.batches.account import committed, quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.errors import UnavailableError
 from semel.ledger import Ledger

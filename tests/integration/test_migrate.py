@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from fix_postgres import database
+from fixtures.postgres.server import database
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger.migrate import migrate

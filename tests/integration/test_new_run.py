@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from fix_pipelines import Workbench
-from fix_shell import Shell
+from fixtures.batches.workbench import Workbench
+from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 from semel.reader import dataset
 

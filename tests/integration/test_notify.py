@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fix_account import committed
-from fix_pipelines import Workbench, events
-from fix_receivers import HttpServer, MailServer
+from fixtures.airflow.receivers import HttpServer, MailServer
+from fixtures.batches.account import committed
+from fixtures.batches.workbench import Workbench, events
 from semel.cli import main
 from semel.errors import SpecError, UnavailableError
 from semel.ledger import Ledger

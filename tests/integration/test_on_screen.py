@@ -5,9 +5,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from fix_account import quiet, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
+from fixtures.batches.account import quiet, run
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from semel import console
 from semel.cli import main
 from semel.commit import commit

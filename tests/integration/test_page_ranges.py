@@ -2,9 +2,9 @@
 
 import re
 
-from fix_pages import Pages
-from fix_pipelines import Workbench
-from fix_replay import three_days
+from fixtures.airflow.pages import Pages
+from fixtures.batches.replays import three_days
+from fixtures.batches.workbench import Workbench
 from semel.ledger import Ledger
 from test_page_replay import WHERE, asked, text_of
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fix_account import run
-from fix_pages import Pages
-from fix_pipelines import Workbench, events
-from fix_replay import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import run
+from fixtures.batches.replays import BAD, BY_DAY, DAY, ONE, admitted, allow, replayed, three_days
+from fixtures.batches.workbench import Workbench, events
 from semel.cli import main
 from semel.ledger import Ledger
 from semel.runs import replay

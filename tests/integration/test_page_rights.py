@@ -2,10 +2,10 @@
 
 import pytest
 
-from fix_account import quiet
-from fix_engine import LocalEngine
-from fix_pages import Pages
-from fix_pipelines import Workbench, events
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.errors import SemelError
 from semel.ledger import Ledger
 from semel.plan import plan

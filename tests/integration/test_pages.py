@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
-from fix_account import committed, first_batch, run
-from fix_history import add_history
-from fix_pages import Pages
-from fix_pipelines import Workbench, events
-from fix_rotation import position
+from fixtures.airflow.pages import Pages
+from fixtures.batches.account import committed, first_batch, run
+from fixtures.batches.history import add_history
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import position
 from semel.airflow import links
 from semel.catalog.payload import FilterCache
 from semel.catalog.runs import snapshot

@@ -5,12 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed, ids, quiet, run
-from fix_faults import dies_at
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_replay import proven
-from fix_sink_postgres import MODES, OWN, TABLE, Warehouse
+from fixtures.batches.account import committed, ids, quiet, run
+from fixtures.batches.faults import dies_at
+from fixtures.batches.replays import proven
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import MODES, OWN, TABLE, Warehouse
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.audit import audit

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_shell import Shell
+from fixtures.batches.account import quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.spark.local import LocalEngine
 from semel import __version__
 from semel.archive import layout, provenance
 from semel.archive.marker import markers

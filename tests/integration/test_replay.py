@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import quiet, run, sql
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_replay import (
+from fixtures.batches.account import quiet, run, sql
+from fixtures.batches.replays import (
     allow,
     as_float,
     aside,
@@ -30,6 +28,8 @@ from fix_replay import (
     waiting,
     wider,
 )
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.archive.marker import markers
 from semel.cli import main

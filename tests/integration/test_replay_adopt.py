@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet, run, sql
-from fix_faults import dies_at
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_replay import (
+from fixtures.batches.account import ids, quiet, run, sql
+from fixtures.batches.faults import dies_at
+from fixtures.batches.replays import (
     BAD,
     admitted,
     allow,
@@ -26,7 +24,9 @@ from fix_replay import (
     wider,
     with_letters,
 )
-from fix_sink_postgres import TABLE
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import TABLE
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.audit import audit

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fix_account import quiet, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_replay import BAD, BY_DAY, admitted, replayed, two_batches, wider
+from fixtures.batches.account import quiet, run
+from fixtures.batches.replays import BAD, BY_DAY, admitted, replayed, two_batches, wider
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.cli import main
 from semel.ledger import Ledger

@@ -3,13 +3,13 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import ids, quiet, run
-from fix_engine import LocalEngine
-from fix_faults import dies_at
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_replay import allow, broken, proven, refusal, replayed, two_batches, waiting
-from fix_sink_postgres import TABLE, Warehouse
+from fixtures.batches.account import ids, quiet, run
+from fixtures.batches.faults import dies_at
+from fixtures.batches.replays import allow, broken, proven, refusal, replayed, two_batches, waiting
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.postgres.warehouse import TABLE, Warehouse
+from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers_of
 from semel.audit import audit
 from semel.cli import main

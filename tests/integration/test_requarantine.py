@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fix_account import ids, run, sql
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_replay import BAD, admitted, falls_silent, replayed, rows, wider, with_letters
+from fixtures.batches.account import ids, run, sql
+from fixtures.batches.replays import (
+    BAD,
+    admitted,
+    falls_silent,
+    replayed,
+    rows,
+    wider,
+    with_letters,
+)
+from fixtures.batches.workbench import Workbench, events
+from fixtures.spark.local import LocalEngine
 from semel.archive.marker import markers
 from semel.cli import main
 from semel.errors import RetryableError, SourceError, StateError, TerminalError

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, lines, quiet, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_rotation import Rotated, append, copy_and_cut, output, pack, position
+from fixtures.batches.account import ids, lines, quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import Rotated, append, copy_and_cut, output, pack, position
+from fixtures.spark.local import LocalEngine
 from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fix_account import quiet, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_wire import Wire
+from fixtures.batches.account import quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.wire import Wire
+from fixtures.spark.local import LocalEngine
 from semel import settings
 from semel.ledger import Ledger
 from semel.pipeline import Spec

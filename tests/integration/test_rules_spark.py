@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fix_account import ids, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.spark import engine as engine_module

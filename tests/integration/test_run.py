@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fix_account import ids, run, settled
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench, events
 from semel.archive import layout
 from semel.ledger import Ledger
 

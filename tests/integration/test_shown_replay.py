@@ -2,10 +2,10 @@
 
 import pytest
 
-from fix_pages import Pages
-from fix_pipelines import Workbench, events
-from fix_replay import BY_DAY, three_days
-from fix_tasks import Tasks
+from fixtures.airflow.pages import Pages
+from fixtures.airflow.tasks import Tasks
+from fixtures.batches.replays import BY_DAY, three_days
+from fixtures.batches.workbench import Workbench, events
 from semel.ledger import Ledger
 from test_airflow_replay import Run, tasks  # noqa: F401
 from test_page_replay import WHERE, asked, token_of

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fix_account import ids, run
-from fix_kafka import Kafka, Record
-from fix_pipelines import Workbench, events
-from fix_sink_kafka import CONTROL, Outlet, dies, marker
-from fix_sinks import table
+from fixtures.batches.account import ids, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.contract.sinks import table
+from fixtures.kafka.broker import Kafka, Record
+from fixtures.kafka.outlet import CONTROL, Outlet, dies, marker
 from semel import failpoints, limits
 from semel.archive import layout
 from semel.audit import audit

@@ -4,13 +4,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from fix_account import ids, quiet, run
-from fix_engine import LocalEngine
-from fix_kafka import Record
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_shell import Shell
-from fix_sink_kafka import Outlet
+from fixtures.batches.account import ids, quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
+from fixtures.kafka.broker import Record
+from fixtures.kafka.outlet import Outlet
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.compare import Range, compare
 from semel.errors import CorruptionError

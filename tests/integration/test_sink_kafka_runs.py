@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from fix_account import ids, quiet, run
-from fix_engine import LocalEngine
-from fix_kafka import COMPACTED, Kafka, Record
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
-from fix_sink_kafka import Outlet, dies
-from fix_wait import wait_for
+from fixtures.batches.account import ids, quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.broker import COMPACTED, Kafka, Record
+from fixtures.kafka.outlet import Outlet, dies
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
+from fixtures.wait import wait_for
 from semel import failpoints
 from semel.audit import audit
 from semel.cli import main

@@ -8,8 +8,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_faults import dies_at
-from fix_sink_postgres import MODES, OWN, UPSERT, Warehouse, flights
+from fixtures.batches.faults import dies_at
+from fixtures.postgres.warehouse import MODES, OWN, UPSERT, Warehouse, flights
 from semel.errors import CorruptionError, UnavailableError
 from semel.sinks import Presence
 

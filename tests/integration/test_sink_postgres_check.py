@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from fix_sink_postgres import OWN, UPSERT, Warehouse
+from fixtures.postgres.warehouse import OWN, UPSERT, Warehouse
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
 

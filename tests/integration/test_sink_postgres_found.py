@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from fix_account import committed
-from fix_pipelines import Workbench, events
-from fix_sink_postgres import Warehouse
+from fixtures.batches.account import committed
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.warehouse import Warehouse
 from semel.cli import main
 from semel.errors import SemelError, TerminalError
 from semel.ledger import Ledger

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from fix_sink_postgres import Warehouse
+from fixtures.postgres.warehouse import Warehouse
 from semel.errors import TerminalError
 from semel.sinks import Presence
 from semel.sinks.postgres.sink import REFUSAL_COLUMN

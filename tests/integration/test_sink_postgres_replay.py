@@ -10,8 +10,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_faults import dies_at
-from fix_sink_postgres import OWN, Warehouse, flights, never
+from fixtures.batches.faults import dies_at
+from fixtures.postgres.warehouse import OWN, Warehouse, flights, never
 from semel.errors import RetryableError, TerminalError
 from semel.sinks import Old, Presence, Won
 from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink

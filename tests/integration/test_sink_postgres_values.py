@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from fix_sink_postgres import OWN, UPSERT, Warehouse, never
+from fixtures.postgres.warehouse import OWN, UPSERT, Warehouse, never
 from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import ids, run, settled
-from fix_markers import as_format_2, snippet, stored_sink
-from fix_pipelines import Workbench, events
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.markers import as_format_2, snippet, stored_sink
 from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.runs.run import run_batch

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fix_account import quiet, run, settled
-from fix_pipelines import Workbench, events
-from fix_postgres import free_port
+from fixtures.batches.account import quiet, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import free_port
 from semel import pipeline, settings
 from semel.ledger import Ledger
 from semel.spark.session import open_engine

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from fix_account import ids, run, settled
-from fix_pipelines import Workbench
+from fixtures.batches.account import ids, run, settled
+from fixtures.batches.workbench import Workbench
 from semel.errors import SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan.abandon import abandon

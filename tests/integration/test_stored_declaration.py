@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from fix_account import committed, quiet
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_sink_kafka import Outlet
-from fix_sink_postgres import Warehouse
+from fixtures.batches.account import committed, quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.outlet import Outlet
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.spark.local import LocalEngine
 from semel.audit import audit
 from semel.collect import collect
 from semel.errors import StateError, TerminalError

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from fix_account import committed, quiet, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import database, lose
-from fix_sink_postgres import Warehouse
+from fixtures.batches.account import committed, quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import database, lose
+from fixtures.postgres.warehouse import Warehouse
+from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout, owned
 from semel.archive.marker import markers_of

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fix_account import committed, ids, quiet
-from fix_engine import LocalEngine
-from fix_kafka import Kafka, Record
-from fix_pipelines import Workbench, events
-from fix_postgres import database
-from fix_sink_kafka import Outlet
+from fixtures.batches.account import committed, ids, quiet
+from fixtures.batches.workbench import Workbench, events
+from fixtures.kafka.broker import Kafka, Record
+from fixtures.kafka.outlet import Outlet
+from fixtures.postgres.server import database
+from fixtures.spark.local import LocalEngine
 from semel.archive import owned
 from semel.audit import audit
 from semel.cli import main

@@ -7,8 +7,8 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from fix_account import run, settled
-from fix_pipelines import Workbench
+from fixtures.batches.account import run, settled
+from fixtures.batches.workbench import Workbench
 from semel.archive.marker import markers
 from semel.errors import TerminalError
 from semel.ledger import Ledger

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fix_account import run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench
+from fixtures.batches.account import run, settled
+from fixtures.batches.workbench import Workbench
+from fixtures.spark.local import LocalEngine
 from semel import summary
 from semel.archive import layout
 from semel.audit import audit

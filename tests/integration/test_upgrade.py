@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import pytest
 
-from fix_account import committed, ids, quiet, run
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_postgres import lose
+from fixtures.batches.account import committed, ids, quiet, run
+from fixtures.batches.workbench import Workbench, events
+from fixtures.postgres.server import lose
+from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.errors import RetryableError
 from semel.ledger import Ledger

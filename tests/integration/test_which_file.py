@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_account import advised, ids, lines, quiet, refusals, run, settled
-from fix_engine import LocalEngine
-from fix_pipelines import Workbench, events
-from fix_rotation import append, output, position, rsynced
+from fixtures.batches.account import advised, ids, lines, quiet, refusals, run, settled
+from fixtures.batches.workbench import Workbench, events
+from fixtures.files.rotation import append, output, position, rsynced
+from fixtures.spark.local import LocalEngine
 from semel.errors import LimitError, SourceError
 from semel.ledger import Ledger
 from semel.pipeline import Spec

@@ -2,7 +2,14 @@
 
 import struct
 
-from fix_guide import FOLDER, PICTURE_BYTES_MAX, PICTURE_WIDTH, PICTURES, pages, pictures
+from fixtures.commands.guide import (
+    FOLDER,
+    PICTURE_BYTES_MAX,
+    PICTURE_WIDTH,
+    PICTURES,
+    pages,
+    pictures,
+)
 
 
 def test_its_first_page_lists_all_others() -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fix_records import blocks_of
+from fixtures.files.records import blocks_of
 from semel.formats.csv import Csv
 from semel.formats.decimals import DIGITS_MAX
 from semel.formats.jsonl import JsonLines

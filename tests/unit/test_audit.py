@@ -20,7 +20,7 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_sink import SCHEMA, HonestSink
+from fixtures.files.honest import SCHEMA, HonestSink
 from semel import limits
 from semel.archive.marker import markers
 from semel.audit import Check, Offender, Verdict, audit

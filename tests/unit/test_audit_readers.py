@@ -10,9 +10,9 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fix_claims import claim_of
-from fix_records import blocks_of
-from fix_sink import HonestSink, spec_of
+from fixtures.files.claims import claim_of
+from fixtures.files.honest import HonestSink, spec_of
+from fixtures.files.records import blocks_of
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
 from semel.audit.exact import Rules, Word, csv_judge, json_judge

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_avro import record
-from fix_records import read_whole
+from fixtures.files.records import read_whole
+from fixtures.kafka.registry import record
 from semel.audit.avro import NotAvro, reader
 from semel.audit.exact import Rules, Word, json_judge
 from semel.declare.ddl import PARSER_RULES, parse

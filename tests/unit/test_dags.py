@@ -10,7 +10,7 @@ from typing import Any
 import pendulum
 import pytest
 
-from fix_dags import BY_INTERVAL, OF_TOPICS, parsed, write
+from fixtures.airflow.dags import BY_INTERVAL, OF_TOPICS, parsed, write
 from semel import pipeline
 from semel.errors import RetryableError, TerminalError
 from semel.pipeline import Spec

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_records import blocks_of
+from fixtures.files.records import blocks_of
 from semel import pipeline, settings, stack
 from semel.demo import airflow_api, by_day, follow
 from semel.demo import flights as demo

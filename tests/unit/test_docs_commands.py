@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fix_docs import PAGES, ROOT, commands, words_of
+from fixtures.commands.documents import PAGES, ROOT, commands, words_of
 from semel.cli import COMMANDS, app
 
 _UsageError = typer.BadParameter.__base__

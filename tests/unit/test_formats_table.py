@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fix_sink import HonestSink, spec_of
+from fixtures.files.honest import HonestSink, spec_of
 from semel.archive import traces
 from semel.archive.marker import markers
 from semel.audit import audit, fast

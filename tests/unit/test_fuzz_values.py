@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
 from fuzz_values import KINDS
 from semel.errors import TerminalError
 from semel.reports.find import find

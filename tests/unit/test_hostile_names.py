@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fix_hostile import NAMES, SUFFIX
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
+from fixtures.files.hostile import NAMES, SUFFIX
 from semel.errors import LimitError
 from semel.pipeline import Spec
 from semel.sinks.files.spec import FILE_NAME_BYTES_MAX

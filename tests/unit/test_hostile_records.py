@@ -13,9 +13,9 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fix_hostile import FILES, lines_of
-from fix_pipelines import Workbench
-from fix_records import read_whole
+from fixtures.batches.workbench import Workbench
+from fixtures.files.hostile import FILES, lines_of
+from fixtures.files.records import read_whole
 from semel import limits
 from semel.errors import SourceError
 from semel.formats.csv import Csv

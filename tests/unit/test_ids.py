@@ -14,8 +14,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_records import read_whole
-from fix_sink import spec_of
+from fixtures.files.honest import spec_of
+from fixtures.files.records import read_whole
 from semel.catalog import bloom, sortedids
 from semel.catalog.ids import hash_ids
 from semel.declare import ddl

@@ -6,7 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_claims import claim_of
+from fixtures.files.claims import claim_of
 from semel import limits
 from semel.model.split import Split, Splits, splits_of
 from semel.sources.files.source import SPLIT_BYTES

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
-from fix_sink import HonestSink
+from fixtures.files.honest import HonestSink
+from fixtures.files.markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
 from semel import settings
 from semel.archive.claims import pack_claims, read_claims
 from semel.archive.marker import markers

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fix_dags import ROOT
-from fix_matrix import HOW, IDLE, PLANNED, STATE
+from fixtures.airflow.dags import ROOT
+from fixtures.contract.matrix import HOW, IDLE, PLANNED, STATE
 
 
 def section() -> str:

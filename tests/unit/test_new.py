@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
 from semel import cli, pipeline
 
 ROWS = 200

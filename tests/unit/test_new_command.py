@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
 from semel import cli
 from semel.errors import TerminalError
 from semel.infer import sample

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
 from semel import cli
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from fix_dags import documented, parsed_files, write
+from fixtures.airflow.dags import documented, parsed_files, write
 from semel import settings
 from semel.errors import TerminalError
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel import settings
 from semel.airflow import surroundings
 from semel.airflow.page import looks as module

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_markers import duckdb_count
-from fix_sink import HonestSink
+from fixtures.files.honest import HonestSink
+from fixtures.files.markers import duckdb_count
 from semel import settings
 from semel.archive.marker import markers
 from semel.errors import CorruptionError, TerminalError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_records import Rejected, read_whole
+from fixtures.files.records import Rejected, read_whole
 from semel import limits
 from semel.errors import SourceError, SpecError
 from semel.formats.csv import Csv, read_header

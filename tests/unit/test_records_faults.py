@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_records import read_whole
+from fixtures.files.records import read_whole
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import BadRecords, Lines, Parser

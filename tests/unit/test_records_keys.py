@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_records import Rejected, read_whole
+from fixtures.files.records import Rejected, read_whole
 from semel.declare.ddl import parse
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.jsonkeys import KEY_CHARS_MAX

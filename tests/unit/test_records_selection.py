@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_records import Rejected, blocks_of, rejected_of
+from fixtures.files.records import Rejected, blocks_of, rejected_of
 from semel import limits
 from semel.declare.parts import Unknown
 from semel.formats.csv import Csv

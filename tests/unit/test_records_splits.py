@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_records import rejected_of
+from fixtures.files.records import rejected_of
 from semel import limits
 from semel.errors import SourceError
 from semel.formats.csv import Csv, read_header

@@ -10,7 +10,7 @@ from airflow.timetables.base import TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.utils.types import DagRunType
 
-from fix_guide import FOLDER
+from fixtures.commands.guide import FOLDER
 
 DAY = pendulum.instance(datetime(2026, 3, 2, tzinfo=UTC))
 

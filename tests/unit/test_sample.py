@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_claims import claim_of, job_over
-from fix_sink import spec_of
+from fixtures.files.claims import claim_of, job_over
+from fixtures.files.honest import spec_of
 from semel import limits
 from semel.errors import LimitError
 from semel.model.buckets import Buckets

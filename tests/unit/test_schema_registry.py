@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from fix_avro import Answers, answering
-from fix_certificates import Authority
-from fix_postgres import free_port
-from fix_specs import CLICKS
+from fixtures.batches.specs import CLICKS
+from fixtures.kafka.certificates import Authority
+from fixtures.kafka.registry import Answers, answering
+from fixtures.postgres.server import free_port
 from semel.clients.kafka.registry import Registry, Written, config_of
 from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
 from semel.formats.lines import Reason

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fix_specs import CLICKS, first_digest
+from fixtures.batches.specs import CLICKS, first_digest
 from semel.declare.parts import Dedup
 from semel.pipeline import Spec
 from semel.sources.files.spec import FilesSource

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_pipelines import Workbench
+from fixtures.batches.workbench import Workbench
 from semel.errors import SpecError
 from semel.pipeline.transforms import SQL_BYTES_MAX, flaws
 

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from fix_wait import wait_for
+from fixtures.wait import wait_for
 from semel import settings, stack
 from semel.clients.kafka.connection import config_of
 from semel.errors import TerminalError, UnavailableError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import fix_kafka
+from fixtures.kafka.broker import skipping
 from semel.errors import TerminalError, UnavailableError
 from semel.stack import kafka
 
@@ -73,7 +73,7 @@ def test_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kafka.jars(tmp_path)
     assert "\n" not in str(raised.value)
     with pytest.raises(pytest.skip.Exception, match="sudo apt-get install -y maven"):
-        with fix_kafka.skipping():
+        with skipping():
             kafka.jars(tmp_path)
 
 

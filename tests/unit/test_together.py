@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_claims import claim_of, job_over
-from fix_sink import spec_of
+from fixtures.files.claims import claim_of, job_over
+from fixtures.files.honest import spec_of
 from semel import limits
 from semel.errors import SourceError, TerminalError
 from semel.stage import read

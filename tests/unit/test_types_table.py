@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fix_records import read_whole
+from fixtures.files.records import read_whole
 from semel.declare.ddl import parse
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines

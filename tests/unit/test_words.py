@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from fix_records import read_whole
+from fixtures.files.records import read_whole
 from semel.formats import words
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
