@@ -265,7 +265,7 @@ OF_SECONDS: dict[str, Removal] = {
         "catalog.forget", TOLD, f"int8multirange(int8range(0, upper({TOLD})))",
     ),
     # A set of buckets is its hull.
-    "sets of buckets are exact": other("limits:BUCKET_RANGES_MAX", lambda _: 1),
+    "sets of buckets are exact": other("model.buckets:BUCKET_RANGES_MAX", lambda _: 1),
     # It is taken for a duplicate.
     "a hit in a filter is looked up": other(
         "catalog.payload:_look_up",
