@@ -25,7 +25,6 @@ FILES = (
     "tests/integration/test_constraints.py",
     "tests/integration/test_contract_sinks.py",
     "tests/integration/test_late.py",
-    "tests/integration/test_late_upgrade.py",
     "tests/integration/test_migrate.py",
     "tests/integration/test_postgres.py",
     "tests/integration/test_replay_postgres.py",
@@ -33,7 +32,6 @@ FILES = (
     "tests/integration/test_sink_postgres_check.py",
     "tests/integration/test_sink_postgres_replay.py",
     "tests/integration/test_sink_postgres_values.py",
-    "tests/integration/test_upgrade.py",
     "tests/chaos/test_sink_postgres_faults.py",
 )
 """What talks to PostgreSQL in ways of its own. All other tests pass there too, and take longer."""
@@ -43,7 +41,6 @@ TESTS = (
     # The ledger: its DDL, what its constraints and ranges hold, pages of TOAST, locks of DROP.
     "tests/integration/test_migrate.py::test_schema_is_the_sum_of_the_migrations",
     "tests/integration/test_migrate.py::test_a_migration_that_fails_leaves_nothing",
-    "tests/integration/test_upgrade.py::test_batches_in_every_state_go_on[6]",
     "tests/integration/test_constraints.py::test_a_claim_is_bounded['empty'::int8range]",
     "tests/integration/test_constraints.py::test_a_position_is_claimed_once[span]",
     "tests/integration/test_constraints.py::test_a_commit_waits_for_the_disk",

@@ -59,3 +59,6 @@ DAYS_BATCHES_MAX = 10_000
 
 LETTERS_SHOWN = 20
 """Dead letters that `semel letters` prints unless told otherwise: three lines each."""
+
+FILE_NAME_BYTES_MAX = 200
+"""Longest final file name without its extension; file systems allow 255 bytes."""

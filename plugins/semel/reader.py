@@ -14,8 +14,8 @@ import pyarrow as pa
 from semel.archive import layout
 from semel.archive.marker import Marker, markers
 from semel.errors import TerminalError
+from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind
-from semel.sinks.files.output import columns_in_files, dataset_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -9,49 +9,86 @@ CREATE EXTENSION IF NOT EXISTS btree_gist WITH SCHEMA public;
 CREATE TABLE semel.pipeline (
     pipeline_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name              text NOT NULL,
-    sink_path         text NOT NULL,
+    -- Where its rows go, without secrets.
+    sink_address      text NOT NULL,
     identity          text NOT NULL,
     shards            int NOT NULL CHECK (shards BETWEEN 1 AND 256),
     bucket_seconds    int NOT NULL CHECK (bucket_seconds > 0),
     commit_seq        bigint NOT NULL DEFAULT 0 CHECK (commit_seq >= 0),
     batch_time_last   timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
-    gc_floor          bigint NOT NULL DEFAULT -9223372036854775808,
     sink_schema       text,
     lease_batch_id    bigint,
     lease_until       timestamptz,
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Grows with each change of the pipeline's partitions, claims and losses.
+    source_version    bigint NOT NULL DEFAULT 0 CHECK (source_version >= 0),
+    -- The folder of markers and what else is kept of its batches.
+    archive_path      text NOT NULL,
+    -- Buckets of record time whose ids were forgotten: what comes of them again is late.
+    forgotten         int8multirange NOT NULL DEFAULT '{}',
     CONSTRAINT pipeline_name_unique UNIQUE (name),
     -- This prevents a renamed pipeline from writing all of its records a second time beside the first.
     -- Keeps P12.
-    CONSTRAINT pipeline_sink_unique UNIQUE (sink_path),
+    CONSTRAINT pipeline_sink_unique UNIQUE (sink_address),
+    -- This prevents two pipelines from writing markers of one name.
+    CONSTRAINT pipeline_archive_unique UNIQUE (archive_path),
     CONSTRAINT pipeline_lease_whole CHECK ((lease_batch_id IS NULL) = (lease_until IS NULL))
 );
 
--- A source partition: one generation of a file.
+-- A source partition: the unit in which a source orders its records, such as one generation of a
+-- file. Open; or closed, because it is gone, until it comes back; or retired by a person's word, for
+-- ever.
 CREATE TABLE semel.source_partition (
     source_partition_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
-    path              text NOT NULL,
+    name              text NOT NULL,
     generation        int NOT NULL CHECK (generation >= 1),
-    device            bigint NOT NULL,
-    inode             bigint NOT NULL,
-    head_length       int NOT NULL CHECK (head_length >= 0),
-    head_hash         text NOT NULL,
-    tail_end          bigint NOT NULL DEFAULT 0 CHECK (tail_end >= 0),
-    tail_hash         text NOT NULL DEFAULT '',
+    -- The end of what was claimed.
+    reached           bigint NOT NULL DEFAULT 0 CHECK (reached >= 0),
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     retired_at        timestamptz,
-    -- This prevents two open generations of one path: the same bytes would be read under both.
+    -- The end of what a plan saw.
+    seen              bigint NOT NULL DEFAULT 0 CHECK (seen >= 0),
+    closed_at         timestamptz,
+    -- Closed, and all that was seen of it is claimed or a recorded loss.
+    accounted         boolean NOT NULL DEFAULT false,
+    -- Stays under another name: a file's device and inode.
+    identity          text NOT NULL,
+    -- How it looked when a plan last saw it: a file's size and times of change.
+    fingerprint       text NOT NULL DEFAULT '',
+    -- While it looks so, and is read to its end, no plan need look at it.
+    settled           boolean NOT NULL DEFAULT false,
+    -- What recognises it, by its source: hashes of what was read of a file, its time of birth.
+    evidence          jsonb NOT NULL DEFAULT '{}',
+    -- Nothing before it is free, nor can become so: what a plan looks at does not grow with the
+    -- claims that a partition ever had.
+    floor             bigint NOT NULL DEFAULT 0 CHECK (floor >= 0),
+    -- This prevents two open generations of one name: the same records would be read under both.
     -- Deferred, because a log rotation moves several files in one transaction.
     -- Keeps P9.
-    CONSTRAINT source_partition_path_open EXCLUDE USING gist
-        (pipeline_id WITH =, path WITH =) WHERE (retired_at IS NULL) DEFERRABLE INITIALLY DEFERRED,
+    CONSTRAINT source_partition_name_open EXCLUDE USING btree
+        (pipeline_id WITH =, name WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
+        DEFERRABLE INITIALLY DEFERRED,
     -- This prevents one file from being read under two paths (hard links).
     -- Keeps P9.
-    CONSTRAINT source_partition_inode_open EXCLUDE USING gist
-        (pipeline_id WITH =, device WITH =, inode WITH =) WHERE (retired_at IS NULL)
+    CONSTRAINT source_partition_identity_open EXCLUDE USING btree
+        (pipeline_id WITH =, identity WITH =) WHERE (retired_at IS NULL AND closed_at IS NULL)
         DEFERRABLE INITIALLY DEFERRED
 );
+CREATE INDEX source_partition_generation
+    ON semel.source_partition (pipeline_id, name, generation);
+CREATE INDEX source_partition_gone ON semel.source_partition (pipeline_id)
+    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND NOT accounted;
+-- The next three are for files, which are recognised by what is in them.
+CREATE INDEX source_partition_inode ON semel.source_partition
+    (pipeline_id, split_part(identity, ':', 2), source_partition_id)
+    WHERE retired_at IS NULL AND closed_at IS NOT NULL AND reached > 0;
+CREATE INDEX source_partition_head ON semel.source_partition
+    (pipeline_id, (evidence ->> 'head_hash'), (closed_at IS NULL), source_partition_id DESC)
+    WHERE retired_at IS NULL AND reached > 0;
+CREATE INDEX source_partition_first ON semel.source_partition
+    (pipeline_id, (evidence ->> 'first_hash'), (CAST(evidence ->> 'head_length' AS int)))
+    WHERE retired_at IS NULL AND reached > 0;
 
 -- A batch: a fixed set of offset ranges, written down before any work.
 CREATE TABLE semel.batch (
@@ -73,20 +110,53 @@ CREATE TABLE semel.batch (
     seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     committed_at      timestamptz,
     finalized_at      timestamptz,
-    -- This prevents a retried plan from cutting a second batch for the same request.
-    -- Keeps P5.
-    CONSTRAINT batch_request_unique UNIQUE (pipeline_id, request_key, ordinal),
+    -- A replay computes the output of another batch again, its root's. It reads the root's ranges by
+    -- the root's verdicts, so it has no claims, adds no ids, and takes no place in the order of
+    -- commits: it stands at its root's.
+    replays           bigint REFERENCES semel.batch,
+    generation        int NOT NULL DEFAULT 1 CHECK (generation >= 1),
+    -- The replay whose commit retired this output, and when its files were removed.
+    replaced_by       bigint REFERENCES semel.batch,
+    files_removed_at  timestamptz,
+    -- An admission judges dead letters of another batch again: those that its last admission left.
+    admits            bigint REFERENCES semel.batch,
+    admission         int CHECK (admission >= 1),
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
-        (status IN ('committed', 'finalized')) = (commit_seq IS NOT NULL)
-        AND (commit_seq IS NULL) = (batch_time IS NULL)
-        AND (commit_seq IS NULL) = (committed_at IS NULL)),
+        (status IN ('committed', 'finalized')) = (committed_at IS NOT NULL)
+        AND (commit_seq IS NOT NULL) = (committed_at IS NOT NULL AND replays IS NULL)
+        AND (commit_seq IS NULL) = (batch_time IS NULL)),
+    CONSTRAINT batch_replay_whole CHECK ((replays IS NULL) = (generation = 1)),
+    CONSTRAINT batch_replaced_finalized CHECK (
+        (replaced_by IS NULL OR status = 'finalized')
+        AND (files_removed_at IS NULL OR replaced_by IS NOT NULL)),
+    CONSTRAINT batch_admission_whole CHECK (
+        (admits IS NULL) = (admission IS NULL) AND (admits IS NULL OR replays IS NULL)),
     CONSTRAINT batch_finalized_whole CHECK ((status = 'finalized') = (finalized_at IS NOT NULL)),
     CONSTRAINT batch_interval_whole CHECK (
         (interval_start IS NULL) = (interval_end IS NULL) AND interval_start < interval_end)
 );
+-- This prevents a retried plan from cutting a second batch for the same request. Of replays and
+-- admissions a request has one for each batch, and each of these is counted apart.
+-- Keeps P5.
+CREATE UNIQUE INDEX batch_request_unique ON semel.batch
+    (pipeline_id, request_key, COALESCE(replays, 0), COALESCE(admits, 0), ordinal);
 CREATE INDEX batch_open ON semel.batch (pipeline_id) WHERE status IN ('planned', 'committed');
+CREATE INDEX batch_newest ON semel.batch (pipeline_id, batch_id);
+CREATE INDEX batch_interval ON semel.batch (pipeline_id, interval_end, interval_start)
+    WHERE interval_start IS NOT NULL;
+-- This prevents a batch from having two outputs that both count.
+-- Keeps RP2.
+CREATE UNIQUE INDEX batch_generation ON semel.batch (COALESCE(replays, batch_id), generation)
+    WHERE status <> 'abandoned';
+CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE replaced_by IS NOT NULL;
+-- The dead letters of a batch are judged again by its first admission, what that one leaves by the
+-- second, and so on. This prevents a dead letter from being admitted twice.
+-- Keeps RP9.
+CREATE UNIQUE INDEX batch_admission ON semel.batch (admits, admission) WHERE status <> 'abandoned';
+CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
+    WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;
 
 -- A claim: one offset range of one source partition, owned by one batch.
 CREATE TABLE semel.claim (
@@ -94,7 +164,8 @@ CREATE TABLE semel.claim (
     ordinal           int NOT NULL CHECK (ordinal >= 0),
     source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
     span              int8range NOT NULL,
-    tail_hash         text NOT NULL,
+    -- What recognises what was read up to its end: its partition's own when the claims behind it go.
+    evidence          jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (batch_id, ordinal),
     -- This prevents a position from being claimed twice, whatever our own code does.
     -- Keeps P3.
@@ -102,6 +173,21 @@ CREATE TABLE semel.claim (
     -- An empty range passes the exclusion, and an unbounded one would swallow all that comes.
     -- Keeps P4.
     CONSTRAINT claim_bounded CHECK (
+        NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
+);
+
+-- A loss: positions that are not read, and whose word that is: their file is gone or was replaced,
+-- they repeat what was read before, they are a hole, or were gone before a plan first looked. It is
+-- subtracted like a claim: what is lost is accounted for, not forgotten.
+CREATE TABLE semel.loss (
+    source_partition_id bigint NOT NULL REFERENCES semel.source_partition,
+    span              int8range NOT NULL,
+    reason            text NOT NULL CHECK (reason IN ('gone', 'replaced', 'repeated', 'hole', 'before')),
+    accepted_by       text NOT NULL,
+    accepted_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- This prevents a loss from being counted twice.
+    CONSTRAINT loss_disjoint EXCLUDE USING gist (source_partition_id WITH =, span WITH &&),
+    CONSTRAINT loss_bounded CHECK (
         NOT isempty(span) AND NOT lower_inf(span) AND NOT upper_inf(span) AND lower(span) >= 0)
 );
 
@@ -113,9 +199,7 @@ CREATE TABLE semel.attempt (
     status            text NOT NULL DEFAULT 'running'
                       CHECK (status IN ('running', 'staged', 'won', 'lost')),
     snapshot_seq      bigint NOT NULL CHECK (snapshot_seq >= 0),
-    gc_floor          bigint NOT NULL,
     driver            text NOT NULL,
-    bucket_min        bigint,
     input_digest      text,
     sink_schema       text,
     records_read      bigint CHECK (records_read >= 0),
@@ -130,6 +214,9 @@ CREATE TABLE semel.attempt (
     started_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     staged_at         timestamptz,
     ended_at          timestamptz,
+    -- What was forgotten when it began, and in scope bucket the buckets that its ids are of.
+    forgotten         int8multirange NOT NULL,
+    buckets           int8multirange,
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
     -- Keeps S12.
@@ -150,7 +237,7 @@ CREATE TABLE semel.manifest_file (
     attempt_id        bigint NOT NULL REFERENCES semel.attempt,
     batch_id          bigint NOT NULL REFERENCES semel.batch,
     ordinal           int NOT NULL CHECK (ordinal >= 0),
-    kind              text NOT NULL CHECK (kind IN ('data', 'decisions', 'dead_letters')),
+    kind              text NOT NULL CHECK (kind IN ('data', 'decisions', 'dead_letters', 'ids')),
     staged_path       text NOT NULL,
     final_path        text NOT NULL,
     records           bigint NOT NULL CHECK (records >= 0),
@@ -176,6 +263,7 @@ CREATE TABLE semel.segment (
     CONSTRAINT segment_span_unique UNIQUE (pipeline_id, span_start),
     CONSTRAINT segment_span_whole CHECK (span_start < span_end)
 );
+CREATE INDEX segment_there ON semel.segment (pipeline_id) WHERE dropped_at IS NULL;
 
 -- An id run: the header of the sorted ids that one attempt (or one merge) added to one shard.
 CREATE TABLE semel.id_run (
@@ -183,8 +271,6 @@ CREATE TABLE semel.id_run (
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
     attempt_id        bigint REFERENCES semel.attempt,
     shard             int NOT NULL CHECK (shard >= 0),
-    bucket_start      bigint,
-    bucket_end        bigint,
     seq_min           bigint,
     seq_max           bigint,
     expires_at        timestamptz,
@@ -194,8 +280,16 @@ CREATE TABLE semel.id_run (
     checksum          text NOT NULL,
     retired_at        timestamptz,
     retired_by        bigint REFERENCES semel.id_run,
-    CONSTRAINT id_run_bucket_whole CHECK (
-        (bucket_start IS NULL) = (bucket_end IS NULL) AND bucket_start < bucket_end),
+    -- How often earlier runs' filters were asked for ids that their runs do not have, as this run's
+    -- ids were looked up, and how often one said yes. Of a merged run: of its parts. Null: not known.
+    asked             bigint,
+    false_hits        bigint,
+    -- In scope bucket: which its ids are of.
+    buckets           int8multirange,
+    CONSTRAINT id_run_asked CHECK (
+        (asked IS NULL) = (false_hits IS NULL) AND false_hits BETWEEN 0 AND asked),
+    -- An empty set would be asked by nobody.
+    CONSTRAINT id_run_buckets_whole CHECK (NOT isempty(buckets)),
     CONSTRAINT id_run_seq_whole CHECK (
         (seq_min IS NULL) = (seq_max IS NULL) AND seq_min <= seq_max
         AND (seq_min IS NULL) = (expires_at IS NULL)),
@@ -207,15 +301,23 @@ CREATE TABLE semel.id_run (
 );
 CREATE INDEX id_run_live ON semel.id_run (pipeline_id, shard)
     WHERE seq_min IS NOT NULL AND retired_at IS NULL;
+CREATE INDEX id_run_segment ON semel.id_run (segment_id);
 
 -- What plan refused to read, and why: shown by `semel gaps` until it is gone or accepted.
 CREATE TABLE semel.refusal (
     pipeline_id       bigint NOT NULL REFERENCES semel.pipeline,
-    path              text NOT NULL,
+    name              text NOT NULL,
     reason            text NOT NULL,
     detail            text NOT NULL,
     seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (pipeline_id, path)
+    -- Of the copy of a file: while it is as it was, it stays refused, also when the other file went on.
+    -- Keeps P17.
+    inode             bigint,
+    size              bigint,
+    copy_of           text,
+    behind            bigint,
+    CONSTRAINT refusal_of_a_copy CHECK (num_nulls(inode, size, copy_of) IN (0, 3)),
+    PRIMARY KEY (pipeline_id, name)
 );
 
 -- Totals per pipeline: what was read is accounted for, at any time.

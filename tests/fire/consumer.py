@@ -15,11 +15,11 @@ from array import array
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
 
-from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 
 from beside import BrokenPromise, Going
+from kafka import KafkaConsumer, TopicPartition
 
 POLL_MS = 500
 AGAIN_SECONDS = 2.0

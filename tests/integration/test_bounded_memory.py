@@ -21,6 +21,7 @@ from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.compare import Range, compare
 from semel.finalize import finalize
+from semel.formats.output import rows_of
 from semel.formats.parquetsink import ROW_GROUP_BYTES
 from semel.formats.pieces import PIECE_BYTES_MAX, gathered, pieces
 from semel.ledger import Ledger
@@ -30,7 +31,6 @@ from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
 from semel.sinks import keys
-from semel.sinks.files.output import rows_of
 from semel.stage.part_files import PartWriter, write_table
 
 TEXT = 20_000

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.batches.account import ids, run, settled
 from fixtures.batches.workbench import Workbench, events
-from fixtures.files.markers import as_format_2, snippet, stored_sink
+from fixtures.files.markers import claims_beside, snippet, stored_sink
 from semel.ledger import Ledger
 from semel.reader import dataset
 from semel.runs.run import run_batch
@@ -64,9 +64,9 @@ def test_transforms_run_on_the_survivors(
 
 
 def test_readme_in_spark(spark: object, tmp_path: Path) -> None:
-    """The README's way in Spark reads what the dataset reads, from markers of both formats."""
+    """The README's way in Spark reads what the dataset reads."""
     sink = stored_sink(tmp_path)
-    as_format_2(sink)
+    claims_beside(sink)
     found = {"spark": spark}
     exec(snippet("Spark:").replace("data/out", str(sink.parent)), found)
     assert found["flights"].count() == dataset(sink).count_rows() == 6

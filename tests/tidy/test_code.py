@@ -128,6 +128,54 @@ def test_no_room_reaches_itself() -> None:
     assert not complaints, told(complaints)
 
 
+KNOW_KINDS = {
+    "airflow/surroundings.py": 1,  # A connection's type, as Airflow calls it.
+    "audit/fast.py": 3, "audit/reading.py": 5, "audit/schemas.py": 1, "audit/source.py": 1,
+    "audit/topics.py": 8,
+    "compare/path.py": 2, "finalize.py": 1, "spark/check.py": 7, "spark/probe.py": 3,
+}  # fmt: skip
+"""Lines that ask for a kind of source or sink outside of its room. May only become fewer."""
+
+KINDS = {"files", "kafka", "postgres"}
+_OF_KINDS = {"FilesSource", "KafkaSource", "FilesSink", "PostgresSink", "KafkaSink"}
+_OWN_ROOMS = ("sources", "sinks", "clients", "stack", "demo", "infer")
+
+
+def _knows_a_kind(node: ast.AST) -> bool:
+    match node:
+        case ast.ImportFrom(module=str(module)):
+            return bool(re.match(rf"semel\.(sources|sinks|clients)\.({'|'.join(KINDS)})\b", module))
+        case ast.Compare():
+            text = ast.unparse(node)
+            return bool(re.search(r"type\b", text)) and any(f"'{kind}'" in text for kind in KINDS)
+        case ast.Name(id=name):
+            return name in _OF_KINDS
+    return False
+
+
+def test_a_kind_is_known_in_its_room() -> None:
+    """Nobody else asks which kind of source or sink there is: the kind's declaration answers."""
+    found = {}
+    for path in PACKAGE:
+        if room(tree.module_of(path)) in _OWN_ROOMS:
+            continue
+        lines = {n.lineno for n in ast.walk(tree.parsed(path)) if _knows_a_kind(n)}
+        if lines:
+            found[str(path.relative_to(tree.PACKAGE))] = len(lines)
+    more = {name: n for name, n in found.items() if n > KNOW_KINDS.get(name, 0)}
+    assert not more, f"let the declaration of the kind answer, in sources/ or sinks/: {more}"
+    fewer = {name: found.get(name, 0) for name in KNOW_KINDS if found.get(name, 0) < KNOW_KINDS[name]}
+    assert not fewer, f"write the smaller number into KNOW_KINDS: {fewer}"
+
+
+def test_the_rooms_are_drawn() -> None:
+    """docs/architecture.md names each room of the package, and no other."""
+    text = (tree.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"[a-z]+", text.split("```")[1]))
+    rooms = arrows().keys() - {"__main__"}
+    assert not (lacking := rooms - drawn), lacking
+
+
 def test_a_name_of_a_package_is_its_module() -> None:
     """What a package imports under a name that one of its modules has is that module."""
     modules = {tree.module_of(path) for path in PACKAGE}

@@ -16,12 +16,12 @@ from semel.declare import ddl
 from semel.errors import CorruptionError, TerminalError
 from semel.formats import table
 from semel.formats.declared import format_of, has_header, header_of, is_whole
+from semel.formats.output import columns_in_files
 from semel.formats.table import SINKS, SOURCES, SinkCode, SinkFormat
 from semel.model.manifest import Kind
 from semel.pipeline import Spec, json_schema
 from semel.reader import dataset
 from semel.reports.find import find
-from semel.sinks.files.output import columns_in_files
 from semel.sources.files.source import FilesSource
 from semel.stage.part_files import PartWriter, write_table
 

@@ -1,6 +1,7 @@
-"""Markers of each format are read, also side by side in one sink, by semel and by the README's way.
+"""Markers of a stored sink are read by semel and by the README's way, and refused when unknown.
 
-tests/format_1 is a source and a sink as semel 0.1.0 wrote them, before there was a format 2.
+tests/stored_sink is a source and a sink as they were written once: what semel writes now must not
+change what it reads.
 """
 
 import json
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.files.honest import HonestSink
-from fixtures.files.markers import as_format_2, duckdb_count, second_marker, snippet, stored_sink
+from fixtures.files.markers import claims_beside, duckdb_count, second_marker, snippet, stored_sink
 from semel import settings
 from semel.archive.claims import pack_claims, read_claims
 from semel.archive.marker import markers
@@ -52,8 +53,8 @@ def check(sink: Path) -> None:
 
 
 # Attacks R3, L6.
-def test_format_1_stays_readable(sink: Path) -> None:
-    """A sink that an older semel wrote is read, searched and proven."""
+def test_a_stored_sink_stays_readable(sink: Path) -> None:
+    """A sink that was written before is read, searched and proven."""
     check(sink)
     verdict = audit(markers(sink)[0].spec, sink)
     assert verdict.ok, verdict.checks
@@ -76,9 +77,9 @@ def test_two_archives_are_refused(sink: Path) -> None:
     assert dataset(sink, sink / "_semel").count_rows() == 6
 
 
-def test_both_formats_in_one_sink(sink: Path) -> None:
-    """A sink goes on with format 2 where it had format 1; nobody needs to rewrite anything."""
-    as_format_2(sink, code_digest="ab", parser_rules=3, generation=1)
+def test_claims_in_a_file_of_their_own(sink: Path) -> None:
+    """Where a batch has many, its marker lists the file that holds them."""
+    claims_beside(sink, code_digest="ab", parser_rules=3, generation=1)
     check(sink)
     marker = markers(sink)[1]
     assert (marker.generation, marker.code_digest, marker.parser_rules) == (1, "ab", 3)
@@ -88,14 +89,14 @@ def test_both_formats_in_one_sink(sink: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "topic"}},
+        {"replaces": [{"batch_id": 1, "generation": 1}]}, {"sink": {"type": "kafka"}},
         {"generation": 2}, {"generation": 2, "replaces": [{"batch_id": 2, "generation": 1}]},
-        {"format": 5}, {"format": "2"}, {"format": None}, {"files": []},
+        {"format": 3}, {"format": 5}, {"format": "4"}, {"format": None}, {"files": []},
     ],
 )  # fmt: skip
 def test_what_a_reader_cannot_follow_is_refused(sink: Path, more: dict) -> None:
     """A marker whose files are not all that counts must not be read as if they were."""
-    as_format_2(sink)
+    claims_beside(sink)
     path = second_marker(sink)
     path.write_text(json.dumps(json.loads(path.read_text()) | more))
     with pytest.raises(CorruptionError, match="b00000002.json"):

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from logging import Logger
 from typing import Any
 
-from airflow import sdk
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow import sdk
 from semel.errors import Doing, LimitError, RetryableError, SemelError, TerminalError
 
 WIDTH = 110

@@ -1,7 +1,4 @@
-"""The claims of a batch: in its marker, or in a file beside it, so that a marker stays small.
-
-Until format 3 a claim was of a file, and its columns were the file's: those are read still.
-"""
+"""The claims of a batch: in its marker, or in a file beside it, so that a marker stays small."""
 
 import io
 import json
@@ -17,7 +14,6 @@ from semel.errors import CorruptionError
 from semel.model.batch import Claim
 
 _T = TypeVar("_T")
-_OF_FILES = ("head_length", "head_hash", "tail_hash", "packed")
 
 
 def pack_claims(claims: list[Claim]) -> bytes:
@@ -42,14 +38,9 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def to_claim(plain: Mapping[str, Any]) -> Claim:
-    """A claim from plain values, of any format. KeyError, TypeError, ValueError: it is none."""
+    """A claim from plain values. KeyError, TypeError, ValueError: it is none."""
     plain = dict(plain)
-    if "path" in plain:  # Those of gzip files counted bytes on disk before claims said so.
-        plain = {"packed": str(plain["path"]).endswith(".gz"), **plain}
-        plain["name"] = plain.pop("path")
-        plain["identity"] = f"{plain.pop('device')}:{plain.pop('inode')}"
-        plain["evidence"] = {key: plain.pop(key) for key in _OF_FILES}
-    elif isinstance(plain["evidence"], str):
+    if isinstance(plain["evidence"], str):  # Of a file beside a marker.
         plain["evidence"] = json.loads(plain["evidence"])
     return typed(Claim, plain)
 

@@ -22,9 +22,6 @@ from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
 from semel.pipeline import Spec
-from semel.sinks.spec import ARCHIVES
-
-_FORMAT_OF_ROOTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ class Marker:
     """The success marker of one finalized batch.
 
     `sink` is the folder of the output, as the caller named it, None where it is no folder.
-    `address` is the sink's when the marker was written (None in formats 1 and 2).
+    `address` is the sink's when the marker was written.
     `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
     `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets` are as in
     docs/protocol.md.
@@ -58,7 +55,7 @@ class Marker:
 
     path: Path
     sink: Path | None
-    address: str | None
+    address: str
     pipeline: str
     batch_id: int
     fence: int
@@ -180,18 +177,12 @@ def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
     try:
         plain = json.loads(path.read_bytes() if text is None else text)
         # Keeps R3.
-        if plain["format"] not in range(1, MARKER_FORMAT + 1):
-            known = f"those up to {MARKER_FORMAT} are known"
-            raise ValueError(f"its format is {plain['format']!r}, and {known}")
+        if plain["format"] != MARKER_FORMAT:
+            raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
         before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
-        known_keys = {
-            # What a replay replaces has its marker here no more.
-            "replaces": "replay" in plain and plain.get("replaces") == [before],
-            "sink": plain["format"] >= _FORMAT_OF_ROOTS,
-        }
-        for key, known in known_keys.items():
-            if key in plain and not known:
-                raise ValueError(f"its {key} is {plain[key]!r}, unknown to this version of semel")
+        # What a replay replaces has its marker here no more.
+        if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
+            raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
         return _marker(path, sink, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -204,7 +195,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     marker = Marker(
         path=path,
         sink=sink,
-        address=plain["sink"]["address"] if plain["format"] >= _FORMAT_OF_ROOTS else None,
+        address=plain["sink"]["address"],
         pipeline=plain["pipeline"],
         batch_id=int(plain["batch_id"]),
         fence=plain["fence"],
@@ -220,7 +211,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         sink_schema=pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]]),
         counts=typed(Counts, plain["counts"]),
         claims_listed=tuple(map(to_claim, plain.get("claims", ()))),
-        files=tuple(_file(f, plain["format"]) for f in plain["files"]),
+        files=tuple(map(_file, plain["files"])),
         generation=int(plain.get("generation", 1)),
         replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
         admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
@@ -239,7 +230,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         raise ValueError(f"it speaks of batch {marker.batch_id}")
     if any((key in plain) != (marker.generation > 1) for key in ("replay", "replaces")):
         raise ValueError(f"of generation {marker.generation} it says half of what a replay is")
-    if plain["format"] >= _FORMAT_OF_ROOTS and plain["sink"]["type"] != marker.spec.sink.type:
+    if plain["sink"]["type"] != marker.spec.sink.type:
         raise ValueError(f"its sink is {plain['sink']['type']!r}")
     for file in marker.files:
         parts = PurePosixPath(file.path)
@@ -249,15 +240,11 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
     return marker
 
 
-def _file(plain: dict[str, Any], format: int) -> MarkedFile:
-    """A listed file. Before markers named roots, all paths were relative to the sink."""
+def _file(plain: dict[str, Any]) -> MarkedFile:
+    """A listed file. ValueError: it lies below another root than its kind."""
     kind, path = Kind(plain["kind"]), plain["path"]
     root = "sink" if kind is Kind.DATA else "archive"
-    if format < _FORMAT_OF_ROOTS:
-        if root == "archive":
-            inside = PurePosixPath(path)
-            path = str(inside.relative_to(ARCHIVES))
-    elif plain["root"] != root:
+    if plain["root"] != root:
         raise ValueError(f"it lists {path!r} below {plain['root']!r}")
     named = {key: value for key, value in plain.items() if key != "root"}
     return typed(MarkedFile, {**named, "kind": kind, "path": path})

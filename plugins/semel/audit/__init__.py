@@ -33,13 +33,13 @@ from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
+from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Counts, runs
 from semel.model.manifest import Kind
 from semel.pipeline import Scope, Spec
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
-from semel.sinks.files.output import columns_in_files, rows_of
 from semel.sinks.held import Told
 
 __all__ = ["Check", "Offender", "Verdict", "audit"]

@@ -13,13 +13,13 @@ from semel.archive.marker import Marker
 from semel.audit import fast
 from semel.compare.engine import Engine, zoneless
 from semel.errors import CorruptionError
+from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Claim
 from semel.model.manifest import Kind, MarkedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
 from semel.sinks import MiscountError, Sink
-from semel.sinks.files.output import columns_in_files, rows_of
 
 _POSITION = ("_semel_source", "_semel_offset")
 _NULL = "CAST(NULL AS BIGINT)"

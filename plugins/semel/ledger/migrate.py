@@ -32,7 +32,8 @@ def migrate(dsn: str) -> str:
         except CommandError as error:
             raise TerminalError(
                 f"the ledger {ledger} cannot be migrated: {error}; it was made by another "
-                "version of semel, install that one or a newer one"
+                "version of semel: install that one or a newer one. The ledger of a local stack "
+                "that was made from an earlier checkout begins anew with `make reset`"
             ) from error
         except sa.exc.ProgrammingError as error:
             if not isinstance(error.orig, pg.InsufficientPrivilege):

@@ -2,15 +2,20 @@
 
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from semel.model.batch import Counts, Ignored
 from semel.model.buckets import Buckets
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 # Keeps L6.
 MARKER_FORMAT = 4
-"""The format of success markers that finalize writes. Readers know all up to it."""
+"""The format of success markers, of those that finalize writes and readers know."""
 
 
 class Kind(StrEnum):
@@ -123,3 +128,22 @@ class MarkedFile:
     records: int
     bytes: int
     checksum: str
+
+
+class Published(Protocol):
+    """The receipt of a finalized batch, as its marker has it."""
+
+    path: Path
+    sink: Path | None
+    pipeline: str
+    batch_id: int
+    commit_seq: int
+    spec: Any
+    sink_schema: "pa.Schema"
+
+    @property
+    def made_by(self) -> int: ...
+    @property
+    def committed_at(self) -> datetime: ...
+    def path_of(self, file: MarkedFile) -> Path: ...
+    def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]: ...

@@ -22,12 +22,12 @@ from semel.declare.ddl import ColumnType
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
+from semel.formats.output import BOUNDED, columns_in_files, dataset_of
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind, StagedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
-from semel.sinks.files.output import BOUNDED, columns_in_files, dataset_of
 
 FIND_PLACES_MAX = 1_000
 """Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""

@@ -7,10 +7,9 @@ all sinks by one table.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from semel.errors import CorruptionError, TerminalError
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from semel.model.manifest import Kind, ManifestFile, MarkedFile, StagedFile
+    from semel.model.manifest import ManifestFile, Published, StagedFile
 
 
 _DAMAGED_SHOWN = 5
@@ -167,25 +166,6 @@ class Refuses(Protocol):
     def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
 
-class Published(Protocol):
-    """The receipt of a finalized batch, as its marker has it."""
-
-    path: Path
-    sink: Path | None
-    pipeline: str
-    batch_id: int
-    commit_seq: int
-    spec: Any
-    sink_schema: "pa.Schema"
-
-    @property
-    def made_by(self) -> int: ...
-    @property
-    def committed_at(self) -> datetime: ...
-    def path_of(self, file: "MarkedFile") -> Path: ...
-    def of_kind(self, kind: "Kind") -> "tuple[MarkedFile, ...]": ...
-
-
 class Sink(Protocol):
     """Where the rows of a pipeline go.
 
@@ -276,7 +256,7 @@ class Sink(Protocol):
         """
         ...
 
-    def rows(self, marker: Published, *, strays: bool = False) -> "Iterator[pa.Table]":
+    def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
         """What a finalized batch has published, by its receipt. For readers and the audit.
 
         `strays`: and what says that it is of the batch, and lies elsewhere; for the audit, within
@@ -292,12 +272,14 @@ class Sink(Protocol):
 class Remote(Sink, Protocol):
     """A sink in a service: a table, a topic.
 
-    `replaceable`: a replay puts rows in the place of those of its batch. `forget`: how a person
-    takes out the rows and notes of batches, with {batches} in it.
+    `replaceable`: a replay puts rows in the place of those of its batch.
     """
 
     replaceable: bool
-    forget: str
+
+    def forget(self, batches: Sequence[int]) -> str:
+        """How a person takes out the rows and notes of batches, as a sentence without its end."""
+        ...
 
     def describe(self, schema: "pa.Schema | None") -> str:
         """What the target is like, in words. By `semel check`.

@@ -4,7 +4,7 @@ A target's word are its notes: rows of `semel_batch`, or of the control topic. T
 is read from them, or from the ledger, which has them as finalized batches.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -151,15 +151,14 @@ def named(batches: Collection[int]) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """What messages need to know of a target. `replaceable`: a replay puts rows in the place of
-    what is there of its batch. `forget`: how a person takes rows and notes of batches out, with
-    {batches} in it.
+    what is there of its batch. `forget`: as `Remote.forget`.
     """
 
     address: str
     pipeline: str
     archive: Path
     replaceable: bool
-    forget: str
+    forget: Callable[[Sequence[int]], str]
 
 
 # Keeps H2.
@@ -176,15 +175,14 @@ def refuse(place: Place, found: Differences) -> None:
         raise TerminalError(
             f"{place.address} holds rows of {_those(found.strays)}, which are none of "
             f"{place.pipeline!r} here: another ledger has put them in, or a backup has brought "
-            f"them back. Nothing was written. {_forget(place, found.strays)}"
+            f"them back. Nothing was written. {place.forget(_numbers(found.strays))}"
         )
     if found.missing:
         raise missing(place, found.missing)
 
 
-def _forget(place: Place, notes: Iterable[Note]) -> str:
-    shown = ", ".join(str(note.batch_id) for note in sorted(notes, key=lambda n: n.batch_id))
-    return place.forget.replace("{batches}", shown)
+def _numbers(found: Iterable[Note]) -> list[int]:
+    return sorted({note.batch_id for note in found})
 
 
 def missing(place: Place, found: Collection[Known]) -> TerminalError:

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel import limits
 from semel.errors import LimitError
 from semel.formats.table import sink_format
 from semel.model.manifest import Kind, StagedFile
-from semel.sinks.files.spec import FILE_NAME_BYTES_MAX
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
@@ -97,10 +97,10 @@ class PartWriter:
                 f"{quote(key, safe='')}={value}"
                 for key, value in zip(self._keys, label.split("/"), strict=True)
             )
-            if any(len(name) > FILE_NAME_BYTES_MAX for name in folder.split("/")):
+            if any(len(name) > limits.FILE_NAME_BYTES_MAX for name in folder.split("/")):
                 raise LimitError(
                     f"sink.partition_by {self._keys}: a record's folder is longer than "
-                    f"{FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
+                    f"{limits.FILE_NAME_BYTES_MAX} bytes; choose columns with shorter values"
                 )
             yield folder, rest.filter(pc.equal(encoded.indices, code))
 

@@ -22,6 +22,7 @@ from semel.archive.marker import Marker
 from semel.catalog import sortedids
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import CorruptionError, SourceError
+from semel.formats.output import rows_of
 from semel.formats.pieces import PIECE_BYTES_MAX, gathered
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
@@ -30,7 +31,6 @@ from semel.model.split import splits_of
 from semel.pipeline import Scope
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
-from semel.sinks.files.output import rows_of
 from semel.sources import Source
 from semel.stage import verdicts
 from semel.stage.ids_file import read_ids

@@ -7,7 +7,6 @@ from semel.archive.marker import Marker
 from semel.errors import AGAIN, TerminalError
 from semel.pipeline import Spec
 from semel.sinks import Note, Notes, Remote, held
-from semel.sinks.kafka.spec import CONTROL, KafkaSink
 
 
 # Keeps D10, H2.
@@ -27,7 +26,7 @@ def check_landed(
     if len(ledgers) > 1:
         held.refuse_foreign(sink.address, spec.name, (n for n in notes.found if n.ledger))
     if not (differ.foreign or differ.others):
-        _refuse_strays(spec, sink.address, kept, found, differ.strays)
+        _refuse_strays(spec, sink, kept, found, differ.strays)
         if differ.missing:
             raise _missing(sink.address, kept, differ.missing)
     held.refuse(owned.place_of(spec.name, sink, kept), differ)
@@ -49,7 +48,7 @@ def _missing(address: str, kept: Path, missing: tuple[held.Known, ...]) -> Termi
 
 
 def _refuse_strays(
-    spec: Spec, address: str, kept: Path, found: list[Marker], strays: tuple[Note, ...]
+    spec: Spec, sink: Remote, kept: Path, found: list[Marker], strays: tuple[Note, ...]
 ) -> None:
     made_by = {marker.commit_seq: marker for marker in found}
     replays = [note for note in strays if note.commit_seq in made_by]
@@ -57,37 +56,18 @@ def _refuse_strays(
         number, marker = replays[0].batch_id, made_by[replays[0].commit_seq]
         root, maker = marker.batch_id, marker.made_by
         raise TerminalError(
-            f"{address} has rows of batch {number}, which replaced those of batch {root} just "
+            f"{sink.address} has rows of batch {number}, which replaced those of batch {root} just "
             f"before the ledger was lost, and no marker in {kept} lists them. Let them be batch "
             f"{maker}'s (UPDATE, SET _semel_batch = {maker} WHERE _semel_batch = {number}), delete "
             f"batch {number}'s row in semel_batch, and run this again; after that `semel replay "
             f"{spec.name} --batches {root}` makes them what its marker will say",
             next=AGAIN,
         )
-    if strays and isinstance(spec.sink, KafkaSink):
-        numbers = [note.batch_id for note in strays]
-        raise _of_topic(spec.name, spec.sink.topic, address, kept, numbers)
     if strays:
-        shown = ", ".join(str(note.batch_id) for note in strays)
+        numbers = sorted(note.batch_id for note in strays)
         raise TerminalError(
-            f"{address} has rows of batches {shown}, which no marker in {kept} lists: they landed "
-            "just before the ledger was lost, and their records will be read again. Delete these "
-            f"rows (WHERE _semel_batch IN ({shown})) and the batches' rows in semel_batch, then "
-            "run this again"
+            f"{sink.address} has rows of {held.named(numbers)}, which no marker in {kept} lists: "
+            "they landed just before the ledger was lost, and their records will be read again. "
+            f"{sink.forget(numbers)}; then run this again",
+            next=AGAIN,
         )
-
-
-def _of_topic(
-    pipeline: str, topic: str, address: str, kept: Path, stray: list[int]
-) -> TerminalError:
-    shown = ", ".join(map(str, stray))
-    keys = "".join(f'["{pipeline}",{number}]|NULL\\n' for number in stray)
-    return TerminalError(
-        f"{address} has messages of batches {shown}, which no marker in {kept} lists: they landed "
-        "just before the ledger was lost, and their records will be read again. Messages cannot be "
-        f"taken back: let the consumers pass over those whose _semel_batch is one of {shown}; then "
-        f"take the notes of these batches out of the control topic: printf '{keys}' | "
-        f"kafka-console-producer.sh --bootstrap-server BROKER --topic {CONTROL}{topic} --property "
-        "parse.key=true --property 'key.separator=|' --property null.marker=NULL",
-        next=AGAIN,
-    )

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from semel.declare.context import Context
 from semel.errors import TerminalError
+from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.sinks import Newest, Old, Presence, Won
-from semel.sinks.files.output import columns_in_files, dataset_of
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
 if TYPE_CHECKING:
-    from semel.sinks import Published
+    from semel.model.manifest import Published
 
 CHECKSUMS_AT_ONCE = 4
 """Files that finalize reads at once: one core alone waits for the disk, or the disk for it."""

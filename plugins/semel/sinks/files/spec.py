@@ -7,16 +7,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel import settings
+from semel import limits, settings
 from semel.declare.context import Context
 from semel.declare.parts import Text, twice
 from semel.declare.place import Place
 from semel.formats.table import SINKS
 from semel.sinks import Sink
 from semel.sinks.spec import Declared, folder_of
-
-FILE_NAME_BYTES_MAX = 200
-"""Longest final file name without its extension; file systems allow 255 bytes."""
 
 
 class FilesSink(Declared):
@@ -123,6 +120,6 @@ def _template_problem(template: str) -> str | None:
     if missing := {"batch", "part"} - set(seen):
         return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
     longest = template.format(pipeline="p" * 63, batch=1 << 62, part=1 << 31, fence=1 << 31)
-    if len(longest) > FILE_NAME_BYTES_MAX:
-        return f"can grow longer than {FILE_NAME_BYTES_MAX} bytes"
+    if len(longest) > limits.FILE_NAME_BYTES_MAX:
+        return f"can grow longer than {limits.FILE_NAME_BYTES_MAX} bytes"
     return None

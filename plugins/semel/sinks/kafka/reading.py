@@ -10,8 +10,8 @@ import pyarrow as pa
 from semel import limits
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.pieces import PIECE_BYTES_MAX
-from semel.model.manifest import Kind
-from semel.sinks import OutputGoneError, Published, SupersededError
+from semel.model.manifest import Kind, Published
+from semel.sinks import OutputGoneError, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import ends_of

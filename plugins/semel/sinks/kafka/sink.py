@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
-from semel.model.manifest import ManifestFile, StagedFile
-from semel.sinks import Damaged, Newest, Notes, Old, Presence, Published, Refuses, Won
+from semel.model.manifest import ManifestFile, Published, StagedFile
+from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import Ends, ends_of
 from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
+from semel.sinks.kafka.spec import CONTROL
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
 
@@ -169,11 +170,15 @@ class KafkaSink:
     def replaceable(self) -> bool:
         return False
 
-    @property
-    def forget(self) -> str:
+    def forget(self, batches: Sequence[int]) -> str:
+        shown = ", ".join(map(str, batches))
+        keys = "".join(f'["{self._pipeline}",{number}]|NULL\\n' for number in batches)
         return (
             "Messages cannot be taken back: let the consumers pass over those whose _semel_batch is "
-            "one of {batches}; then take their notes out of the control topic (docs/kafka.md)"
+            f"one of {shown}; then take the notes of these batches out of the control topic: "
+            f"printf '{keys}' | kafka-console-producer.sh --bootstrap-server BROKER --topic "
+            f"{CONTROL}{self._target.topic} --property parse.key=true --property "
+            "'key.separator=|' --property null.marker=NULL"
         )
 
     def notes(self, newest: Newest | None = None) -> Notes:

@@ -6,8 +6,8 @@ from psycopg import sql
 
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
-from semel.model.manifest import Kind
-from semel.sinks import Damaged, MiscountError, Note, Notes, Published, Won
+from semel.model.manifest import Kind, Published
+from semel.sinks import Damaged, MiscountError, Note, Notes, Won
 from semel.sinks.held import compare, refuse_foreign
 from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget

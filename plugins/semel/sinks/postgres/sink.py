@@ -23,8 +23,8 @@ from semel import failpoints
 from semel.clients.sql import query
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
-from semel.model.manifest import ManifestFile, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Published, Refuses, Won
+from semel.model.manifest import ManifestFile, Published, StagedFile
+from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
@@ -100,14 +100,12 @@ class PostgresSink:
     def replaceable(self) -> bool:
         return not self._target.key
 
-    @property
-    def forget(self) -> str:
+    def forget(self, batches: Sequence[int]) -> str:
         table, (schema, name) = self._target.shown, self._target.names
-        batches = sql.Identifier(schema, BATCHES).as_string()
+        notes, shown = sql.Identifier(schema, BATCHES).as_string(), ", ".join(map(str, batches))
         return (
-            f"Take them out: DELETE FROM {table} WHERE _semel_batch IN ({{batches}}); DELETE FROM "
-            f"{batches} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN "
-            "({batches})"
+            f"Take them out: DELETE FROM {table} WHERE _semel_batch IN ({shown}); DELETE FROM "
+            f"{notes} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN ({shown})"
         )
 
     # Keeps PG13.

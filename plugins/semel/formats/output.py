@@ -12,13 +12,11 @@ import pyarrow as pa
 from semel import limits
 from semel.formats.pieces import PIECE_BYTES_MAX, cut, pieces
 from semel.formats.table import sink_format
-from semel.model.manifest import MarkedFile
+from semel.model.manifest import MarkedFile, Published
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-    from semel.sinks import Published
-    from semel.sinks.files.spec import FilesSink
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
 """How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
@@ -26,9 +24,9 @@ BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_
 
 # Keeps R1.
 def dataset_of(
-    sink: Path, declared: "FilesSink", files: Sequence[MarkedFile], schema: pa.Schema
+    sink: Path, declared: Any, files: Sequence[MarkedFile], schema: pa.Schema
 ) -> "ds.Dataset":
-    """Output files of batches that share the sink's format and partition columns."""
+    """Output files of batches that share the format and partition columns that `declared` has."""
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
 
@@ -50,7 +48,7 @@ def dataset_of(
 
 # Keeps R5.
 def rows_of(
-    marker: "Published", file: MarkedFile, columns: Sequence[str] | None = None
+    marker: Published, file: MarkedFile, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of an output file of a batch, partition columns included, in bounded pieces.
 
@@ -82,7 +80,7 @@ def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, Any]) -> pa
     return rows.column(at) if rows.column(at).type == field.type else rows.column(at).cast(field.type)
 
 
-def columns_in_files(marker: "Published") -> pa.Schema:
+def columns_in_files(marker: Published) -> pa.Schema:
     """The columns of a batch's output as its format holds them, and as pyarrow reads them.
 
     A column that pyarrow cannot read is left out. Those that are folders have their own type.
