@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.files.claims import claim_of
-from semel import limits
 from semel.model.split import Split, Splits, splits_of
-from semel.sources.files.source import SPLIT_BYTES
+from semel.sources.files.source import SPLIT_BYTES as SPLIT_OF_A_TASK
 
 SPLIT_BYTES = 100
 
@@ -26,7 +25,7 @@ def test_tasks_share_out_all_bytes(spans: list[tuple[int, int, bool]], splits_ma
         for n, (start, length, _) in enumerate(spans)
     ]  # fmt: skip
     whole = {n for n, (_, _, whole) in enumerate(spans) if whole}
-    with patch.object(limits, "SPLITS_PER_TASK_MAX", splits_max):
+    with patch("semel.model.split.SPLITS_PER_TASK_MAX", splits_max):
         splits = splits_of(claims, SPLIT_BYTES, whole=whole)
     assert [split.number for split in splits] == list(range(len(splits)))
     for claim in claims:
@@ -51,7 +50,7 @@ def test_ten_thousand_small_files_are_for_all_cores() -> None:
         claim_of(f"f{n}", n, 0, 40)
         for n in range(10_000)
     ]
-    splits = splits_of(claims, SPLIT_BYTES, whole=set())
+    splits = splits_of(claims, SPLIT_OF_A_TASK, whole=set())
     assert splits[-1].task + 1 == 40
 
 
