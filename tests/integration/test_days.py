@@ -13,8 +13,7 @@ from fixtures.commands.shell import Shell
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
-from semel.reports.day_batches import DAYS_BATCHES_NAMED
-from semel.reports.days import Days, Sight, State, days
+from semel.reports.days import DAYS_BATCHES_NAMED, Days, Sight, State, days
 from semel.reports.gaps import gaps_beside
 
 BY_DAY = {"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl", "on_refused": "warn"}

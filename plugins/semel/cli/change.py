@@ -138,7 +138,7 @@ def adopt(
     from semel import pipeline as pipelines
     from semel.cli.connect import open_ledger
     from semel.repair.adopt import adopt as take_over
-    from semel.repair.adopt.told import told
+    from semel.repair.adopt import told
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
