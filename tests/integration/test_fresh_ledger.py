@@ -10,9 +10,11 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.postgres.server import lose
 from semel.archive import layout
 from semel.archive.traces import Traces, look
-from semel.errors import TerminalError
+from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.reports.gaps import gaps
+from semel.sources.files.source import FilesSource
 
 
 # Attacks D1.
@@ -123,3 +125,27 @@ def test_traces_hold_every_number(bench: Workbench) -> None:
     }  # fmt: skip
     assert found.staging == {"b00000012/f0002": 12, "b00000013/f0001": 13}
     assert found.batch_max == 123456789
+
+
+def test_a_source_that_moves_before_the_first_plan_is_looked_at_again(
+    bench: Workbench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gaps of a pipeline that never planned, too, answer once the source holds still; and say so
+    where it never does.
+    """
+    spec = bench.spec()
+    bench.write("in/a.jsonl", events(0, 10))
+    match, moved = FilesSource.match, []
+
+    def moves(*given: object) -> object:
+        if len(moved) < most:
+            moved.append(given)
+            raise FileNotFoundError("in/a.jsonl")
+        return match(*given)
+
+    monkeypatch.setattr(FilesSource, "match", moves)
+    most = 2
+    assert len(gaps(ledger, spec).gaps) == 1
+    most = 1_000
+    with pytest.raises(RetryableError, match=f"source of {spec.name} changed 20 times"):
+        gaps(ledger, spec)

@@ -6,9 +6,13 @@ How it works:
 3. read what is unclaimed of what it offers, and what is missing of what is gone.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypeVar
 
+from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Pipeline
 from semel.pipeline import Spec
@@ -25,6 +29,11 @@ from semel.sources import (
     Spans,
     Window,
 )
+
+_T = TypeVar("_T")
+
+LOOKS_MAX = 20
+"""Looks at a source that changes meanwhile: one that does so more often never holds still."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,20 @@ class Survey:
     def same_refusals(self) -> bool:
         """Whether semel.refusal is what a plan would write."""
         return {replace(r, when=None) for r in self.refusals} == set(self.stored)
+
+
+def steadily(pipeline: str, ask: Callable[[], _T]) -> _T:
+    """Ask about a source again while something of it is moved or deleted meanwhile.
+
+    RetryableError: that happened LOOKS_MAX times in a row.
+    """
+    for _ in range(LOOKS_MAX):
+        with suppress(FileNotFoundError):
+            return ask()
+    raise RetryableError(
+        f"the source of {pipeline} changed {LOOKS_MAX} times in a row while it was looked at; run "
+        "this again"
+    )
 
 
 def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:

@@ -1,6 +1,5 @@
 """losses: record as lost, on a person's word, what was never read of a source and is gone."""
 
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 import sqlalchemy as sa
@@ -11,7 +10,7 @@ from semel.ledger import Ledger, change, pipelines, rows
 from semel.model.batch import Pipeline
 from semel.pipeline import Spec
 from semel.plan import partitions
-from semel.plan.survey import Request, Survey, look
+from semel.plan.survey import Request, look, steadily
 from semel.repair.accept import changed, digest, moving, named, pipeline_of, who
 from semel.sources import Spans
 
@@ -91,7 +90,7 @@ def _passed(
         closed, _ = partitions.unaccounted(connection, pipeline.pipeline_id)
     if named(spec, path, {k.name for k in closed}) is not None:
         return version, []
-    seen = _look(ledger, spec, pipeline, path)
+    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec)))
     name = named(spec, path, {k.name for k, _ in seen.missing})
     return seen.version, [
         Loss(name=k.name, source_partition_id=k.source_partition_id, start=start, end=end)
@@ -99,13 +98,6 @@ def _passed(
         if k.name == name
         for start, end in spans
     ]
-
-
-def _look(ledger: Ledger, spec: Spec, pipeline: Pipeline, path: str) -> Survey:
-    for _ in range(_ROUNDS_MAX):
-        with suppress(FileNotFoundError):  # It was moved, or deleted, meanwhile: look again.
-            return look(ledger, pipeline, Request(spec=spec))
-    raise moving(path)
 
 
 def digest_of(losses: list[Loss]) -> str:

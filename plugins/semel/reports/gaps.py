@@ -5,18 +5,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 
-from semel.errors import RetryableError
 from semel.ledger import Ledger, Row, pipelines, rows
-from semel.model.batch import Pipeline
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
-from semel.plan.survey import Request, Survey, look
+from semel.plan.survey import Request, look, steadily
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
 
 LOSSES_SHOWN = 50
 """Recorded losses that `semel gaps` lists, from the newest on."""
 
-_ROUNDS_MAX = 20
 
 
 class State(StrEnum):
@@ -101,11 +98,11 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        shown, offers, refused = unplanned(spec)
+        shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
         found = [gap for offer in offers for gap in _of(offer, {})]
         return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.found
     pipeline_id = pipeline.pipeline_id
-    seen = _seen(ledger, spec, pipeline)
+    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec)))
     with ledger.transaction() as connection:
         silent = spec.limits.orphan_after.total_seconds()
         held = rows(
@@ -148,20 +145,11 @@ def _dated(gap: Gap, when: datetime | None) -> Gap:
     return replace(gap, day=when.astimezone(UTC).date())
 
 
-def _seen(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> Survey:
-    for _ in range(_ROUNDS_MAX):
-        try:
-            return look(ledger, pipeline, Request(spec=spec))
-        except FileNotFoundError:
-            continue
-    raise RetryableError(
-        f"the source of {spec.name} changed {_ROUNDS_MAX} times in a row while it was looked at; "
-        "run this again"
-    )
-
-
 def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
-    """What a first plan would see: all that is there, what it may take, and what is refused."""
+    """What a first plan would see: all that is there, what it may take, and what is refused.
+
+    FileNotFoundError: look again.
+    """
     source = open_source(spec)
     shown = source.discover()
     matched = source.match(shown, nothing_known(shown), None)
