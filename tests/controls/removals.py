@@ -383,7 +383,10 @@ OF_SECONDS: dict[str, Removal] = {
     "adopt holds a target against the markers": gives("repair.adopt:check_landed"),
     # The row follows what is declared, as that of a folder does.
     "an address changes by a person's word":
-        code("plan.register:registering", "spec.sink_path() is None and", new="False and"),
+        code(
+            "plan.register:registering", "spec.sink_path() is None and", new="False and",
+            user="plan",
+        ),
     "a moved target is proven by its notes":
         code("repair.accept:accept_moved", "owned.check_held(", new="(lambda *_: None)("),
 }

@@ -14,7 +14,8 @@ from semel import limits
 from semel.errors import SourceError, SpecError
 from semel.formats.csv import Csv, read_header
 from semel.formats.jsonl import JsonLines
-from semel.formats.records import OFFSET, Reason
+from semel.formats.records import OFFSET
+from semel.model.reasons import Reason
 
 JSON, CSV, MULTI = JsonLines(), Csv(header=False), Csv(header=False, multiline=True)
 OF_JSON = pa.schema(

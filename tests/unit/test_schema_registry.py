@@ -17,7 +17,7 @@ from fixtures.kafka.registry import Answers, answering
 from fixtures.postgres.server import free_port
 from semel.clients.kafka.registry import Registry, Written, config_of
 from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
-from semel.formats.lines import Reason
+from semel.model.reasons import Reason
 from semel.pipeline import Spec
 from semel.sources.kafka.avro import Avro
 

@@ -37,6 +37,7 @@ from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Counts, runs
 from semel.model.manifest import Kind
+from semel.model.reasons import DecidedBy, Reason
 from semel.pipeline import Scope, Spec
 from semel.pipeline.opening import open_sink, open_sinks
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
@@ -45,12 +46,6 @@ from semel.sinks.held import Told
 __all__ = ["Check", "Offender", "Verdict", "audit"]
 
 _POSITION = ("_semel_source", "_semel_offset")
-_OF_THE_TEXT = [
-    "malformed", "encoding", "duplicate_key", "field_count", "type_mismatch", "unknown_key",
-    "too_long",
-]  # fmt: skip
-_OF_THE_TIME = ["late", "record_time_ahead", "record_time_missing"]
-_OF_THE_SINK = ["sink_refuses"]
 _UNPROVEN = "cannot be proven, but for their files"
 _PROVED_BY = {
     "id": "record id",
@@ -183,7 +178,8 @@ class _Audit:
         listed = {marker.made_by for marker in self._markers} | self._in_flight
         with suppress(TerminalError), open_sink(self._spec) as sink:
             for number, rows in sink.strays(listed).items():
-                what = f"{rows} rows in the sink are of it, and no marker lists them"
+                are = "row in the sink is" if rows == 1 else "rows in the sink are"
+                what = f"{rows} {are} of it, and no marker lists {'it' if rows == 1 else 'them'}"
                 offender = Offender(what=what, batch=number)
                 self._findings.blame("strays", offender, count=rows)
 
@@ -333,9 +329,9 @@ class _Audit:
         shown = AUDIT_OFFENDERS_SHOWN
         values = {
             "letters": {
-                "of_the_text": _OF_THE_TEXT,
-                "of_the_time": _OF_THE_TIME,
-                "of_the_sink": _OF_THE_SINK,
+                "of_the_text": _decided_by(DecidedBy.TEXT),
+                "of_the_time": _decided_by(DecidedBy.TIME),
+                "of_the_sink": _decided_by(DecidedBy.SINK),
                 "of_the_registry": [UNKNOWN_SCHEMA],
             },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
@@ -466,3 +462,7 @@ def _matched_by(marker: Marker) -> str:
     if marker.spec.record_id and set(marker.spec.record_id) <= names:
         return "id"
     return "position" if set(_POSITION) <= names else "counts"
+
+
+def _decided_by(what: DecidedBy) -> list[str]:
+    return [str(reason) for reason in Reason if reason.decided_by is what]

@@ -20,7 +20,8 @@ from uuid import UUID
 
 import msgspec
 
-from semel.formats.lines import BadRecords, Reason
+from semel.formats.lines import BadRecords
+from semel.model.reasons import Reason
 
 Decode = Callable[[bytes, int], bytes]
 """The JSON of a value whose Avro begins at a byte. BadRecords: it does not fit its schema."""

@@ -22,9 +22,10 @@ from semel.declare.context import Context
 from semel.errors import SourceError, SpecError
 from semel.formats import words
 from semel.formats.blocks import line_ends
-from semel.formats.lines import BadRecords, Fault, Lines, Reason
+from semel.formats.lines import BadRecords, Fault, Lines
 from semel.formats.words import FOUND_CHARS_MAX
 from semel.model.batch import Ignored
+from semel.model.reasons import Reason
 
 _BOM = b"\xef\xbb\xbf"
 _CR = 13

@@ -16,7 +16,8 @@ from semel.formats import words
 from semel.formats.decimals import is_no_decimal, plain, suspicious
 from semel.formats.jsontext import elements, members
 from semel.formats.jsonwords import value_shown
-from semel.formats.lines import Fault, Lines, Reason
+from semel.formats.lines import Fault, Lines
+from semel.model.reasons import Reason
 
 _QUOTE, _COLON, _SPACE = b'": '
 # Words that pyarrow takes for numbers, and that are no JSON.

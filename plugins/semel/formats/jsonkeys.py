@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from semel import limits
 from semel.formats import words
 from semel.formats.jsontext import elements, is_json, member, members, object_texts, objects
-from semel.formats.lines import Fault, Lines, Reason
+from semel.formats.lines import Fault, Lines
 from semel.model.batch import Ignored
+from semel.model.reasons import Reason
 
 KEYS_SAMPLE_RECORDS = 128
 """Records of a block in which keys are looked for that the schema does not name."""

@@ -24,10 +24,11 @@ from semel.formats.jsonkeys import Keys
 from semel.formats.jsonmaps import VALUE, Judge, map_column
 from semel.formats.jsontext import Texts
 from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
-from semel.formats.lines import BadRecords, Fault, Lines, Reason
+from semel.formats.lines import BadRecords, Fault, Lines
 from semel.formats.records import OFFSET, judge_lines
 from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Ignored
+from semel.model.reasons import Reason
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")

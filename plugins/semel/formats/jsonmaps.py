@@ -15,7 +15,8 @@ import pyarrow as pa
 from semel.formats import words
 from semel.formats.jsontext import members, objects
 from semel.formats.jsonwords import value_shown
-from semel.formats.lines import Fault, Lines, Reason
+from semel.formats.lines import Fault, Lines
+from semel.model.reasons import Reason
 
 VALUE = "v"
 """The column that holds the values of a map."""

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.formats import words
-from semel.formats.lines import BadRecords, Lines, Reason
+from semel.formats.lines import BadRecords, Lines
+from semel.model.reasons import Reason
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _MEMBER = re.compile(rb"[{,\s]*(" + _STRING + rb")\s*:\s*", re.DOTALL)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -10,20 +9,7 @@ import pyarrow as pa
 
 from semel.formats.blocks import RecordEnds
 from semel.model.batch import Ignored
-
-
-class Reason(StrEnum):
-    """Why a record was rejected. Dead-letter files show these words: they stay as they are."""
-
-    malformed = "malformed"
-    encoding = "encoding"
-    duplicate_key = "duplicate_key"
-    field_count = "field_count"
-    type_mismatch = "type_mismatch"
-    unknown_key = "unknown_key"
-    too_long = "too_long"
-    unknown_schema = "unknown_schema"
-
+from semel.model.reasons import Reason
 
 Fault = tuple[str, str]
 """Why a record was rejected: a Reason (or what a later step calls it), and a sentence."""

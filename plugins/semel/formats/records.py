@@ -24,9 +24,10 @@ import xxhash
 from semel import limits
 from semel.formats.blocks import Oversized, Piece, owned_pieces
 from semel.formats.columns import convert
-from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser, Reason
+from semel.formats.lines import BadRecords, Fault, Finder, Format, Lines, Parser
 from semel.formats.selection import NONE, Selection, among
 from semel.model.batch import Ignored
+from semel.model.reasons import Reason
 
 REJECTED_DETAIL_CHARS_MAX = 200
 """Characters of a dead letter's explanation."""

@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from semel.archive import layout
 from semel.archive.marker import Marker, generations, markers_of, read_marker
 from semel.errors import TerminalError
 from semel.formats import words
-from semel.formats.lines import Reason
 from semel.formats.pieces import pieces
 from semel.model.manifest import Kind, MarkedFile
+from semel.model.reasons import Reason
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
-from semel.stage.read import REASONS, SINK_REFUSES
 
 REFUSED = str(Kind.REFUSED)
 """The reason of rows that a table refused, and a person kept apart (`semel accept --refused`)."""
 
-KNOWN = (*map(str, Reason), *(reason for reason, _ in REASONS.values()), SINK_REFUSES, REFUSED)
+KNOWN = (*map(str, Reason), REFUSED)
 """All reasons that there are."""
 
 _COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
@@ -107,6 +105,8 @@ def _count(marker: Marker, file: MarkedFile, reason: str | None) -> int:
         return file.records if reason in (None, REFUSED) else 0
     if reason is None:
         return file.records
+    import pyarrow.dataset as ds  # It brings pandas along.
+
     wanted = pc.field("reason") == reason
     return ds.dataset(marker.path_of(file), format="parquet").count_rows(filter=wanted)
 
@@ -136,6 +136,7 @@ def _read(
 
 def _rows(path: Path, reason: str | None) -> Iterator[dict[str, Any]]:
     """The rows of a file, or those with this reason."""
+
     for rows in pieces(path):
         wanted = rows if reason is None else rows.filter(pc.field("reason") == reason)
         yield from wanted.to_pylist()

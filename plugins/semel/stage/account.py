@@ -12,9 +12,9 @@ from semel.errors import ANEW, LimitError
 from semel.formats import words
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import Sample, SplitReport
+from semel.model.reasons import Reason
 from semel.pipeline import Spec
 from semel.stage.job import StageJob
-from semel.stage.read import OUTSIDE_REASONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def input_digest(job: StageJob, reports: list[SplitReport]) -> str:
     for split, report in zip(job.splits, reports, strict=True):
         claim = split.claim
         # What is late, or refused by a sink, depends on when it is read.
-        bad = {k: v for k, v in report.reasons.items() if k not in OUTSIDE_REASONS}
+        bad = {k: v for k, v in report.reasons.items() if not Reason(k).varies}
         part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
         found.update(json.dumps(part, sort_keys=True).encode())
     return found.hexdigest()

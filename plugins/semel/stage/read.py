@@ -16,13 +16,14 @@ import xxhash
 from semel.catalog.ids import hash_ids, seconds_of
 from semel.errors import TerminalError
 from semel.formats import words
-from semel.formats.lines import Fault, Reason
+from semel.formats.lines import Fault
 from semel.formats.records import OFFSET, REJECTED, Block, printable
 from semel.formats.selection import EVERYTHING
 from semel.formats.words import RECORD_SHOWN_BYTES
 from semel.model.batch import Counts, Ignored
 from semel.model.buckets import Buckets
 from semel.model.manifest import Sample, SplitReport
+from semel.model.reasons import Reason
 from semel.model.split import Split
 from semel.pipeline import Late, Scope
 from semel.stage import fatal
@@ -38,18 +39,11 @@ RECORD_TIME_AHEAD_SECONDS = 86_400
 DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
 REASONS = {
-    LATE: ("late", "too late: the ids of its bucket of record_time are forgotten"),
-    TIME_AHEAD: ("record_time_ahead", "record_time is more than a day in the future"),
-    TIME_MISSING: ("record_time_missing", "expected a time, as it is record_time; found nothing"),
-    ID_MISSING: ("id_missing", "expected a value, as it is part of record_id; found nothing"),
+    LATE: Reason.late,
+    TIME_AHEAD: Reason.record_time_ahead,
+    TIME_MISSING: Reason.record_time_missing,
+    ID_MISSING: Reason.id_missing,
 }
-SINK_REFUSES = "sink_refuses"
-OUTSIDE_REASONS = frozenset(
-    {REASONS[LATE][0], REASONS[TIME_AHEAD][0], SINK_REFUSES, str(Reason.unknown_schema)}
-)
-"""Reasons that the clock, what is forgotten, a sink or a Schema Registry decide: two attempts may
-differ in them."""
-
 
 Write = Callable[[pa.Table], None]
 
@@ -164,7 +158,7 @@ class Tally:
     @property
     def late(self) -> int:
         """Those that were rejected, but are not the source's fault."""
-        return self.reasons[REASONS[LATE][0]]
+        return self.reasons[Reason.late]
 
     @property
     def quarantined(self) -> int:
@@ -184,7 +178,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
         "Either the schema changed so that it does not fit any more, or the file was edited in "
         "place; put the one or the other back"
     )
-    if reason == SINK_REFUSES:
+    if reason == Reason.sink_refuses:
         why = "The table does not take it; change the table"
     if reason == Reason.unknown_schema:
         why = "Register that schema again under its id (mode IMPORT), or restore the registry"
@@ -288,7 +282,7 @@ class _Reader:
         faults: dict[int, Fault] = {}
         offsets = block.table.column(OFFSET).to_numpy()
         for refused in self._job.refuses(output_columns(self._job, self._split, block.table)):
-            why = SINK_REFUSES, f"{refused.reason}: {refused.detail}"
+            why = Reason.sink_refuses, f"{refused.reason}: {refused.detail}"
             for offset in offsets[refused.rows].tolist():
                 faults.setdefault(offset, why)
         if not faults:
@@ -328,7 +322,7 @@ class _Reader:
         for name in reversed(spec.record_id or ()):
             columns[(reason == ID_MISSING) & table.column(name).is_null().to_numpy()] = name
         found = (REASONS[code] for code in reason.tolist())
-        return [(why, f"{name}: {said}") for name, (why, said) in zip(columns, found, strict=True)]
+        return [(why, f"{name}: {why.says}") for name, why in zip(columns, found, strict=True)]
 
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
         """The bucket of each row by its record time. Marks rows that have none or are too late."""

@@ -13,7 +13,8 @@ from semel.clients.kafka.registry import AVRO, Registry
 from semel.declare.parts import UNKNOWN_SCHEMAS_MAX
 from semel.errors import ANEW, LimitError
 from semel.formats.avro import Decode, SchemaError, decoder
-from semel.formats.lines import BadRecords, Fault, Reason
+from semel.formats.lines import BadRecords, Fault
+from semel.model.reasons import Reason
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

@@ -19,10 +19,11 @@ from semel import limits
 from semel.clients.kafka.registry import Registry
 from semel.declare.context import Context
 from semel.formats import declared as formats
-from semel.formats.lines import Fault, Lines, Parser, Reason
+from semel.formats.lines import Fault, Lines, Parser
 from semel.formats.records import OFFSET, Block, Judge, with_offset
 from semel.formats.selection import Selection
 from semel.model.batch import Ignored
+from semel.model.reasons import Reason
 from semel.sources.kafka.avro import Avro
 from semel.sources.kafka.spec import ALL_HEADERS, KafkaSource
 

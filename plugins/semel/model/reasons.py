@@ -1,0 +1,61 @@
+"""Why a record is set aside: each reason, and what decides it."""
+
+from enum import StrEnum
+
+
+class DecidedBy(StrEnum):
+    """What a reason depends on."""
+
+    TEXT = "text"
+    """The record's own text, by the schema."""
+    ID = "id"
+    TIME = "time"
+    """record_time, beside the ledger's clock and what collect has forgotten."""
+    SINK = "sink"
+    REGISTRY = "registry"
+
+
+class Reason(StrEnum):
+    """Why a record was rejected. Dead-letter files show these words: they stay as they are.
+
+    `says`: the sentence about it, where the reason has just one.
+    """
+
+    def __new__(cls, word: str, decided_by: DecidedBy, says: str = "") -> "Reason":
+        made = str.__new__(cls, word)
+        made._value_, made.decided_by, made.says = word, decided_by, says
+        return made
+
+    decided_by: DecidedBy
+    says: str
+
+    malformed = "malformed", DecidedBy.TEXT
+    encoding = "encoding", DecidedBy.TEXT
+    duplicate_key = "duplicate_key", DecidedBy.TEXT
+    field_count = "field_count", DecidedBy.TEXT
+    type_mismatch = "type_mismatch", DecidedBy.TEXT
+    unknown_key = "unknown_key", DecidedBy.TEXT
+    too_long = "too_long", DecidedBy.TEXT
+    unknown_schema = "unknown_schema", DecidedBy.REGISTRY
+    late = (
+        "late", DecidedBy.TIME,
+        "too late: the ids of its bucket of record_time are forgotten",
+    )  # fmt: skip
+    record_time_ahead = (
+        "record_time_ahead", DecidedBy.TIME, "record_time is more than a day in the future"
+    )  # fmt: skip
+    record_time_missing = (
+        "record_time_missing", DecidedBy.TIME,
+        "expected a time, as it is record_time; found nothing",
+    )  # fmt: skip
+    id_missing = (
+        "id_missing", DecidedBy.ID, "expected a value, as it is part of record_id; found nothing"
+    )  # fmt: skip
+    sink_refuses = "sink_refuses", DecidedBy.SINK
+
+    @property
+    def varies(self) -> bool:
+        """Whether another attempt may decide otherwise about the same record."""
+        if self is Reason.record_time_missing:
+            return False
+        return self.decided_by in (DecidedBy.TIME, DecidedBy.SINK, DecidedBy.REGISTRY)
