@@ -54,7 +54,7 @@ class Survey:
     source: Source
     shown: Shown
     unsettled: list[Found]
-    """What changed since a plan last saw it, or was not read to its end."""
+    """Things that are new or changed since the last plan, or were not read to their end."""
     version: int
     orphans: list[int]
     matched: Matched

@@ -1,4 +1,4 @@
-"""The batches of some time, in groups of those that begin and end in the same cells."""
+"""The batches of a time range, grouped by the cells in which they begin and end."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -14,16 +14,16 @@ from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.pipeline import Spec
 
 DAYS_BATCHES_NAMED = 3
-"""Batches that one interval names, from the newest on."""
+"""Batches named for one interval, newest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOfDay:
-    """A batch. `whole`: all of its interval lies in the cell, so that its counts are the cell's.
+    """A batch. `whole`: its whole interval is in the cell, so its counts are the cell's.
 
     `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
-    `generation`: of its newest output, which the batch `made_by` made; at `made_at`, where that is
-    a replay. `replaying`: the batch that is at work on the next one.
+    `generation`: that of its newest output, made by the batch `made_by`, at `made_at` if that is a
+    replay. `replaying`: the batch that is making the next one.
     """
 
     batch_id: int
@@ -42,7 +42,8 @@ class BatchOfDay:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
+    """Batches that begin in one cell and end in one cell: their number, their sums, and the newest.
+    """
 
     cells: range
     whole: bool
@@ -57,7 +58,7 @@ class Group:
 
 
 def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[Group], list[Row]]:
-    """The batches with a part in the cells; and the rows that they were made of."""
+    """The groups of batches that overlap the cells, and the rows behind them."""
     asked = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
@@ -81,7 +82,7 @@ def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[G
 
 
 def _group(found: list[Row], count: int) -> Group:
-    """The group of some rows. Cell 1 is the first of `count`, and 0 is what lies before it."""
+    """Make a group from its rows. Cell 1 is the first of `count`; 0 is before it."""
     one = found[0]
     first, last = one["cell_first"], one["cell_last"]
     whole = first == last and 1 <= first <= count
@@ -101,9 +102,9 @@ def _group(found: list[Row], count: int) -> Group:
 
 
 def _commit_from(connection: sa.Connection, pipeline: Pipeline, moment: datetime) -> int:
-    """The first commit sequence of a moment or later: batch times grow with it (C6).
+    """The first commit sequence at a moment or later: batch times grow with it (C6).
 
-    Found by halving, for no index leads from a time to a batch.
+    Found by bisection, since no index leads from a time to a batch.
     """
 
     def reached(sequence: int) -> bool:

@@ -1,1 +1,2 @@
-"""The verbs in a row, without Airflow: a batch, a replay, the admission of dead letters."""
+"""Run the verbs in sequence, without Airflow: for a batch, a replay, an admission of dead letters.
+"""

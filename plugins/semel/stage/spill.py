@@ -15,7 +15,7 @@ from semel.errors import CorruptionError
 from semel.formats.records import with_offset
 from semel.stage.job import StageJob
 
-_BATCH_BYTES = 1 << 20  # Rows are held up to this size: a batch of one row costs as much.
+_BATCH_BYTES = 1 << 20  # Held up to this size: an Arrow batch of one row costs as much.
 
 
 class Spill:

@@ -108,8 +108,8 @@ class Verdicts:
 
 
 def check(marker: Marker, counts: Counts) -> None:
-    """CorruptionError: a file of the verdicts is gone or damaged, or its size shows already that it
-    is not what was counted. `read` finds the rest.
+    """CorruptionError: a file of the verdicts is gone or damaged, or the files do not have as many
+    records as were counted. `read` finds the rest.
     """
     files = _files(marker)
     for file in files:

@@ -1,4 +1,4 @@
-"""What adopt's answer says to a person: a few plain lines, the last of them the next action."""
+"""Present adopt's answer to a person: a few plain lines, with the next action last."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def told(answer: "Adopted") -> str:
-    """What was taken over, what was lost, and what nobody needs any more."""
+    """Tell what was taken over, what was lost, and what is no longer needed."""
     name, batches = answer.pipeline, count(answer.batches, "batch", "batches")
     if answer.found:
         return f"nothing to do: this ledger has {name} with the {batches} that have a marker"
