@@ -18,7 +18,7 @@ from semel.sinks.spec import ARCHIVES
 
 
 def of(spec: Spec) -> Path:
-    """A pipeline's archive, as declared or found by its sink. TerminalError as of `place`."""
+    """A pipeline's archive, as declared or found by its sink. TerminalError as in `place`."""
     if declared := spec.declared_archive():
         return declared
     sink = spec.sink_path()
@@ -92,7 +92,6 @@ def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
 
 
 def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
-    """For a person, glob patterns of a batch's dead letters and decisions, among the kinds that it
-    has."""
+    """For a person: glob patterns of a batch's dead letters and decisions, by kind."""
     shown = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
     return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in shown}

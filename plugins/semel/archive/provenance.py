@@ -109,7 +109,7 @@ def look(spec: Spec) -> Code:
 
 # Keeps S26.
 def stored(spec: Spec) -> dict[str, Any]:
-    """What a batch stores: its declaration and the current code. TerminalError: as of `look`."""
+    """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
     return spec.to_json() | {"code": look(spec).to_json()}
 
 

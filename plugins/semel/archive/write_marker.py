@@ -1,10 +1,10 @@
 """Write the success marker, which makes a finalized batch visible to readers.
 
-Purpose: write it whole and durably; a replay's marker replaces the one before. How it works: the
-first marker is linked to its name, which never replaces anything. A replay's marker is written into
-the folder of the winning attempt, and renamed from there: readers see the old one or the new one.
-Before a marker is replaced, the folder of the attempt that made it is removed. So a finalizer that
-was paused all that time finds nothing left to rename.
+Purpose: write it whole and durably; a replay's marker replaces the one before.
+How it works: the first marker is linked to its name, which never replaces anything. A replay's
+marker is written into the folder of the winning attempt, and renamed from there: readers see the
+old one or the new one. Before a marker is replaced, the folder of the attempt that made it is
+removed. So a finalizer that was paused all that time finds nothing left to rename.
 """
 
 import io

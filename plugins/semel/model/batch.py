@@ -81,9 +81,7 @@ class Pipeline(_FromRow):
 
     @property
     def ledger(self) -> str:
-        """Distinguishes it from a pipeline of the same name in another ledger: its time of
-        creation, which adopt takes over.
-        """
+        """Identifies a pipeline across ledgers: the time it was made, which adopt takes over."""
         return self.created_at.astimezone(UTC).isoformat()
 
 
@@ -185,7 +183,7 @@ class Claim(_FromRow):
 
     @classmethod
     def of(cls, other: "Claim") -> Self:
-        """Convert to the source's own subclass."""
+        """Convert to this class, the source's own."""
         return cls(**vars(other))
 
 

@@ -19,8 +19,8 @@ MARKER_FORMAT = 4
 
 
 class Kind(StrEnum):
-    """The kind of a batch's file. Finalize writes claims and refused rows; a manifest holds the
-    others."""
+    """The kind of a batch's file. Finalize writes claims and refused rows; manifests have the rest.
+    """
 
     DATA = "data"
     DECISIONS = "decisions"

@@ -10,8 +10,7 @@ from operator import attrgetter
 from semel.model.batch import Claim
 
 SPLITS_PER_TASK_MAX = 256
-"""Splits in one task, so that small files spread over all cores. Some 0.2 s of work, and one output
-file."""
+"""Splits in one task, to spread small files over all cores: some 0.2 s of work, one output file."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,8 +104,8 @@ def holders(
 def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
-    """The ranges of partitions, up to an end for each, that are neither claimed (except by
-    `orphans`) nor lost.
+    """The ranges of partitions, up to an end for each, that are not lost and not claimed, or
+    claimed only by `orphans`.
     """
     if not ends:
         return {}

@@ -302,11 +302,10 @@ def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
 
 # Keeps H3.
 def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
-    """Give a pipeline's table or topic the address now declared, whatever is in progress. Returns
-    the old address and the new one.
+    """Give a pipeline's table or topic the declared address, whatever is in progress.
 
-    TerminalError: by its own notes, the target does not hold what the pipeline published.
-    StateError: there is nothing to accept.
+    Returns the old address and the new one. TerminalError: by its own notes, the target does not
+    hold what the pipeline published. StateError: there is nothing to accept.
     """
     pipeline, sink = pipeline_of(ledger, spec), open_sink(spec)
     old, new = pipeline.sink_address, sink.address
@@ -330,9 +329,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
-    """Let the next commit decide the output's columns. StateError: the pipeline never planned a
-    batch.
-    """
+    """Let the next commit decide the output's columns. StateError: there was never a plan."""
     pipeline = pipeline_of(ledger, spec)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)

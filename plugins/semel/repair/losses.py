@@ -116,9 +116,7 @@ def digest_of(losses: list[Loss]) -> str:
 def _missing(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[Loss]:
-    """The ranges of a path that were seen, never read, and are gone. Empty: they are already
-    recorded.
-    """
+    """The ranges of a path that were seen, never read, and are gone. Empty: already recorded."""
     closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     name = named(spec, path, {k.name for k in closed})
     meant = [k.source_partition_id for k in closed if k.name == name]
@@ -139,8 +137,7 @@ def _missing(
 def _lost_before(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[Loss]:
-    """The losses already recorded for a path, so that repeating the command gives the same answer.
-    """
+    """The losses already recorded for a path: repeating the command gives the same answer."""
     found = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
     name = named(spec, path, {r["name"] for r in found})
     return [Loss(**r) for r in found if r["name"] == name]

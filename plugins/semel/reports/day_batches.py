@@ -14,7 +14,7 @@ from semel.model.batch import BatchStatus, Counts, Pipeline
 from semel.pipeline import Spec
 
 DAYS_BATCHES_NAMED = 3
-"""Batches named for one interval, newest first."""
+"""Maximum batches named for one interval, newest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ class BatchOfDay:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Batches that begin in one cell and end in one cell: their number, their sums, and the newest.
-    """
+    """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
 
     cells: range
     whole: bool

@@ -63,8 +63,9 @@ class State(StrEnum):
 class Seen:
     """The number of names (files) that the source shows in a cell, and of those not all finalized.
 
-    `open`: an open batch has some of it. A name may count in several fields; `settled` names count
-    in no other, since all of them is finalized. `left`: unclaimed positions (bytes, offsets).
+    `open`: an open batch has some of it. A name may count as several of unclaimed, waiting, refused
+    and open; a `settled` one counts as none, since all of it is finalized. `left`: unclaimed
+    positions (bytes, offsets).
     """
 
     shown: int = 0

@@ -1,5 +1,4 @@
-"""Dead letters: the records that finalized batches set aside. Reads only markers and the archive.
-"""
+"""Dead letters: the records that finalized batches set aside. Reads only the archive's files."""
 
 import json
 from collections.abc import Iterator

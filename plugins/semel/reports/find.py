@@ -242,10 +242,10 @@ def _in_decisions(
 def _in_letters(
     marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, told: bool
 ) -> Iterator[Place]:
-    """Dead letters whose bytes hold every value, as it is or as JSON or CSV writes texts. They need
-    not be readable as records.
+    """Dead letters whose bytes hold every value, plain or as JSON or CSV writes texts.
 
-    `told`: the reason may be shown in full, which shows part of the record.
+    They need not be readable as records. `told`: the reason may be shown in full, which shows part
+    of the record.
     """
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]

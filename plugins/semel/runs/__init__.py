@@ -1,2 +1,1 @@
-"""Run the verbs in sequence, without Airflow: for a batch, a replay, an admission of dead letters.
-"""
+"""Run the verbs in sequence, without Airflow: for a batch, a replay, or an admission."""

@@ -316,8 +316,9 @@ def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: b
 def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
-    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`). `stored`:
-    its declaration, with the current code.
+    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`).
+
+    `stored`: its declaration, with the current code.
     """
     places = {"replays": None, "generation": 1, "admits": None, "admission": None, **place}
     made = row(
@@ -328,7 +329,8 @@ def insert(
 
 
 def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
-    """Give up a planned replay or admission whose declaration has changed, unless it shows life.
+    """Give up a planned replay or admission with an outdated declaration, unless it shows life.
+
     Returns whether it was given up.
     """
     if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():

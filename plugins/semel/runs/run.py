@@ -78,8 +78,9 @@ def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) 
 def steps_of(
     ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log
 ) -> dict[str, Callable[[], Any]]:
-    """The remaining steps of a planned batch, by verb, in order. They return `Staged`, `Committed`
-    and `Finalized`.
+    """The remaining steps of a planned batch, by verb, in order.
+
+    They return `Staged`, `Committed` and `Finalized`.
     """
 
     def staging() -> Staged:

@@ -32,7 +32,7 @@ class SupersededError(OutputGoneError):
 
 
 class MiscountError(TerminalError):
-    """Raised after the rows found: their number differs from the number published."""
+    """Raised after the rows that exist: their number differs from the number published."""
 
 
 class Presence(StrEnum):
@@ -128,8 +128,7 @@ class Newest(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Something unreadable in the place of a batch's note. `what`: where it is, and what is wrong.
-    """
+    """Something unreadable in place of a batch's note. `what`: where it is, and what is wrong."""
 
     batch_id: int
     what: str
@@ -149,8 +148,7 @@ class Notes(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Rows that a sink will refuse: their row numbers in a table (int64, ascending), and the
-    reason.
+    """Rows that a sink will refuse, by row number in a table (int64, ascending), and the reason.
 
     `reason` is one word. `detail` names the column or constraint, and quotes no value.
     """
@@ -189,8 +187,8 @@ class Sink(Protocol):
         `schema`: the columns of the output; None if only a transform's job will tell them.
         `staged`: the folder of the attempt's data files, which exists; a sink may keep there what
         it needs to know when it publishes them. Returns a finder of the rows to set aside; None:
-        the sink takes all rows. TerminalError: the target does not fit. RetryableError: it does not
-        answer.
+        the sink takes all rows.
+        TerminalError: the target does not fit. RetryableError: it does not answer.
         """
         ...
 
@@ -214,8 +212,7 @@ class Sink(Protocol):
         ...
 
     def look(self, won: Won) -> Sequence[Presence]:
-        """Report the presence of each of `won.files`. By finalize, in the driver, before each
-        publish.
+        """Report which of `won.files` are there. By finalize, in the driver, before each publish.
 
         Definitive: if a call begun earlier lands something after this answer, the next publish
         notices. RetryableError: the sink does not answer.
@@ -233,8 +230,7 @@ class Sink(Protocol):
         ...
 
     def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:
-        """Make visible the rows that the target takes. By finalize, once a person has accepted
-        this.
+        """Make visible the rows that the target takes. By finalize, once a person has accepted it.
 
         `keep` gets the refused rows before the others become visible, with each row's reason in the
         last column, and makes them durable. TerminalError: this sink refuses no rows.
@@ -242,7 +238,7 @@ class Sink(Protocol):
         ...
 
     def refused(self, won: Won) -> int:
-        """The number of rows of a published batch that were refused, as accepted."""
+        """The number of rows in a published batch whose refusal was accepted."""
         ...
 
     def notes(self, newest: "Newest | None" = None) -> "Notes | None":
@@ -262,8 +258,7 @@ class Sink(Protocol):
         ...
 
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
-        """The rows that a finalized batch published, found by its receipt. For readers and the
-        audit.
+        """The rows that a finalized batch published, by its receipt. For readers and the audit.
 
         `strays`: also rows elsewhere that claim to be of the batch; for the audit, within the
         sink's own block. There a sink may read once what it knows about all batches.

@@ -79,8 +79,7 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """The differences between target and markers. `foreign`: notes of other pipelines or ledgers.
-    """
+    """Differences between target and markers. `foreign`: notes of other pipelines or ledgers."""
 
     missing: tuple[Known, ...] = ()
     others: tuple[Note, ...] = ()
@@ -187,7 +186,7 @@ def _numbers(found: Iterable[Note]) -> list[int]:
 
 
 def missing(place: Place, found: Collection[Known]) -> TerminalError:
-    """The target has no notes for batches that the markers list."""
+    """The error for a target without notes for batches that the markers list."""
     roots = sorted({one.root for one in found})
     what = (
         f"{place.address} does not say that it holds {named(roots)}, and the markers in "

@@ -76,10 +76,10 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A source partition in the ledger that is not retired. Claims end at `reached`; the last plan
-    saw it end at `seen`.
+    """A source partition in the ledger that is not retired.
 
-    `settled`: plans may skip it while it looks the same and is read to the end.
+    It was claimed up to `reached`, and seen by the last plan up to `seen`. `settled`: plans may
+    skip it while it looks the same and is read to the end.
     """
 
     source_partition_id: int
@@ -101,7 +101,7 @@ class Partition:
 
     @classmethod
     def of(cls, other: "Partition") -> Self:
-        """Convert to the source's own subclass."""
+        """Convert to this class, the source's own."""
         return cls(**vars(other))
 
 
@@ -278,8 +278,7 @@ class Source(Protocol):
         ...
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        """Prove the claims, and return them with the current places of their records. In the
-        driver, before the job.
+        """Prove the claims, and return their current places. In the driver, before the job.
 
         SourceError names what changed since the plan; ChangedError says that something else is
         there.
@@ -349,9 +348,7 @@ def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
 
 
 def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
-    """A known partition as the plan will write it. Unless `settled`, the next plan looks again even
-    if it looks the same.
-    """
+    """A known partition as the plan will write it. Unless `settled`, the next plan looks again."""
     known = offer.known
     further = last is not None and last.end > known.reached
     return replace(

@@ -1,5 +1,6 @@
-"""stage: one attempt at a batch. It may be repeated, killed, and run twice at once; readers see
-nothing of it.
+"""stage: one attempt at a batch, which may be repeated, killed, or run twice at once.
+
+Readers see nothing of it.
 
 How it works:
 1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
@@ -65,9 +66,7 @@ from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
 DIED_ATTEMPTS = 2
-"""Attempts that died over the same part of a batch; so many are no accident, and its records are
-examined.
-"""
+"""After this many attempts that died over the same part of a batch, its records are examined."""
 
 
 class Outcome(Protocol):
@@ -90,8 +89,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """The answer of stage. `attempt` is None if the batch has already committed. `kept`: as in
-    `Finalized`, once it is finalized.
+    """The answer of stage. `attempt` is None if the batch has already committed.
+
+    `kept`: as in `Finalized`, once it is finalized.
     """
 
     batch: Batch
@@ -105,8 +105,7 @@ class Staged:
 
 
 def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = print) -> Staged:
-    """Stage a planned batch. For a staged or committed batch, return the answer without a new
-    fence.
+    """Stage a planned batch. A staged or committed batch gets no new fence.
 
     AttemptLostError: another attempt won, or the batch was given up, while this one ran.
     TerminalError: the spec or the source is not what was planned, or a limit was broken.

@@ -26,9 +26,7 @@ class SetAside:
 
 
 def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
-    """Why records were set aside. LimitError: the quarantined or the late ones exceed their
-    declared share.
-    """
+    """Why records were set aside. LimitError: too large a share is quarantined, or late."""
     reasons: Counter[str] = Counter()
     samples: dict[str, Sample] = {}
     for report in reports:

@@ -40,8 +40,7 @@ PART_SECONDS = 120
 
 @contextmanager
 def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
-    """Note, while this lasts, that splits are being read. `name`: unique among notes at one time.
-    """
+    """Note that splits are being read, while this lasts. `name`: unique at any one time."""
     note = _folder(job.folder) / name
     note.write_text(json.dumps([split.number for split in splits]))
     yield

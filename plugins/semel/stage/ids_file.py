@@ -37,9 +37,7 @@ class Shard:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Decode what `to_bytes` encoded, now or in a version that stored the first and last
-        bucket.
-        """
+        """Decode what `to_bytes` encoded. An earlier version stored the first and last bucket."""
         plain = json.loads(data)
         hull = plain.pop("bucket_start", None), plain.pop("bucket_end", None)
         ranges = plain.pop("buckets", None if hull[0] is None else [hull])

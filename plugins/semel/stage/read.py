@@ -80,10 +80,9 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
-    """The ids of a split's valid records, except those at the offsets `skip`, in any order. Writes
-    nothing.
+    """The ids of a split's valid records, except those at the offsets `skip`, in any order.
 
-    SourceError: the source is no longer what was planned.
+    Writes nothing. SourceError: the source is no longer what was planned.
     """
     return _Reader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 

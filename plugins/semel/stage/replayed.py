@@ -73,9 +73,7 @@ def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Mar
 
 
 def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
-    """The batch whose dead letters an admission judges: the admission before it, or the first
-    batch.
-    """
+    """The batch whose dead letters an admission judges: the previous admission, or `admits`."""
     if admission == 1:
         return admits
     values = {"root": admits, "admission": admission - 1}

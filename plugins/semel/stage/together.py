@@ -25,8 +25,7 @@ from semel.stage.classify import SplitIds
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
-"""Files of up to this size are read together. Opening a parser for each takes a millisecond, the
-time of a hundred kilobytes."""
+"""Files of up to this size are read together: opening a parser takes a millisecond, like 100 kB."""
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
 """The valid records of all splits, one split after another; then the report and the ids by shard of
@@ -113,8 +112,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
 def _parsed(
     job: StageJob, data: bytes, selection: Selection | None
 ) -> tuple[pa.Table, np.ndarray, Ignored] | None:
-    """The records of these lines, the places of those left out, and ignored keys. None: a line is
-    not a valid record."""
+    """The records of these lines, the places left out, and ignored keys. None: one record is bad.
+    """
     schema = job.spec.arrow_schema()
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,

@@ -144,8 +144,7 @@ def write_rows(
 
 # Keeps S27.
 def _refuse(job: StageJob, table: pa.Table) -> None:
-    """TerminalError: transforms made rows that the sink will refuse. No single record is to blame.
-    """
+    """TerminalError: transforms made rows that the sink will refuse. No one record is to blame."""
     refused = job.refuses(table) if job.refuses is not None else []
     if refused:
         first = refused[0]

@@ -168,10 +168,10 @@ def _markers(sink: Path | None, kept: Path) -> list[Marker]:
 def _known(
     ledger: Ledger, spec: Spec, address: str, kept: Path, found: list[Marker]
 ) -> Adopted | None:
-    """The answer if the ledger has the pipeline with all these batches. None: it has no such
-    pipeline.
+    """The answer if the ledger already has the pipeline and all these batches.
 
-    TerminalError: it lacks some of the batches, or the sink belongs to another pipeline.
+    None: it has no such pipeline. TerminalError: it lacks some of the batches, or the sink belongs
+    to another pipeline.
     """
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)

@@ -51,9 +51,7 @@ class ShardIds:
 
 
 class GoneError(Exception):
-    """Ids files, output and source all fail to give a batch's ids. The message has the reason for
-    each.
-    """
+    """Ids files, output and source all fail to give a batch's ids. The message says why."""
 
 
 _POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])

@@ -1,5 +1,4 @@
-"""Insert the ledger's rows for batches whose ledger was lost, with one statement per kind of row.
-"""
+"""Insert the ledger's rows for batches whose ledger was lost: one statement per kind of row."""
 
 import json
 from collections import Counter

@@ -62,8 +62,7 @@ def _known(number: int, claims: list[Claim]) -> Partition:
 
 
 def _settled(placed: list[Adoptee]) -> list[Adoptee]:
-    """Close partitions that conflict with another: a name and an identity belong to one partition.
-    """
+    """Close partitions that conflict with another: names and identities are each unique."""
     names: set[str] = set()
     identities: set[str] = set()
     closed: set[int] = set()
