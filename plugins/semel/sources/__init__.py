@@ -348,7 +348,10 @@ def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
 
 
 def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
-    """A known partition as the plan will write it. Unless `settled`, the next plan looks again."""
+    """A known partition as the plan will write it.
+
+    Unless `settled`, the next plan looks again even if the partition looks the same.
+    """
     known = offer.known
     further = last is not None and last.end > known.reached
     return replace(

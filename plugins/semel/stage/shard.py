@@ -1,4 +1,4 @@
-"""classify, as a task: judge one shard of all splits, and store its new id run."""
+"""classify, as a task: judge one shard by the pinned runs, and store its new id run."""
 
 import socket
 import uuid
