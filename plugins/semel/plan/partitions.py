@@ -104,8 +104,7 @@ def holders(
 def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
-    """The ranges of partitions, up to an end for each, that are not lost and not claimed, or
-    claimed only by `orphans`.
+    """The ranges up to an end of each partition that are not lost, nor claimed except by `orphans`.
     """
     if not ends:
         return {}
