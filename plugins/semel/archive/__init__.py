@@ -1,1 +1,1 @@
-"""What semel keeps of a pipeline beside its output, as files: markers and all they name."""
+"""The files that semel keeps beside a pipeline's output: markers, and all that they name."""

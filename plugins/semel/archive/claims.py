@@ -1,4 +1,4 @@
-"""The claims of a batch: in its marker, or in a file beside it, so that a marker stays small."""
+"""The claims of a batch: in its marker, or in a file beside it to keep the marker small."""
 
 import io
 import json
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def pack_claims(claims: list[Claim]) -> bytes:
-    """The file's bytes: one row for each claim, one column for each field; `evidence` as JSON."""
+    """Encode claims as a Parquet file: a row per claim, a column per field, `evidence` as JSON."""
     kinds = {int: pa.int64(), str: pa.string(), dict[str, Any]: pa.string()}
     schema = pa.schema([pa.field(f.name, kinds[f.type], nullable=False) for f in fields(Claim)])
     rows = [{**vars(claim), "evidence": json.dumps(claim.evidence)} for claim in claims]
@@ -27,7 +27,7 @@ def pack_claims(claims: list[Claim]) -> bytes:
 
 
 def read_claims(path: Path) -> tuple[Claim, ...]:
-    """The claims in a file. CorruptionError: it is not there, or holds something else."""
+    """The claims in a file. CorruptionError: it is missing, or holds something else."""
     try:
         rows = pq.read_table(path, partitioning=None).to_pylist()
         return tuple(map(to_claim, rows))
@@ -38,15 +38,15 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def to_claim(plain: Mapping[str, Any]) -> Claim:
-    """A claim from plain values. KeyError, TypeError, ValueError: it is none."""
+    """A claim from plain values. KeyError, TypeError, ValueError: they are not a claim."""
     plain = dict(plain)
-    if isinstance(plain["evidence"], str):  # Of a file beside a marker.
+    if isinstance(plain["evidence"], str):  # From a file beside a marker.
         plain["evidence"] = json.loads(plain["evidence"])
     return typed(Claim, plain)
 
 
 def typed(kind: type[_T], plain: dict[str, Any]) -> _T:
-    """A dataclass from plain values. ValueError where a number or a text is something else."""
+    """A dataclass from plain values. ValueError: a field's value has the wrong type."""
     made = kind(**plain)
     for field in fields(made):  # type: ignore[arg-type]
         value = getattr(made, field.name)

@@ -1,4 +1,4 @@
-"""The git commit of a checkout, read from its files: git itself need not be installed."""
+"""Read the git commit of a checkout from its files, so that git need not be installed."""
 
 import re
 from pathlib import Path
@@ -9,16 +9,16 @@ _TEXT_CHARS_MAX = 4096
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit that is checked out around a folder. None: there is none, or none can be read.
+    """The commit checked out around a folder. None: there is none, or none can be read.
 
-    It does not say whether files differ from it.
+    Files may differ from it; this does not check.
     """
     folder = folder.resolve()
     try:
         for git in (path / ".git" for path in (folder, *folder.parents)):
             if git.is_dir():
                 return _commit(git)
-            if git.is_file():  # A worktree or a submodule: it says where the folder is.
+            if git.is_file():  # A worktree or a submodule: it names the folder.
                 return _commit((git.parent / _text(git).removeprefix("gitdir: ")).resolve())
     except (OSError, UnicodeDecodeError):
         pass
@@ -33,7 +33,7 @@ def _commit(git: Path) -> str | None:
     name = branch[1]
     if ".." in name:
         return None
-    shared = git / "commondir"  # A worktree has the branches of the first checkout.
+    shared = git / "commondir"  # A worktree shares its first checkout's branches.
     common = (git / _text(shared)).resolve() if shared.is_file() else git
     try:
         found = _text(common / name)

@@ -1,9 +1,9 @@
-"""The archive: what semel keeps of a pipeline's batches beside their output, as files.
+"""The archive: the files that semel keeps about a pipeline's batches, beside their output.
 
-Markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders of
-attempts. docs/protocol.md gives each file's schema. A sink of files has its archive beside it, so
-that the sink's folder holds nothing but data files; inside of it (`_semel/`) where a file of one
-cannot get a name in the other, and where earlier versions put it.
+It holds markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders
+of attempts. docs/protocol.md gives each file's schema. A sink of files has its archive beside it,
+so that the sink's folder holds only data files. The archive is inside (`_semel/`) if the two places
+cannot share links, or if an earlier version put it there.
 """
 
 import os
@@ -18,7 +18,7 @@ from semel.sinks.spec import ARCHIVES
 
 
 def of(spec: Spec) -> Path:
-    """A pipeline's archive, as declared or where that of its sink is. TerminalError."""
+    """A pipeline's archive, as declared or found by its sink. TerminalError as in `place`."""
     if declared := spec.declared_archive():
         return declared
     sink = spec.sink_path()
@@ -27,7 +27,7 @@ def of(spec: Spec) -> Path:
 
 # Keeps L2.
 def place(sink: Path) -> Path:
-    """Where the archive of a sink folder is, or where a new one belongs.
+    """The archive of a sink folder, or the place for a new one.
 
     TerminalError: there are two.
     """
@@ -44,7 +44,7 @@ def place(sink: Path) -> Path:
 
 
 def _is_mount(sink: Path) -> bool:
-    """Whether no link leads from beside a folder into it."""
+    """Whether a folder is a mount, so that no file beside it can be linked into it."""
     try:
         return os.path.ismount(sink) or sink.stat().st_dev != sink.parent.stat().st_dev
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def attempt(archive: Path, batch_id: int, fence: int) -> Path:
 
 
 def staging(archive: Path) -> Path:
-    """The folders of all attempts."""
+    """The folder with the attempts of all batches."""
     return archive / "staging"
 
 
@@ -67,22 +67,22 @@ def markers(archive: Path) -> Path:
 
 
 def adoptions(archive: Path) -> Path:
-    """Notes of adopt: which commits were lost with a ledger."""
+    """The folder of adopt's notes, which list the commits lost with a ledger."""
     return archive / "adoptions"
 
 
 def code(archive: Path) -> Path:
-    """Texts of transforms, each under its digest."""
+    """The folder of transform texts, each named by its digest."""
     return archive / "code"
 
 
 def marker(archive: Path, batch_id: int) -> Path:
-    """The success marker: it lists the files of a batch, and readers go by it."""
+    """The success marker, which lists the files of a batch. Readers go by it."""
     return markers(archive) / f"b{batch_id:08d}.json"
 
 
 def replaced(archive: Path, batch_id: int, generation: int) -> Path:
-    """Where the marker of an output is kept that a replay replaced."""
+    """The place of a marker that a replay replaced."""
     return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
 
 
@@ -92,7 +92,6 @@ def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
 
 
 def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
-    """Patterns of a batch's files, for a person: those of records that are no rows, as far as it
-    has such kinds."""
+    """For a person: glob patterns of a batch's dead letters and decisions, by kind."""
     shown = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
     return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in shown}

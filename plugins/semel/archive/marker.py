@@ -1,6 +1,6 @@
-"""The success marker of a finalized batch: what it says, and how it is read.
+"""Read the success marker of a finalized batch.
 
-One JSON file that names the batch's files; docs/protocol.md gives its fields. write_marker.py
+It is one JSON file that names the batch's files; docs/protocol.md gives its fields. write_marker.py
 writes it.
 """
 
@@ -26,7 +26,7 @@ from semel.pipeline import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The batch that computed the output of another one again, and when it committed."""
+    """The batch that recomputed another batch's output, and when it committed."""
 
     batch_id: int
     fence: int
@@ -36,7 +36,7 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Admits:
-    """Whose dead letters were judged again: those that the admissions before this one had left."""
+    """An admission: which one it is, and the batch whose remaining dead letters it judged again."""
 
     batch_id: int
     admission: int
@@ -46,11 +46,10 @@ class Admits:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink` is the folder of the output, as the caller named it, None where it is no folder.
-    `address` is the sink's when the marker was written.
-    `sink_columns` holds names and Arrow types as the marker writes them, `sink_schema` as types.
-    `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets` are as in
-    docs/protocol.md.
+    `sink` is the output folder as the caller named it; None if the output is not a folder.
+    `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
+    types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
+    `replay`, `admits`, `code`, `code_digest`, `parser_rules` and `buckets`.
     """
 
     path: Path
@@ -82,7 +81,7 @@ class Marker:
 
     @property
     def made_by(self) -> int:
-        """The batch that wrote the output: its own, or the one that replayed it."""
+        """The batch that wrote the output: this one, or the one that replayed it."""
         return self.replay.batch_id if self.replay else self.batch_id
 
     @property
@@ -92,15 +91,15 @@ class Marker:
 
     @property
     def archive(self) -> Path:
-        """The folder of the archive that the marker lies in."""
+        """The archive folder that contains the marker."""
         return self.path.parents[1]
 
     def path_of(self, file: MarkedFile) -> Path:
-        """Where a listed file lies; for data, in a sink of files."""
+        """The path of a listed file. For data, only in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
 
     def target_of(self, file: MarkedFile) -> str:
-        """The name of a listed file as the ledger has it."""
+        """The name of a listed file in the ledger."""
         if file.kind is Kind.DATA and self.sink is None:
             return f"{self.address}#{file.path}"
         return str(self.path_of(file))
@@ -111,7 +110,7 @@ class Marker:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """The batch's claims, from the marker or from the file beside it that holds them.
+        """The batch's claims, from the marker or from the file beside it.
 
         CorruptionError: that file is damaged or gone.
         """
@@ -120,9 +119,9 @@ class Marker:
 
     @cached_property
     def ranges(self) -> tuple[Claim, ...]:
-        """The claims that its records lie in: its own, or those of the batch that it admits.
+        """The claims that contain its records: its own, or those of the batch that it admits.
 
-        CorruptionError: that one's marker is damaged or gone.
+        CorruptionError: that batch's marker is damaged or gone.
         """
         if self.admits is None:
             return self.claims
@@ -130,7 +129,7 @@ class Marker:
 
 
 def markers_of(spec: Spec) -> list[Marker]:
-    """The markers of a pipeline's finalized batches, in the order of their commits.
+    """The markers of a pipeline's finalized batches, in commit order.
 
     CorruptionError: one of them is not a marker.
     """
@@ -138,22 +137,22 @@ def markers_of(spec: Spec) -> list[Marker]:
 
 
 def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
-    """The markers of a sink folder, in the order of their commits. CorruptionError as above.
+    """The markers of a sink folder, in commit order. CorruptionError as in `markers_of`.
 
-    `archive_path`: where they lie, if `sink.archive` is declared.
+    `archive_path`: their archive, if `sink.archive` is declared.
     """
     sink = Path(sink_path)
     return markers_in(sink, archive_path or layout.place(sink))
 
 
 def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
-    """Like `markers_of`, of a sink folder (None: no folder) and an archive."""
+    """As `markers_of`, for a sink folder (None: no folder) and an archive."""
     found = [read_marker(path, sink) for path in marker_paths(kept)]
     return sorted(found, key=lambda marker: marker.commit_seq)
 
 
 def generations(marker: Marker) -> list[Marker]:
-    """The markers of all outputs of a batch: those that replays replaced, first ones first, and
+    """The markers of all outputs of a batch: those that replays replaced, first one first, then
     `marker`, the newest. CorruptionError: one that was kept aside is gone or damaged.
     """
     before = range(1, marker.generation)
@@ -168,19 +167,19 @@ def marker_paths(archive_path: Path) -> list[Path]:
 
 
 def read_marker(path: Path, sink: Path | None) -> Marker:
-    """One marker. CorruptionError: it is damaged, or of a format that is unknown here."""
+    """Read one marker. CorruptionError: it is damaged, or its format is unknown here."""
     return parse_marker(None, path, sink)
 
 
 def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
-    """The same from its text, if that was read already."""
+    """As `read_marker`, with `text` if it was read already."""
     try:
         plain = json.loads(path.read_bytes() if text is None else text)
         # Keeps R3.
         if plain["format"] != MARKER_FORMAT:
             raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
         before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
-        # What a replay replaces has its marker here no more.
+        # A replay's marker takes the place of the one that it replaces.
         if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
             raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
         return _marker(path, sink, plain)
@@ -241,7 +240,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
 
 
 def _file(plain: dict[str, Any]) -> MarkedFile:
-    """A listed file. ValueError: it lies below another root than its kind."""
+    """A listed file. ValueError: it lies below the wrong root for its kind."""
     kind, path = Kind(plain["kind"]), plain["path"]
     root = "sink" if kind is Kind.DATA else "archive"
     if plain["root"] != root:

@@ -1,6 +1,6 @@
-"""A note in the archive of commits that were lost with a ledger: they never came to a marker.
+"""Notes in the archive about commits lost with a ledger, which never got a marker.
 
-The audit takes a gap in the order of commits for a marker that was removed, unless a note names it.
+To the audit, a gap in the commit order means a removed marker, unless a note names it.
 """
 
 import json
@@ -16,7 +16,7 @@ _FORMAT = 1
 
 
 def gaps(seqs: list[int]) -> list[list[int]]:
-    """The ranges [first, last] of numbers from 1 that are missing before the last one."""
+    """The missing ranges [first, last] among the numbers from 1 to the last one."""
     found, expected = [], 1
     for seq in sorted(seqs):
         if seq > expected:
@@ -27,7 +27,7 @@ def gaps(seqs: list[int]) -> list[list[int]]:
 
 # Keeps D6.
 def write(kept: Path, lost: list[list[int]]) -> None:
-    """Write the lost commits down, durably. The same note again changes nothing."""
+    """Note the lost commits durably. Writing the same note again changes nothing."""
     data = json.dumps({"format": _FORMAT, "commits_lost": lost}, sort_keys=True).encode() + b"\n"
     path = layout.adoptions(kept) / f"{xxhash.xxh3_64_hexdigest(data)}.json"
     make_folder(path.parent)
@@ -41,7 +41,7 @@ def write(kept: Path, lost: list[list[int]]) -> None:
 
 
 def read(kept: Path) -> set[int]:
-    """All commits that notes name. CorruptionError: one is no note."""
+    """All commits that notes name. CorruptionError: a file is not a note."""
     found: set[int] = set()
     for path in sorted(layout.adoptions(kept).glob("[!.]*")):
         try:

@@ -1,4 +1,4 @@
-"""Ownership checks: hold what a target says that it has against what ledger or markers know."""
+"""Ownership checks: refuse a sink that holds output of another pipeline or ledger."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,13 +17,13 @@ from semel.sinks import Newest, Notes, Remote, Sink, held
 from semel.sinks.held import Differences, Known, Place, Told
 
 NOTES_HELD = 200
-"""Batches, the newest ones, that a target is held against before each batch: a table of an earlier
-time lacks these first. Adopt, audit, check and `accept --moved` hold all."""
+"""Newest batches to check a target against before each batch: a restored older table lacks these
+first. Adopt, audit, check and `accept --moved` check all batches."""
 
 
 # Keeps D1.
 def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
-    """TerminalError when earlier batches left anything in the sink of a pipeline that is new."""
+    """TerminalError: the sink of a new pipeline holds something from earlier batches."""
     found = traces.first(spec.sink_path(), kept, spec)
     if not found and (notes := sink.notes()) and (notes.found or notes.damaged):
         notes.check()
@@ -44,7 +44,7 @@ def refuse_traces(spec: Spec, sink: Sink, kept: Path) -> None:
 def refuse_foreign_markers(
     connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, kept: Path
 ) -> None:
-    """TerminalError when a sink that a pipeline moves to holds markers of other batches."""
+    """TerminalError: the sink that a pipeline moves to holds markers of other batches."""
     foreign = not_of(connection, pipeline_id, name, markers_in(sink, kept))
     if foreign:
         shown = ", ".join(f"{m.batch_id} of {m.pipeline!r}" for m in foreign[:3])
@@ -58,9 +58,9 @@ def refuse_foreign_markers(
 def not_of(
     connection: sa.Connection, pipeline_id: int, name: str, found: list[Marker]
 ) -> list[Marker]:
-    """The markers that are of no committed batch of this pipeline in this ledger.
+    """The markers that match no committed batch of this pipeline in this ledger.
 
-    That of a replayed batch is of two: the batch itself, and the newest of its replays.
+    A replayed batch's marker must match two: the batch itself, and its newest replay.
     """
     known = {
         (r["batch_id"], r["fence"], r["commit_seq"])
@@ -77,9 +77,7 @@ def not_of(
 def known_batches(
     connection: sa.Connection, pipeline: Pipeline, *, every: bool = False
 ) -> list[Known]:
-    """The batches of a pipeline that may be in its target, as the ledger has them: the newest, or
-    `every` one.
-    """
+    """The batches that the ledger expects in a pipeline's target: the newest, or `every` one."""
     newest = None if every else NOTES_HELD
     values = {"pipeline_id": pipeline.pipeline_id, "newest": newest}
     return [
@@ -98,7 +96,7 @@ def known_batches(
 
 
 def by_markers(markers: Iterable[Marker]) -> list[Known]:
-    """The batches of some markers, with the generations that were replaced.
+    """The batches of these markers, with the generations that were replaced.
 
     CorruptionError: a marker that was kept aside is gone or damaged.
     """
@@ -129,10 +127,10 @@ def check_held(
     *,
     replay: bool = False,
 ) -> None:
-    """TerminalError: the target does not hold what the ledger's finalized batches have put in.
+    """TerminalError: the target does not hold what the ledger's finalized batches published.
 
-    `known`: as the ledger had them before this was called: all; or the newest, with `staged`, the
-    folder of an attempt's data files. A `replay` may put in what is missing.
+    `known`: the ledger's batches, read before this call: all of them; or the newest, with `staged`,
+    the folder of an attempt's data files. A `replay` may publish what is missing.
     """
     kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
     begun = any(one.told is Told.LISTED for one in known)
@@ -142,7 +140,7 @@ def check_held(
         notes.check()
     found = _differences(pipeline, known, notes, count)
     unknown = _unknown(known, there, count)
-    if unknown or found.strays or found.others:  # They may have landed since the ledger was asked.
+    if unknown or found.strays or found.others:  # Some may have landed since the read.
         with ledger.transaction() as connection:
             known = known_batches(connection, pipeline, every=staged is None)
         later = _differences(pipeline, known, notes, count)
@@ -159,7 +157,7 @@ def check_held(
 def _differences(
     pipeline: Pipeline, known: list[Known], notes: Notes | None, count: int | None
 ) -> Differences:
-    """Of the numbers that both have been asked for: of the rest one of them was not."""
+    """Compare only the batch numbers that both sides were asked for."""
     if notes is None:
         return Differences()
     own = [note.batch_id for note in notes.found if note.pipeline == pipeline.name]
@@ -173,7 +171,7 @@ def _differences(
 
 
 def _first(asked: list[int], count: int | None) -> int:
-    """The first number of which all was asked for, by the newest ones."""
+    """The first batch number from which on a query for the newest is complete."""
     return min(asked) if count is not None and len(asked) >= count else 0
 
 
@@ -202,7 +200,7 @@ def _check_markers(
 
 
 def place_of(pipeline: str, sink: Remote, kept: Path) -> Place:
-    """What messages need to know of a pipeline's target."""
+    """The facts about a pipeline's target that messages need."""
     return Place(
         address=sink.address,
         pipeline=pipeline,
@@ -214,9 +212,9 @@ def place_of(pipeline: str, sink: Remote, kept: Path) -> Place:
 
 # Keeps H2.
 def check_markers(spec: Spec, sink: Remote) -> None:
-    """TerminalError: a target does not hold what a pipeline's markers list, or another's rows.
+    """TerminalError: a target lacks what a pipeline's markers list, or holds another's rows.
 
-    What no marker lists may be on its way: the ledger is not asked.
+    Rows that no marker lists may be in progress: the ledger is not asked.
     """
     kept = layout.of(spec)
     notes = sink.notes()

@@ -1,8 +1,8 @@
-"""Which code makes a batch: the files of its transforms, semel's version, the checkout's commit.
+"""Provenance: the code behind a batch, as transform files, semel's version and the git commit.
 
-Plan writes down what it finds, beside the stored spec; stage reads the files once, says what has
-changed since, and runs what it read. The texts go to the archive, under their digests, and the
-marker names them.
+Plan records what it finds, beside the stored spec. Stage reads the files once, reports what has
+changed since, and runs what it read. The texts go to the archive, named by their digests, and the
+marker refers to them.
 """
 
 import ast
@@ -31,7 +31,7 @@ _SUFFIXES = (".py", ".sql")
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What the ledger and markers say of a code: its files' hex SHA-256, by name."""
+    """Code as the ledger and markers name it: the hex SHA-256 of its files, by file name."""
 
     semel: str
     git_commit: str | None
@@ -39,7 +39,7 @@ class Named:
 
     @classmethod
     def from_json(cls, plain: object) -> "Named":
-        """ValueError: it is something else."""
+        """Parse and check it. ValueError: it is something else."""
         if not (
             isinstance(plain, dict)
             and isinstance(plain.get("semel"), str)
@@ -53,18 +53,18 @@ class Named:
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of what runs: semel's version and the files. Not of the commit."""
+        """Hex SHA-256 of what runs: semel's version and the files, without the commit."""
         shaping = {"semel": self.semel, "files": self.files}
         return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
 
     def kept(self, folder: Path) -> dict[str, Path]:
-        """Where the text of each file is kept, by name, below the archive's folder of texts."""
+        """The path of each file's text, by name, below the archive's folder of texts."""
         return {n: folder / f"{d}{Path(n).suffix}" for n, d in sorted(self.files.items())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """The code of one moment. `texts`: each file of the transforms' folder that counts, by name."""
+    """The code at one moment. `texts`: each relevant file of the transforms' folder, by name."""
 
     semel: str
     git_commit: str | None
@@ -72,19 +72,19 @@ class Code:
 
     @property
     def named(self) -> Named:
-        """The same by digests, in place of the texts."""
+        """The same with digests in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
         return Named(semel=self.semel, git_commit=self.git_commit, files=files)
 
     def to_json(self) -> dict[str, Any]:
-        """What the ledger and markers hold."""
+        """The form that the ledger and markers hold."""
         return asdict(self.named)
 
 
 def look(spec: Spec) -> Code:
-    """The code as it is now. TerminalError: a transform's file cannot be read.
+    """Read the current code. TerminalError: a transform's file cannot be read.
 
-    A module's imports count when they are modules of the same folder, as its text names them.
+    Modules of the same folder count if another module's text imports them.
     """
     folder = settings.transforms_dir()
     texts: dict[str, bytes] = {}
@@ -109,17 +109,17 @@ def look(spec: Spec) -> Code:
 
 # Keeps S26.
 def stored(spec: Spec) -> dict[str, Any]:
-    """What a batch keeps of its declaration and of the code of now. TerminalError: as of `look`."""
+    """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
     return spec.to_json() | {"code": look(spec).to_json()}
 
 
 def take(
     spec: Spec, batch: Batch, kept: Path, attempt: Path, log: Callable[[str], None]
 ) -> dict[str, bytes]:
-    """The texts that an attempt runs, read once and kept; says what changed since it was planned.
+    """Read the texts that an attempt runs, once; keep them, and log what changed since the plan.
 
-    `kept`: the folder of texts; `attempt`: its own. TerminalError: a file cannot be read.
-    CorruptionError: another text lies under the digest of one.
+    `kept`: the folder of texts; `attempt`: its own folder. TerminalError: a file cannot be read.
+    CorruptionError: a different text has the digest of one as its name.
     """
     found = look(spec)
     for line in _changes(batch, found):
@@ -132,7 +132,7 @@ def take(
 
 def _changes(batch: Batch, now: Code) -> Iterator[str]:
     planned = batch.spec.get("code")
-    if planned is None:  # By a version that did not write it down.
+    if planned is None:  # Planned by a version that did not record it.
         return
     when = f"batch {batch.batch_id} was planned"
     was, found = planned["files"], now.named.files
@@ -152,7 +152,7 @@ def _changes(batch: Batch, now: Code) -> Iterator[str]:
 def _keep(folder: Path, code: Code) -> None:
     """Write the texts below a folder, each once.
 
-    CorruptionError: another text lies under the digest of one.
+    CorruptionError: a different text has the digest of one as its name.
     """
     for name, path in code.named.kept(folder).items():
         make_folder(folder)
@@ -167,12 +167,12 @@ def _keep(folder: Path, code: Code) -> None:
 
 
 def of_attempt(attempt: Path) -> Named | None:
-    """The code of an attempt. None: its folder does not tell, and it is finalized all the same."""
+    """The code of an attempt. None: its folder does not say; finalize goes on without it."""
     return _read(attempt / _RECORD, lambda plain: plain)
 
 
 def of_marker(marker: Path) -> Named | None:
-    """The code of a finalized batch. None: its marker does not tell, or is damaged or gone."""
+    """The code of a finalized batch. None: its marker does not say, or is damaged or gone."""
     return _read(marker, lambda plain: plain["code"])
 
 
@@ -184,11 +184,11 @@ def _read(path: Path, part: Callable[[Any], object]) -> Named | None:
 
 
 def _imported(text: bytes) -> set[str]:
-    """The modules that a module's text imports, by the first part of their names."""
+    """The top-level names of the modules that a module's text imports."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
-        return set()  # Who loads it says what is wrong.
+        return set()  # Loading it reports the error.
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
     return {name.partition(".")[0] for name in names} - {""}

@@ -1,13 +1,13 @@
-"""What earlier batches left in a sink and its archive, by the names of files alone: no ledger is
-asked.
+"""Find what earlier batches left in a sink and its archive, by file names alone, without a ledger.
 
 A trace is
-- any file in the archive's `markers/`, also a hidden one, which a crash left;
-- a decisions, dead letters or ids file by its name, `b<batch>-<part>.parquet`;
-- a marker in `replaced/`, `b<batch>-g<generation>.json`, also a hidden one;
+- any file in the archive's `markers/`, even a hidden one, which a crash left;
+- a decisions, dead letters or ids file, by its name `b<batch>-<part>.parquet`;
+- a marker in `replaced/`, `b<batch>-g<generation>.json`, even a hidden one;
 - an attempt's folder in `staging/`;
-- an output file: its name is what `sink.file_name` gives for some batch and part, in any folder.
-Empty folders and a user's own files are none.
+- an output file in any folder: `sink.file_name` gives its name for some batch and part.
+
+Empty folders and a user's own files are not traces.
 """
 
 import os
@@ -22,7 +22,7 @@ from semel.formats.table import SINKS
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
 
-_NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is none of ours.
+_NUMBER = r"[0-9]{1,18}"  # Fits a bigint: a longer one is not ours.
 _MARKER = re.compile(rf"b({_NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({_NUMBER})\.json\..*")
 _REPLACED = re.compile(rf"b({_NUMBER})-g{_NUMBER}\.json|\.b({_NUMBER})-g{_NUMBER}\.json\..*")
@@ -32,8 +32,8 @@ _STAGED = re.compile(rf"b({_NUMBER})")
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """What lies there. Paths of output are relative to the sink, staging folders to `staging/`, the
-    others to the archive; each is given with the number of its batch."""
+    """The traces found, each path with its batch number. Output paths are relative to the sink,
+    staging folders to `staging/`, all others to the archive."""
 
     markers: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class Traces:
 
     @property
     def batch_max(self) -> int:
-        """The highest number that a name holds; 0 when none does."""
+        """The highest batch number in any name. 0: there is none."""
         every = (self.markers, self.kept, self.replaced, self.output, self.staging)
         return max((number for part in every for number in part.values()), default=0)
 
 
 def look(sink: Path | None, kept: Path, specs: Iterable[Spec]) -> Traces:
-    """All traces of a sink. Output files are known by the templates of `specs`."""
+    """All traces of a sink. The templates of `specs` tell output files."""
     found = Traces()
     for part, path, batch in _walk(sink, kept, list(specs)):
         getattr(found, part)[path] = batch
@@ -57,13 +57,13 @@ def look(sink: Path | None, kept: Path, specs: Iterable[Spec]) -> Traces:
 
 
 def markers(kept: Path) -> set[int]:
-    """The batches whose markers lie in an archive, by their names."""
+    """The batches with markers in an archive, by file name."""
     found = (_MARKER.fullmatch(name) for name in _listed(layout.markers(kept)))
     return {int(match[1]) for match in found if match}
 
 
 def first(sink: Path | None, kept: Path, spec: Spec) -> str | None:
-    """One trace, if there is any, with what it is. Stops there: a folder may be large."""
+    """Describe one trace, if there is any. Stops there, as a folder may be large."""
     for part, path, _ in _walk(sink, kept, [spec]):
         what = {"markers": "a marker", "staging": "staged files", "output": "an output file"}
         return f"{what.get(part, 'a file')} of semel ({path})"
@@ -107,7 +107,7 @@ def _listed(folder: str | os.PathLike) -> list[str]:
 
 
 def _pattern(spec: Spec) -> re.Pattern:
-    """What matches the names that a template gives, with a group for each of its numbers."""
+    """A pattern for the names that a template gives, with a group for each number."""
     found = ""
     for literal, name, _, _ in Formatter().parse(spec.sink.file_name):
         found += re.escape(literal)
@@ -120,11 +120,11 @@ def _pattern(spec: Spec) -> re.Pattern:
 
 
 def _batch(name: str, spec: Spec, pattern: re.Pattern) -> int | None:
-    """The batch of an output file's name; None for a foreign one."""
+    """The batch in an output file's name. None: not ours."""
     if not (match := pattern.fullmatch(name)):
         return None
     numbers = {key: int(value) for key, value in match.groupdict().items()}
-    # The numbers' own widths: 1-1 is no name of {batch:08d}-{part:05d}.
+    # Check the numbers' widths: 1-1 is not a name of {batch:08d}-{part:05d}.
     if spec.sink.stem(spec.name, **{"fence": 0, **numbers}) != match[1]:
         return None
     return numbers["batch"]

@@ -1,10 +1,10 @@
-"""The success marker: the file that makes a finalized batch visible to readers.
+"""Write the success marker, which makes a finalized batch visible to readers.
 
-Purpose: write it whole and durably; that of a replay in the place of the one before.
-How it works: the first one is linked to its name, which never replaces anything. That of a replay
-is written into the folder of the attempt that won, and renamed from there: readers see the old one
-or the new one. Before a marker is replaced, the folder of the attempt that made it is removed: a
-finalizer that was paused all that time finds nothing there that it could rename.
+Purpose: write it whole and durably; a replay's marker replaces the one before.
+How it works: the first marker is linked to its name, which never replaces anything. A replay's
+marker is written into the folder of the winning attempt, and renamed from there: readers see the
+old one or the new one. Before a marker is replaced, the folder of the attempt that made it is
+removed. So a finalizer that was paused all that time finds nothing left to rename.
 """
 
 import io
@@ -39,16 +39,16 @@ from semel.storage import (
 )
 
 CLAIMS_IN_MARKER_MAX = 16
-"""Claims that a marker lists itself, 5 KB; more are a Parquet file beside it. A file for each batch
-would cost those of a few files two fsyncs more, and whoever reads their claims an open."""
+"""Claims listed in a marker itself, 5 KB; more go to a Parquet file beside it. A file for every
+batch would cost small batches two more fsyncs, and readers of their claims an open."""
 
-_ROUNDS_MAX = 8  # A process that was paused writes one file there, and then fails.
+_ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
 )  # fmt: skip
-"""The keys that are a replay's own. The others stay those of the batch that it replays."""
+"""Keys that a replay sets. The others stay those of the batch that it replays."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
-"""The keys that tell the markers of two attempts apart."""
+"""Keys that distinguish the markers of two attempts."""
 
 
 def content(
@@ -59,7 +59,7 @@ def content(
     counts: Counts,
     files: list[ManifestFile],
 ) -> dict[str, Any]:
-    """The success marker but for its claims: with the files it lists, all that readers need."""
+    """The success marker without its claims. With the files it lists, readers need nothing else."""
     attempt = Attempt.from_row(won)
     return {
         "format": MARKER_FORMAT,
@@ -107,19 +107,19 @@ def _buckets(buckets: Buckets | None) -> dict[str, Any]:
 
 
 def _below(file: ManifestFile, pipeline: Pipeline) -> str:
-    """A file's path, relative to the root that it lies below."""
+    """A file's path relative to its root."""
     if file.kind is Kind.DATA and not pipeline.sink_address.startswith("/"):
-        return file.final_path.rpartition("#")[2]  # Its address may have another name since.
+        return file.final_path.rpartition("#")[2]  # The address may have changed since.
     if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
         return name.lstrip("/")
     return os.path.relpath(file.final_path, pipeline.archive_path)
 
 
 def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
-    """Write the claims beside the marker, durably. Returns how the marker lists them.
+    """Write the claims beside the marker, durably. Returns the marker's entry for them.
 
-    A file that is there already is right when it has these ranges: since it was written, a source
-    file may have been renamed or have grown.
+    An existing file is right if it has these ranges: since it was written, a source file may have
+    been renamed or may have grown.
     """
     path = layout.kept(root, Kind.CLAIMS, batch_id, part)
     make_folder(path.parent)
@@ -141,7 +141,7 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
 
 
 def keep_refused(path: Path, rows: pa.Table) -> None:
-    """Write rows that the sink refuses, durably, in the place of a try that did not land."""
+    """Write the rows that the sink refuses, durably, over those of a try that did not land."""
     make_folder(path.parent)
     path.unlink(missing_ok=True)
     file = io.BytesIO()
@@ -150,7 +150,7 @@ def keep_refused(path: Path, rows: pa.Table) -> None:
 
 
 def listed(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
-    """How the marker lists a file that finalize wrote."""
+    """The marker's entry for a file that finalize wrote."""
     return {
         "kind": kind,
         "root": "archive",
@@ -166,8 +166,8 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
 
 
 def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
-    """Write the first marker of a batch, or prove that the one that is there lists the same
-    attempt's files. That of a replay is left as it is: the batch was finalized before it.
+    """Write the first marker of a batch, or prove that the existing one lists the same attempt's
+    files. A replay's marker is left alone: the batch was finalized before it.
 
     Many claims get a file of their own.
     """
@@ -196,19 +196,19 @@ def _text(content: dict[str, Any]) -> bytes:
 def replace(
     kept: Path, batch: Batch, won: Row, output: dict[str, Any], before: list[Row]
 ) -> None:
-    """Put the marker of a replay in the place of the one before, or prove that it is there.
+    """Replace the marker with that of a replay, or prove that this has been done.
 
-    `output`: what `content` gives for the replay, and its refused rows; `before`: the generations
-    before, first ones first, each with the fence of the attempt that won it. CorruptionError: the
-    marker that is there is not of the generation before.
+    `output`: what `content` gives for the replay, with its refused rows. `before`: the earlier
+    generations, first one first, each with the fence of its winning attempt. CorruptionError: the
+    existing marker is not of the generation before.
     """
     path = layout.marker(kept, batch.root)
-    # First: from here on nobody but a finalizer of this generation changes the marker.
+    # First: from here on, only a finalizer of this generation changes the marker.
     _remove_fence(kept, before[-1])
     failpoints.point("finalize.before_replace")
     text, there = _there(path, batch)
     if there.generation > batch.generation:
-        return  # A later replay replaced this one, which was finalized before.
+        return  # A later replay replaced this one, so this one is finalized.
     new = _successor(there, batch, won, output)
     if there.generation == batch.generation:
         _check_same(path, json.loads(text), new)
@@ -219,7 +219,7 @@ def replace(
 
 
 def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
-    """The marker that is to be replaced, or has been."""
+    """The current marker: to be replaced, or already the replacement."""
     backups = layout.replaced(path.parents[1], batch.root, batch.generation - 1).parent
     advice = f"nothing was touched. Restore it from a backup (those before it are in {backups})"
     try:
@@ -242,7 +242,7 @@ def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
 def _successor(
     there: Marker, batch: Batch, won: Row, output: dict[str, Any]
 ) -> dict[str, Any]:
-    """The marker of a replay: the one before, with the new output in the place of the old."""
+    """The marker of a replay: the one before, with the new output in place of the old."""
     beside = [
         {"root": "archive", **asdict(file)}
         for file in there.files
@@ -278,7 +278,7 @@ def _successor(
 
 
 def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> None:
-    """CorruptionError: the marker that is `there` is not that of the attempt that won."""
+    """CorruptionError: the marker `there` is not the winning attempt's."""
     if any(there.get(key) != content.get(key) for key in _OF_ATTEMPT):
         made_by = content.get("replay", content)
         raise CorruptionError(
@@ -290,7 +290,7 @@ def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> N
 
 # Keeps RP5.
 def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
-    """Keep the marker that is to be replaced, durably."""
+    """Keep the old marker aside, durably."""
     make_folder(path.parent)
     try:
         write_new(path, text)
@@ -307,7 +307,7 @@ def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
 
 # Keeps RP6.
 def _remove_fence(kept: Path, before: Row) -> None:
-    """Remove the folder from which the marker that is to be replaced was renamed.
+    """Remove the folder that the old marker was renamed from.
 
     RetryableError: another process still writes there.
     """
@@ -323,9 +323,9 @@ def _remove_fence(kept: Path, before: Row) -> None:
 
 
 def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
-    """Write a marker into the folder of its attempt, durably, and rename it from there.
+    """Write a marker into its attempt's folder, durably, and rename it from there.
 
-    CorruptionError: the folder is gone, as it is when the batch has been finalized.
+    CorruptionError: the folder is gone, as it is once the batch is finalized.
     """
     made = folder / f"marker-{os.urandom(4).hex()}.json"
     try:

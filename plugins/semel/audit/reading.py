@@ -243,7 +243,7 @@ def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
 
 
 def _at(places: _Places, pieces: Iterator[Lines]) -> Iterator[Lines]:
-    """Of records those that count."""
+    """Keep only the records at `places`. None: keep all."""
     for piece in pieces:
         if places is not None:
             own = places.get(piece.claim.source_partition_id, ())

@@ -1,1 +1,1 @@
-"""The values that the rooms hand to each other. No SQL, no declaration."""
+"""The values that the rooms exchange. No SQL, no declaration."""

@@ -1,4 +1,4 @@
-"""Arrow types by the texts that pyarrow writes for them."""
+"""Parse Arrow types from the texts that pyarrow writes for them."""
 
 import re
 
@@ -10,7 +10,7 @@ _NESTED = re.compile(r"(large_list|list|struct|map)<(.*)>", re.DOTALL)
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type that pyarrow writes as `text`. ValueError for one that is unknown here."""
+    """The Arrow type that pyarrow writes as `text`. ValueError: unknown here."""
     text = text.removesuffix(" not null")
     if found := _TIMESTAMP.fullmatch(text):
         return pa.timestamp(found[1], found[2])
@@ -30,7 +30,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts between the commas that no bracket encloses."""
+    """Split at the commas outside all brackets."""
     found, depth, start = [], 0, 0
     for at, char in enumerate(text):
         depth += (char in "<([") - (char in ">)]")

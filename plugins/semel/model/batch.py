@@ -1,6 +1,6 @@
-"""The values that the verbs hand to each other: pipeline row, batch, claim, attempt, their states.
+"""The values that the verbs exchange: pipeline row, batch, claim, attempt, and their states.
 
-The state machine stands here as data; sql/schema.sql and docs/protocol.md state it again, and a
+The state machine stands here as data. sql/schema.sql and docs/protocol.md state it again, and a
 test compares the three.
 """
 
@@ -16,16 +16,16 @@ from typing import Any, Self
 from semel.errors import TerminalError
 
 KEYS_COUNTED_MAX = 100
-"""Such keys that a batch counts, the most frequent ones: a map's keys may be without end."""
+"""Ignored keys that a batch counts, the most frequent ones: a map may have keys without end."""
 
 Row = Mapping[str, Any]
-"""A row of the ledger, by its columns' names."""
+"""A row of the ledger, by column name."""
 
 Log = Callable[[str], None]
-"""Takes what a person who waits may want to know, a line at a time."""
+"""Takes progress messages for a waiting person, one line at a time."""
 
 RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
-"""How a person names batches: `17`, or `17..23`."""
+"""How a person names batches: `17` or `17..23`."""
 
 
 class BatchStatus(StrEnum):
@@ -59,7 +59,7 @@ ATTEMPT_TRANSITIONS = {
 class _FromRow:
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        """The value in a row that holds a column for each of its fields (others are ignored)."""
+        """The value from a row with a column for each field. Other columns are ignored."""
         values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**values)
 
@@ -81,20 +81,18 @@ class Pipeline(_FromRow):
 
     @property
     def ledger(self) -> str:
-        """What tells it from a pipeline of its name in another ledger: when it was made, which
-        adopt takes over.
-        """
+        """Identifies a pipeline across ledgers: the time it was made, which adopt takes over."""
         return self.created_at.astimezone(UTC).isoformat()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(_FromRow):
-    """A batch: what was planned and how far it got. `spec` is the spec of that moment.
+    """A batch: what was planned, and how far it got. `spec` is the spec at that time.
 
-    A replay stands in the interval and, once it has committed, at the place in the order of commits
-    of the batch that it `replays`; `generation` counts the outputs of that one, from 1. An
-    admission takes dead letters of the batch that it `admits`; `admission` counts these, from 1.
-    `claims_of`: the batch whose claims it reads.
+    A replay has the interval of the batch that it `replays` and, once committed, its place in the
+    commit order; `generation` counts that batch's outputs, from 1. An admission takes dead letters
+    from the batch that it `admits`; `admission` counts these, from 1. `claims_of`: the batch whose
+    claims it reads.
     """
 
     batch_id: int
@@ -117,17 +115,17 @@ class Batch(_FromRow):
 
     @property
     def open(self) -> bool:
-        """Whether it is planned or committed, and has an end to come to."""
+        """Whether it is planned or committed, so still to be finished."""
         return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
 
     @property
     def root(self) -> int:
-        """The batch whose output it makes: its own, or that of the one that it replays."""
+        """The batch whose output it makes: itself, or the one that it replays."""
         return self.replays or self.batch_id
 
     @property
     def interval(self) -> tuple[datetime, datetime] | None:
-        """The run's interval; the ledger holds both of its ends, or none."""
+        """The run's interval. The ledger holds both ends or neither."""
         start, end = self.interval_start, self.interval_end
         return (start, end) if start and end else None
 
@@ -138,20 +136,20 @@ class Batch(_FromRow):
 
 
 def dag_run_of(request_key: str) -> tuple[str, str] | None:
-    """The DAG and the run of an Airflow request; None of another request."""
+    """The DAG and run of an Airflow request. None for other requests."""
     kind, _, rest = request_key.partition(":")
     dag, _, run = rest.partition(":")
     return (dag, run) if kind == "airflow" and run else None
 
 
 def run_of(request_key: str) -> str:
-    """The run that a request is of, as Airflow's pages call it."""
+    """The run of a request, by the name on Airflow's pages."""
     found = dag_run_of(request_key)
     return found[1] if found else request_key
 
 
 def numbers(text: str) -> tuple[int, int]:
-    """The first and the last batch that a text names. TerminalError: it names none."""
+    """The first and last batch that a text names. TerminalError: it names none."""
     given = re.fullmatch(RANGE, text)
     if not given:
         raise TerminalError(f"{text!r} names no batches: give one number, or two as in 17..23")
@@ -162,7 +160,7 @@ def numbers(text: str) -> tuple[int, int]:
 
 
 def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Some of a pipeline's batches as runs [first, last] in which no other one of all lies."""
+    """Group some of a pipeline's batches into runs [first, last] with no other batch between."""
     some = set(some)
     groups = (list(g) for there, g in groupby(sorted(all_of_them), some.__contains__) if there)
     return tuple((group[0], group[-1]) for group in groups)
@@ -170,9 +168,9 @@ def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(_FromRow):
-    """One planned range: positions [start, end) of one source partition, as it is called now.
+    """One planned range: positions [start, end) of a source partition, under its current name.
 
-    `evidence` recognises what was read up to its end; what is in it is its source's own.
+    `evidence` recognises what was read up to `end`. Only the source can interpret it.
     """
 
     ordinal: int
@@ -185,7 +183,7 @@ class Claim(_FromRow):
 
     @classmethod
     def of(cls, other: "Claim") -> Self:
-        """The same, as its source sees it."""
+        """Convert to this class, the source's own."""
         return cls(**vars(other))
 
 
@@ -204,12 +202,12 @@ class Counts:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        """The account of an attempt that is staged or has won; all 0 before that."""
+        """The account of an attempt. All counts are 0 until it is staged."""
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
     @property
     def short(self) -> str:
-        """On one line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
+        """One line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
         repeats = self.duplicates_batch + self.duplicates_catalog
         return (
             f"{self.survivors:,} new, {repeats:,} repeats, {self.quarantined:,} quarantined, "
@@ -227,7 +225,7 @@ class Ignored:
     """Keys that the schema does not name, each with the number of records that have it.
 
     `sampled`: the numbers are estimates, from some records of each block. `tombstones`: messages
-    without a value, which are no records here.
+    without a value, which do not count as records.
     """
 
     keys: dict[str, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Sets of buckets of record time: those of a batch's ids, of an id run, and those forgotten.
+"""Sets of buckets of record time: those of a batch's ids, of an id run, and the forgotten ones.
 
-A set is exact. One of more than BUCKET_RANGES_MAX ranges also holds its smallest gaps, so that
-a run's header, a marker and the pipeline's row stay small whatever record times come. What is held
-too much is asked once more than needed, and is late once it was forgotten.
+A set is exact up to BUCKET_RANGES_MAX ranges. Beyond that it also includes its smallest gaps, so
+that a run's header, a marker and the pipeline's row stay small for any record times. An extra
+bucket costs one needless lookup; once forgotten, its records count as late.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ from typing import Protocol, Self
 import numpy as np
 
 BUCKET_RANGES_MAX = 1_000
-"""Ranges in a stored set of buckets: 20 kB. A year of working hours is 260 of them. Of more the
-smallest gaps count as in it."""
+"""Ranges in a stored set of buckets, 20 kB. A year of working hours has 260. Beyond that, the
+smallest gaps count as part of the set."""
 
 _FIRST = -(1 << 63)
 _DENSE = 16
-"""Up to so many buckets for each record are marked one by one: that is faster than sorting."""
+"""Up to this many buckets per record, marking each one is faster than sorting."""
 
 
 class _Range(Protocol):
-    """A range as the ledger gives it, its end exclusive."""
+    """A range as the ledger returns it, its end exclusive."""
 
     lower: int
     upper: int
@@ -31,7 +31,7 @@ class _Range(Protocol):
 
 @dataclass(frozen=True)
 class Buckets:
-    """A set of buckets. `bounds`: ascending; in it are bounds[0] up to, and without, bounds[1],
+    """A set of buckets. `bounds` ascend: the set has bounds[0] up to but excluding bounds[1],
     bounds[2] up to bounds[3], and so on.
     """
 
@@ -39,7 +39,7 @@ class Buckets:
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Self:
-        """The set of these buckets (int64), which may come in any order and more than once."""
+        """The set of these buckets (int64), in any order, repeats allowed."""
         if not len(numbers):
             return cls()
         low = int(numbers.min())
@@ -55,7 +55,7 @@ class Buckets:
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[Iterable[int]]) -> Self:
-        """The set with these `ranges`. ValueError: they are not ascending, or touch."""
+        """The set with these `ranges`. ValueError: they touch, or do not ascend."""
         bounds = tuple(int(bound) for start, end in ranges for bound in (start, end))
         if any(one >= two for one, two in pairwise(bounds)):
             raise ValueError(f"its ranges of buckets are not in order: {bounds[:20]}")
@@ -63,12 +63,12 @@ class Buckets:
 
     @classmethod
     def before(cls, end: int) -> Self:
-        """All buckets before one."""
+        """All buckets before `end`."""
         return cls((_FIRST, end))
 
     @classmethod
     def from_ledger(cls, multirange: Iterable[_Range]) -> Self:
-        """The set that a column of the type int8multirange holds."""
+        """The set in a column of type int8multirange."""
         return cls.of_ranges((part.lower, part.upper) for part in multirange)
 
     @classmethod
@@ -82,7 +82,7 @@ class Buckets:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Its ranges, ascending, their ends exclusive; no two touch."""
+        """Its ranges, ascending, with exclusive ends. No two touch."""
         return list(zip(self.bounds[::2], self.bounds[1::2], strict=True))
 
     @property
@@ -102,18 +102,18 @@ class Buckets:
         return self._bounded(at[np.diff(inside, prepend=False)])
 
     def has(self, numbers: np.ndarray) -> np.ndarray:
-        """Which of some buckets are in the set: a mask."""
+        """A mask of the buckets that are in the set."""
         if not self.bounds:
             return np.zeros(len(numbers), bool)
         return np.searchsorted(self.bounds, numbers, side="right") % 2 == 1
 
     def overlaps(self, other: "Buckets") -> bool:
-        """Whether any bucket is in both."""
+        """Whether any bucket is in both sets."""
         one, two = np.array(self.bounds), np.array(other.bounds)
-        # The first bucket that both have begins a range of one of them.
+        # The first bucket in both begins a range of one of them.
         return bool(self.has(two[::2]).any() or other.has(one[::2]).any())
 
 
 def union(sets: Iterable[Buckets | None]) -> Buckets | None:
-    """All buckets of some sets. None: all are None, since nothing is by bucket."""
+    """The union of some sets. None: all are None, since the batches have no buckets."""
     return reduce(Buckets.__or__, found) if (found := [s for s in sets if s is not None]) else None

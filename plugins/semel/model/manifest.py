@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 # Keeps L6.
 MARKER_FORMAT = 4
-"""The format of success markers, of those that finalize writes and readers know."""
+"""The format of success markers that finalize writes and readers know."""
 
 
 class Kind(StrEnum):
-    """What a file of a batch is. Claims and refused rows are written by finalize; a manifest holds
-    the others."""
+    """The kind of a batch's file. Finalize writes claims and refused rows; manifests have the rest.
+    """
 
     DATA = "data"
     DECISIONS = "decisions"
@@ -44,12 +44,12 @@ class StagedFile:
 
 
 def pack_files(files: tuple[StagedFile, ...]) -> bytes:
-    """Files as bytes for the shuffle, or for the driver."""
+    """Encode files for the shuffle or the driver."""
     return json.dumps([asdict(file) for file in files]).encode()
 
 
 def unpack_files(data: bytes) -> tuple[StagedFile, ...]:
-    """What `pack_files` packed."""
+    """Decode what `pack_files` encoded."""
     return staged_files(json.loads(data))
 
 
@@ -60,8 +60,8 @@ def staged_files(plain: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A record that was set aside: its split, and its offset in the source; what was wrong, and its
-    beginning as it is shown (both empty where no text of records is told).
+    """A record that was set aside: its split, its offset in the source, what was wrong, and its
+    beginning as shown. The last two are empty where texts of records are withheld.
     """
 
     split: int
@@ -72,11 +72,11 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What one split came to. `digest` covers the bytes that were read and what became of them.
+    """The result of one split. `digest` covers the bytes read and their outcomes.
 
-    `buckets`: those of record time that its ids are of, in scope `bucket`.
-    `samples` has one record for each of the `reasons`. Its valid rows begin at `spill_row` of the
-    task's spill. `kept` is a file with a mask of all rows of the spill, for transforms.
+    `buckets`: the record-time buckets of its ids, in scope `bucket`. `samples` has one record for
+    each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill. `kept` is a file
+    with a mask over all rows of the spill, for transforms.
     """
 
     split: int
@@ -109,7 +109,7 @@ class SplitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestFile:
-    """A file of a sealed manifest, with the name that finalize gives it (absolute paths)."""
+    """A file of a sealed manifest, with the name that finalize gives it. Paths are absolute."""
 
     kind: Kind
     staged_path: str
@@ -131,7 +131,7 @@ class MarkedFile:
 
 
 class Published(Protocol):
-    """The receipt of a finalized batch, as its marker has it."""
+    """The receipt of a finalized batch, as in its marker."""
 
     path: Path
     sink: Path | None

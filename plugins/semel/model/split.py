@@ -1,4 +1,4 @@
-"""Parts of a batch's claims: what one task reads in one go."""
+"""Splits: the parts of a batch's claims, each read in one go by one task."""
 
 import pickle
 from bisect import bisect_right
@@ -10,13 +10,12 @@ from operator import attrgetter
 from semel.model.batch import Claim
 
 SPLITS_PER_TASK_MAX = 256
-"""Splits that one task has at most: small files are spread over all cores. Some 0.2 s of work, and
-one output file."""
+"""Splits in one task, to spread small files over all cores: some 0.2 s of work, one output file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A part of a claimed range: lines that start in [start, end). Its task has it as a whole."""
+    """Part of a claimed range: lines that start in [start, end). One task reads all of it."""
 
     number: int
     task: int
@@ -26,10 +25,10 @@ class Split:
 
 
 class Splits(Sequence[Split]):
-    """The splits of a job, by number, and by task.
+    """The splits of a job, by number and by task.
 
-    How it works: on its way to a task it is one blob for each task, and a task opens its own: the
-    splits of 10,000 files take 70 ms to unpickle, which each task would pay.
+    How it works: pickled, it is one blob per task, and a task opens only its own. The splits of
+    10,000 files take 70 ms to unpickle, and each task would pay that.
     """
 
     def __init__(self, splits: Iterable[Split]) -> None:
@@ -58,15 +57,15 @@ class Splits(Sequence[Split]):
 
     @property
     def tasks(self) -> range:
-        """The numbers of the tasks."""
+        """The task numbers."""
         return range(len(self._ends))
 
     def task_of(self, number: int) -> int:
-        """The task that has a split."""
+        """The task that reads a split."""
         return bisect_right(self._ends, number)
 
     def of_task(self, task: int) -> tuple[Split, ...]:
-        """The splits that a task has, in source order."""
+        """The splits of a task, in source order."""
         if task not in self._open:
             self._open[task] = pickle.loads(self._packed[task])
         return self._open[task]
@@ -75,10 +74,10 @@ class Splits(Sequence[Split]):
 def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> Splits:
     """Cut claims into splits in source order. The same claims and size give the same splits.
 
-    Those of one claim are of equal size, and one, two or a multiple of four in number, as cores
-    are: so tasks end together. A task has splits up to `split_bytes` together, and up to
-    SPLITS_PER_TASK_MAX, so that small files are few tasks but not one. `whole` holds the ordinals
-    of claims that cannot be cut (gzip, multiline CSV).
+    The splits of one claim have equal size, and number one, two or a multiple of four, like cores:
+    so tasks end together. A task takes splits up to `split_bytes` in all and up to
+    SPLITS_PER_TASK_MAX in number, so that small files make few tasks, but more than one. `whole`
+    holds the ordinals of claims that cannot be cut (gzip, multiline CSV).
     """
     found: list[Split] = []
     task = held = count = 0

@@ -1,10 +1,10 @@
-"""plan: fix a batch before any work, as offset ranges that end at a record's end.
+"""plan: fix a batch before any work, as offset ranges that end where a record ends.
 
 How it works:
-1. look at source and ledger, without any lock (`survey`);
-2. cut the ranges that are free, and see what changes of source partitions (`cut`);
-3. write it in one transaction under the pipeline's lock; nothing, where nothing changed; and when
-   what it was made of changed since the look, start over.
+1. survey the source and the ledger, without a lock (`survey`);
+2. cut the free ranges, and find what changes about source partitions (`cut`);
+3. write the result in one transaction under the pipeline's lock, if anything changed; if the ledger
+   changed since the survey, start over.
 """
 
 import json
@@ -33,19 +33,18 @@ from semel.plan.survey import Request, Survey, look
 from semel.sources import Offer, Range, Refusal
 from semel.sources.spec import Records
 
-_ROUNDS_MAX = 20  # When other planners win this often in a row, something else is wrong.
+_ROUNDS_MAX = 20  # Losing to other planners this often in a row means something else is wrong.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer of plan. `batch` is None when there was nothing to take: `idle` says why, and
+    """The answer of plan. `batch` is None if there was nothing to take: then `idle` says why, and
     `before` is the request's last batch, which is over.
 
-    `bytes`, `bytes_left`: in the unit of the `source`. `anew`: the request's batch that never
-    committed and was given up for this one, and why.
-    `resumed`: (name, known name) of what was recognised by what is in it, and is read on.
-    `earlier`: by day (UTC), how much from before the run's window no plan has taken or seen as it
-    is now.
+    `bytes` and `bytes_left` are in the unit of the `source`. `anew`: the request's uncommitted
+    batch that was given up for this one, and why. `resumed`: (name, known name) of partitions
+    recognised by their content and read on. `earlier`: by day (UTC), how much from before the run's
+    window no plan has taken or seen in its current state.
     """
 
     pipeline: Pipeline
@@ -65,7 +64,7 @@ class Plan:
 
     @property
     def done(self) -> bool:
-        """Whether the request had its batch, that is finalized, and nothing more has come."""
+        """Whether the request's batch is finalized and nothing more has come."""
         over = self.before is not None and self.before.status is BatchStatus.FINALIZED
         return self.batch is None and over
 
@@ -85,7 +84,7 @@ class Plan:
 
 
 class _Changed(Exception):
-    """What a plan is made of changed between the look at it and the lock."""
+    """Something the plan is based on changed between the survey and the lock."""
 
 
 def plan(
@@ -94,13 +93,12 @@ def plan(
     request_key: str,
     interval: tuple[datetime, datetime] | None = None,
 ) -> Plan:
-    """Find the request's batch, or write one down that takes what is unclaimed.
+    """Find the request's batch, or plan one that takes what is unclaimed.
 
-    The same request gets the same batch until that one is finalized or abandoned; then it gets the
-    next, if there is anything to take. One that never committed is planned anew when its
-    declaration or its source is not what it was, and no attempt shows life. TerminalError,
-    LimitError: nothing was written. SourceError: files were refused, and `source.on_refused` is
-    `fail`.
+    The same request gets the same batch until that is finalized or abandoned; then it gets the
+    next, if there is anything to take. An uncommitted batch is planned anew when its declaration or
+    its source has changed and no attempt shows life. TerminalError, LimitError: nothing was
+    written. SourceError: files were refused, and `source.on_refused` is `fail`.
     """
     interval = interval_of(spec, interval)
     anew: tuple[int, str] | None = None
@@ -119,7 +117,7 @@ def plan(
         try:
             survey = look(ledger, pipeline, request)
             draft = cut.cut(request, survey)
-        except FileNotFoundError:  # It was moved meanwhile: look again.
+        except FileNotFoundError:  # Moved meanwhile: look again.
             continue
         failpoints.point("plan.before_lock")
         try:
@@ -159,7 +157,7 @@ def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
 
 # Keeps P21.
 def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
-    """Why a batch of this request can never be staged as it was planned; None: it can."""
+    """Why a batch of this request can never be staged as planned. None: it can."""
     if batch.status is not BatchStatus.PLANNED:
         return None
     if batch.spec_digest != spec.digest():
@@ -183,7 +181,7 @@ def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> 
 def interval_of(
     spec: Spec, interval: tuple[datetime, datetime] | None
 ) -> tuple[datetime, datetime] | None:
-    """The interval that a plan goes by. TerminalError: the pipeline needs one and has none."""
+    """The interval to plan by. TerminalError: the pipeline needs one and has none."""
     if spec.source.select == "arrival":
         return None
     if interval is None or interval[0] >= interval[1]:
@@ -213,9 +211,9 @@ def _failed(spec: Spec, refused: list[Refusal]) -> str:
 def _write(
     ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: Draft
 ) -> Batch | None:
-    """Write what a plan came to, the batch only where there is something to take.
+    """Write the plan's result; write a batch only if there is something to take.
 
-    _Changed: it is made of what is not so any more, and nothing was written.
+    _Changed: the plan is out of date, and nothing was written.
     """
     matched = survey.matched
     changed = draft.ranges or draft.updates or draft.made or matched.gone or matched.retired
@@ -223,7 +221,7 @@ def _write(
         return None
     pipeline_id = pipeline.pipeline_id
     stored: dict[str, Any] = {}
-    if draft.ranges:  # Before the lock, for it reads the transforms' files.
+    if draft.ranges:  # Before the lock, because it reads the transforms' files.
         stored = provenance.stored(request.spec)
     with ledger.transaction() as connection:
         _lock(connection, pipeline, request, survey)
@@ -248,7 +246,7 @@ def _write(
             partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
-        if batch is None:  # Else its statement has done so.
+        if batch is None:  # Otherwise the batch's statement did.
             partitions.touch(connection, pipeline_id)
         failpoints.point("plan.before_write")
     failpoints.point("plan.after_write")
@@ -258,12 +256,12 @@ def _write(
 def _lock(
     connection: sa.Connection, pipeline: Pipeline, request: Request, survey: Survey
 ) -> None:
-    """Take the pipeline's lock. _Changed when what a plan is made of is not so any more."""
+    """Take the pipeline's lock. _Changed if the plan is out of date."""
     # Keeps P1, P2.
     pipelines.lock(connection, pipeline)
     silent = request.spec.limits.orphan_after.total_seconds()
     now = partitions.state(connection, pipeline.pipeline_id, request.key, silent)
-    before = request.before and request.before.batch_id  # It is over, and stays what it is.
+    before = request.before and request.before.batch_id  # It is over, so it stays as it is.
     same = (
         now.version == survey.version
         and now.latest == before
@@ -317,7 +315,7 @@ def _partition(offer: Offer, made: dict[str, int]) -> int:
 
 
 def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) -> None:
-    """Where no record stands before what is read, or ever will be, is lost."""
+    """Record the gap before an offer's first record as lost."""
     begun = {o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.made))}
     for offer in begun.values():
         if offer.start:
@@ -326,7 +324,7 @@ def _write_holes(connection: sa.Connection, draft: Draft, made: dict[str, int]) 
 
 
 def _claims(ranges: list[Range], made: dict[str, int]) -> list[dict[str, Any]]:
-    """The ranges of a batch, as its statement takes them."""
+    """The ranges of a batch, as parameters of its statement."""
     return [
         {
             "ordinal": ordinal,

@@ -1,4 +1,4 @@
-"""abandon: give up a batch that never committed; its records are planned again by a later run."""
+"""abandon: give up a batch that never committed. A later run plans its records again."""
 
 import sqlalchemy as sa
 
@@ -11,10 +11,10 @@ from semel.plan import partitions
 def abandon(
     ledger: Ledger, batch_id: int, reason: str, *, silent_only: bool = False
 ) -> int | None:
-    """Release the claims of a planned batch. Returns how many ranges became free.
+    """Release the claims of a planned batch. Returns the number of ranges that became free.
 
-    `silent_only`: not while an attempt shows life; then it returns None, and nothing is changed.
-    StateError when the batch has committed: what is committed is finalized, never given up.
+    `silent_only`: if an attempt shows life, change nothing and return None. StateError: the batch
+    has committed, so it must be finalized.
     """
     with ledger.transaction() as connection:
         found = row(connection, "abandon", "batch", batch_id=batch_id)
@@ -39,10 +39,10 @@ def abandon(
 
 # Keeps A2.
 def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
-    """The same within a transaction that holds the pipeline's lock (plan takes over orphans so).
+    """Abandon within a transaction that holds the pipeline's lock, as when plan takes over orphans.
 
-    Returns the partitions that claims were released of: they are to be restored, and the pipeline's
-    source version to be counted up, in the same transaction.
+    Returns the partitions whose claims were released. In the same transaction, restore them and
+    count up the pipeline's source version.
     """
     status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
     transition(

@@ -1,4 +1,4 @@
-"""cut, the second step of plan: what follows from what was found. Changes nothing."""
+"""cut, the second step of plan: what follows from the survey. Changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from semel.sources import Offer, Partition, Range, Refusal, as_read, in_window, 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """The ranges of a batch, and what changes of source partitions.
+    """The ranges of a batch, and the changes to source partitions.
 
-    `failing`: the refusals for which nothing is taken. `left`: how much is left for a later plan.
-    `updates` are known partitions as they are from now on; `made` are offers that get a new one,
-    with the last range that is taken of each.
+    `failing`: the refusals that make the plan fail, so nothing is taken. `left`: how much is left
+    for a later plan. `updates` are known partitions in their new state. `made` are offers that get
+    a new partition, with the last range taken from each.
     """
 
     failing: list[Refusal]
@@ -26,7 +26,7 @@ class Draft:
 
 
 def cut(request: Request, survey: Survey) -> Draft:
-    """Cut a batch out of what is free. FileNotFoundError: look again; LimitError: too much."""
+    """Cut a batch from the free ranges. FileNotFoundError: look again. LimitError: too much."""
     failing = _failing(request, survey)
     ranges, left = ([], 0) if failing else _ranges(request, survey)
     return Draft(
@@ -39,7 +39,7 @@ def cut(request: Request, survey: Survey) -> Draft:
 
 
 def _failing(request: Request, survey: Survey) -> list[Refusal]:
-    """The refusals for which the plan fails: those of its interval, or of an unknown time."""
+    """The refusals that make the plan fail: those in its interval, or of unknown time."""
     # Keeps P10.
     if request.spec.source.on_refused_or_default is OnRefused.WARN:
         return []
@@ -47,10 +47,10 @@ def _failing(request: Request, survey: Survey) -> list[Refusal]:
 
 
 def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
-    """The ranges to claim, the oldest offer first, and how much is left for a later plan.
+    """The ranges to claim, oldest offer first, and how much is left for a later plan.
 
-    `select: arrival` takes up to limits.bytes_per_batch_max; `select: interval` takes all or raises
-    LimitError.
+    `select: arrival` takes up to limits.bytes_per_batch_max. `select: interval` takes everything,
+    or raises LimitError.
     """
     spec, source = request.spec, survey.source
     offers = survey.matched.offers
@@ -77,12 +77,12 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[Range], int]:
 
 
 def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
-    """The known partitions of which the ledger has to know something else."""
+    """The known partitions whose rows in the ledger must change."""
     last = {item.offer.name: item for item in ranges}  # The last range of each.
     for offer in survey.matched.offers:
         if offer.known is None:
             continue
-        # A hole is for a later plan, which has to look again, whatever the fingerprint says.
+        # A later plan must look again to fill a hole, whatever the fingerprint says.
         settled = offer.known.source_partition_id not in survey.holes
         new = as_read(offer, last.get(offer.name), settled=settled)
         if new != offer.known:
@@ -91,7 +91,7 @@ def _updates(survey: Survey, ranges: list[Range]) -> Iterator[Partition]:
 
 
 def _made(survey: Survey, ranges: list[Range]) -> Iterator[tuple[Offer, Range | None]]:
-    """What gets a new partition: that of which something is taken, or that began anew."""
+    """The offers that get a new partition: those with a range taken, and those that began anew."""
     new = {r.offer.name: r for r in ranges if r.offer.known is None}
     for taken in new.values():
         yield taken.offer, taken

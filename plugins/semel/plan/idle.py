@@ -1,4 +1,4 @@
-"""Why a plan found nothing to take: what its source shows, and who has it."""
+"""Why a plan found nothing to take: what its source shows, and which batches have it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from semel.plan.survey import Request, Survey
 from semel.sources import Found, in_window
 
 NAMES_ASKED_MAX = 1_000
-"""Names, the newest, whose batches a plan that takes nothing asks for."""
+"""Newest names whose batches are looked up when a plan takes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A batch with records of what the run asked for. `survivors`: None until it has committed."""
+    """A batch with records from the run's request. `survivors`: None until it has committed."""
 
     batch_id: int
     request_key: str
@@ -28,11 +28,11 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """What there is, of a run's interval and beside it.
+    """What the source shows, in a run's interval and beside it.
 
-    `shown`: how much the source shows of it. `holders`: the newest batches that have records of
-    that, the newest first. `waiting`: names whose last record is not complete yet. `elsewhere`: by
-    day (UTC), how much of other intervals is new, or is not what a plan saw last. `schedule`: the
+    `shown`: how much the source shows in the interval. `holders`: the newest batches with records
+    of that, newest first. `waiting`: names whose last record is incomplete. `elsewhere`: by day
+    (UTC), how much of other intervals is new or has changed since a plan saw it. `schedule`: the
     pipeline's.
     """
 
@@ -45,7 +45,7 @@ class Idle:
 
 
 def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
-    """What keeps a plan from taking anything. Asks the ledger for some of the names, not all."""
+    """Explain why a plan takes nothing. Asks the ledger about the newest names only."""
     own = [found for found in survey.shown.found if in_window(found.when, request.window)]
     names = [found.name for found in own[-NAMES_ASKED_MAX :]]
     holders = ledger.rows(
@@ -67,8 +67,9 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
 
 
 def earlier(request: Request, survey: Survey) -> dict[date, int]:
-    """By day (UTC), how much of days before the request's window and before today is new, or is not
-    what a plan saw last: it came late, or nobody ran its interval. Not what is refused.
+    """By day (UTC), how much from before the request's window and before today is new or has
+    changed since a plan saw it: it came late, or nobody ran its interval. Refused names are left
+    out.
     """
     if request.window is None:
         return {}

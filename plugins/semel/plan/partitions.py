@@ -1,8 +1,8 @@
-"""Source partitions in the ledger, asked for and written.
+"""Read and write source partitions in the ledger.
 
-A partition is open, or closed because it is gone, or retired by accept. Who changes
-partitions, claims or losses of a pipeline holds its lock and counts its `source_version` up, so
-that a plan sees with one comparison whether what it was made from is still true.
+A partition is open, closed because it is gone, or retired by accept. Whoever changes a pipeline's
+partitions, claims or losses holds its lock and counts up its `source_version`. So one comparison
+tells a plan whether its basis still holds.
 """
 
 import json
@@ -17,12 +17,12 @@ from semel.sources import Gone, Known, Offer, Partition, Range, Refusal, Shown, 
 
 
 def version(connection: sa.Connection, pipeline_id: int) -> int:
-    """Counts the changes of a pipeline's partitions, claims and losses."""
+    """The count of changes to a pipeline's partitions, claims and losses."""
     return row(connection, "partitions", "version", pipeline_id=pipeline_id)["source_version"]
 
 
 def touch(connection: sa.Connection, pipeline_id: int) -> None:
-    """Count a change; in the transaction that makes it, under the pipeline's lock."""
+    """Count a change, in the transaction that makes it, under the pipeline's lock."""
     change(connection, "partitions", "touch", pipeline_id=pipeline_id)
 
 
@@ -33,7 +33,7 @@ def known(
     shown: Shown,
     orphans: Iterable[int] = (),
 ) -> Known:
-    """What the ledger knows of what a source shows. What an orphan has claimed is not settled."""
+    """What the ledger knows about the things shown. An orphan's claims do not count as settled."""
     found = shown.found
     other = row(
         connection,
@@ -41,7 +41,7 @@ def known(
         "unsettled",
         pipeline_id=pipeline_id,
         orphans=list(orphans),
-        # Texts: psycopg looks at each element of a list, and there may be very many.
+        # Joined as text: psycopg inspects each element of a list, and there may be very many.
         names=_texts([item.name for item in found]),
         identities=_texts([item.identity for item in found]),
         fingerprints=_texts([item.fingerprint for item in found]),
@@ -63,10 +63,10 @@ def _texts(texts: list[str]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What the ranges of a plan are cut from, by its numbers: when these are the same, so are they.
+    """The numbers that a plan's ranges depend on. Same numbers, same ranges.
 
-    `latest`: the request's latest batch. `orphans`: planned batches of other requests that gave no
-    sign of life for long.
+    `latest`: the request's latest batch. `orphans`: planned batches of other requests that have
+    shown no sign of life for long.
     """
 
     version: int
@@ -92,7 +92,7 @@ def state(
 def holders(
     connection: sa.Connection, batches: list[int], partitions: Iterable[int]
 ) -> list[int]:
-    """Those of some batches that have claimed a range of some partitions."""
+    """The batches among these that have claimed a range of these partitions."""
     if not batches:
         return []
     found = rows(
@@ -104,7 +104,8 @@ def holders(
 def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
-    """Of partitions, up to an end each: what is neither claimed (but by `orphans`) nor lost."""
+    """The ranges up to an end of each partition that are not lost, nor claimed except by `orphans`.
+    """
     if not ends:
         return {}
     found = rows(
@@ -123,7 +124,7 @@ def free_ranges(
 
 
 def up_to(spans: Spans, ends: dict[int, int]) -> Spans:
-    """What of some ranges lies before an end of each partition."""
+    """Cut ranges at an end for each partition."""
     cut = {
         part: [(start, min(end, ends[part])) for start, end in found if start < ends[part]]
         for part, found in spans.items()
@@ -133,9 +134,9 @@ def up_to(spans: Spans, ends: dict[int, int]) -> Spans:
 
 
 def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Let later looks at partitions begin where something is free, or may become free.
+    """Let later surveys of these partitions begin at the first range that is or may become free.
 
-    Under the pipeline's lock: no planned batch is abandoned meanwhile.
+    Under the pipeline's lock, so that no planned batch is abandoned meanwhile.
     """
     change(connection, "partitions", "raise_floor", partitions=list(partitions))
 
@@ -143,7 +144,7 @@ def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
 def unaccounted(
     connection: sa.Connection, pipeline_id: int
 ) -> tuple[list[Partition], Spans]:
-    """Closed partitions of which something was seen that nobody claimed, and what."""
+    """Closed partitions with ranges that were seen and never claimed, and those ranges."""
     found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
     closed = [Partition(**r) for r in found]
     ends = {k.source_partition_id: k.seen for k in closed}
@@ -152,7 +153,7 @@ def unaccounted(
 
 
 def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[int]) -> None:
-    """Close partitions, each with what was seen of it. `unread`: some of it was never read."""
+    """Close partitions at the end of what was seen. `unread`: those with ranges never read."""
     found = [
         {
             "source_partition_id": item.partition.source_partition_id,
@@ -166,14 +167,14 @@ def close(connection: sa.Connection, gone: Collection[Gone], unread: Collection[
 
 
 def update(connection: sa.Connection, updates: list[Partition]) -> None:
-    """Bring the rows of known partitions up to date; a closed one is open again."""
+    """Update the rows of known partitions. A closed one is open again."""
     if updates:
         new = json.dumps([vars(partition) for partition in updates])
         change(connection, "partitions", "update", partitions=new)
 
 
 def retire(connection: sa.Connection, partitions: list[int]) -> None:
-    """Forget partitions that accept replaced, or because a new one holds all that they held."""
+    """Forget partitions that accept replaced, or that a new one contains entirely."""
     if partitions:
         change(connection, "partitions", "retire", partitions=partitions)
 
@@ -181,9 +182,9 @@ def retire(connection: sa.Connection, partitions: list[int]) -> None:
 def insert(
     connection: sa.Connection, pipeline_id: int, offers: list[tuple[Offer, Range | None]]
 ) -> list[Row]:
-    """Open the next generation of each offer's name, with the last range that is taken of it.
+    """Open the next generation of each offer's name, with the last range taken from it.
 
-    Returns (source_partition_id, name, generation) of each.
+    Returns (source_partition_id, name, generation) for each.
     """
     if not offers:
         return []
@@ -205,12 +206,12 @@ def insert(
 
 
 def account(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Closed partitions of which all that was seen is claimed or lost."""
+    """Mark closed partitions as accounted for: all that was seen is claimed or lost."""
     change(connection, "partitions", "account", partitions=list(partitions))
 
 
 def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str) -> None:
-    """Record that ranges are lost for good, and whose word that is."""
+    """Record ranges as lost for good, and who accepted that."""
     lost = [
         {"source_partition_id": partition, "start": start, "end": end}
         for partition, found in spans.items()
@@ -223,9 +224,9 @@ def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str)
 
 # Keeps A6.
 def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Partitions whose claims were released: what was read of them is what is still claimed.
+    """Reset partitions whose claims were released to what is still claimed.
 
-    Of one that was retired by accept meanwhile, the rest is a loss.
+    If accept retired one meanwhile, record the rest as lost.
     """
     restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
     ends = {r["source_partition_id"]: r["seen"] for r in restored if r["retired"]}

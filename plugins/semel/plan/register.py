@@ -1,4 +1,4 @@
-"""The first step of plan: the pipeline's row, made at its first plan and held against its spec."""
+"""Registration, before each plan: make the pipeline's row once, and check it against the spec."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +18,14 @@ from semel.sinks import Sink
 
 
 def register(ledger: Ledger, spec: Spec) -> Pipeline:
-    """The pipeline's row, made at its first plan. TerminalError when it contradicts the spec."""
+    """The pipeline's row, made at its first plan. TerminalError: it contradicts the spec."""
     with registering(ledger, spec) as (_, pipeline):
         return pipeline
 
 
 @contextmanager
 def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pipeline]]:
-    """As `register`, and the transaction in which it was read, for what else is read there."""
+    """As `register`, with the transaction that read the row, for further reads."""
     with ledger.transaction() as connection:
         found = pipelines.find(connection, spec.name)
         sink = open_sink(spec)
@@ -33,7 +33,7 @@ def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pip
         kept = str(_archive(spec, found, address))
         if found is None:
             _insert(connection, spec, sink, kept)
-        if found is None or _place(found) != (address, kept):  # Else the place is its own.
+        if found is None or _place(found) != (address, kept):  # Otherwise it owns its place.
             owner = pipelines.owner(connection, address, kept)
             if owner is not None and owner.name != spec.name:
                 raise TerminalError(_owned(spec, owner, address, kept))
@@ -55,7 +55,7 @@ def _place(pipeline: Pipeline) -> tuple[str, str]:
 
 
 def _archive(spec: Spec, found: Pipeline | None, address: str) -> Path:
-    """As declared, else where it is: it does not move by itself, but with its sink."""
+    """The declared archive, else the current one: it moves only with its sink."""
     if spec.sink.archive is None and found is not None and found.sink_address == address:
         return Path(found.archive_path)
     return layout.of(spec)
@@ -90,7 +90,7 @@ def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> Non
 
 
 def _completed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
-    """Give a row of an earlier version the fields that its identity lacks."""
+    """Add the identity fields that a row of an earlier version lacks."""
     if identity.is_whole(pipeline.identity):
         return pipeline
     found = row(connection, "pipelines", "latest_spec", pipeline_id=pipeline.pipeline_id)

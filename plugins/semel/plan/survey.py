@@ -1,9 +1,9 @@
-"""look, the first step of plan: what there is to take, and what is refused. Changes nothing.
+"""survey, the first step of plan: what there is to take, and what is refused. Changes nothing.
 
 How it works:
 1. ask the source what it shows, outside any transaction;
-2. read what the ledger knows of that, and let the source match the two;
-3. read what is unclaimed of what it offers, and what is missing of what is gone.
+2. read what the ledger knows about that, and let the source match the two;
+3. read which ranges of the offers are unclaimed, and which are missing from what is gone.
 """
 
 from collections.abc import Callable
@@ -38,9 +38,9 @@ LOOKS_MAX = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a plan was asked for. `before`: the last batch of the same key, which is over.
+    """A plan's request. `before`: the last batch with the same key, which is over.
 
-    Without a key nobody asked: what orphans have claimed is theirs.
+    Without a key, nobody asked for a plan: orphans keep their claims.
     """
 
     spec: Spec
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def window(self) -> Window:
-        """The times of what may be taken; None: all."""
+        """The times that may be taken. None: all times."""
         if self.interval is None:
             return None
         return self.interval[0] - self.spec.source.lookback, self.interval[1]
@@ -58,29 +58,29 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a plan would be made of: all of it read from one `version` of the pipeline's ledger."""
+    """The basis of a plan, all read from one `version` of the pipeline's ledger."""
 
     source: Source
     shown: Shown
     unsettled: list[Found]
-    """What of it is not as a plan saw it last, or was not read to its end."""
+    """Things that are new or changed since the last plan, or were not read to their end."""
     version: int
     orphans: list[int]
     matched: Matched
     free: Spans
     holes: Spans
-    """What is free before the end of what was read: its batch was abandoned, or is an orphan."""
+    """Free ranges before the end of what was read: their batch was abandoned, or is an orphan."""
     lost: Spans
-    """What was never read of what is gone now."""
+    """Ranges never read, of partitions that are gone."""
     missing: list[tuple[Partition, list[tuple[int, int]]]]
-    """What was never read, and is gone, of open partitions."""
+    """Ranges never read that are gone, of open partitions."""
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
-    """What semel.refusal holds."""
+    """The rows of semel.refusal."""
 
     @property
     def same_refusals(self) -> bool:
-        """Whether semel.refusal is what a plan would write."""
+        """Whether semel.refusal already holds what a plan would write."""
         return {replace(r, when=None) for r in self.refusals} == set(self.stored)
 
 
@@ -99,9 +99,9 @@ def steadily(pipeline: str, ask: Callable[[], _T]) -> _T:
 
 
 def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
-    """What there is to take, and what is refused. FileNotFoundError: look again.
+    """Survey the source and the ledger. FileNotFoundError: look again.
 
-    The version is read first: whatever changes after it shows under the lock.
+    The version is read first, so that any later change shows under the lock.
     """
     spec, pipeline_id = request.spec, pipeline.pipeline_id
     source = open_source(spec)

@@ -1,1 +1,1 @@
-"""What an operator decides after something went wrong: accept a loss, rebuild a ledger."""
+"""Repairs that an operator decides after something went wrong: accept a loss, rebuild a ledger."""

@@ -1,7 +1,7 @@
-"""accept: settle what plan refused, record what is gone, or let the output have new columns.
+"""accept: settle a refused file, record what is gone, or let the output have new columns.
 
-What plan refuses stays unread until then: semel never guesses whether a file that changed holds new
-records or old ones. What a word gives up is written down as a loss, never forgotten.
+Refused files stay unread until then: semel never guesses whether a changed file holds new records
+or old ones. Records given up are written down as lost, never forgotten.
 """
 
 import getpass
@@ -33,8 +33,8 @@ _ROUNDS_MAX = 20
 class Accepted:
     """The source partition that a file is read under from now on, and what was given up for it.
 
-    `start`: the first position that is read of a new one. `lost` are the ranges of `retired`
-    partitions that were seen and never read.
+    `start`: the first position that is read, if the partition is new. `lost` are the ranges of
+    `retired` partitions that were seen and never read.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Accepted:
     lost: tuple[tuple[int, int, int], ...] = ()
     """(partition, start, end)"""
     found: bool = False
-    """It was settled before: nothing was changed."""
+    """Settled before; nothing was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """What accepting a file would do now: nothing is done yet.
+    """What accepting a file would do now. Nothing is done yet.
 
-    `partition`: the one that it goes on in; None: a new one, read from `start`. `end`: what there
-    is to read ends there now; it may grow. `retired` and `lost` as in Accepted. `digest` stands for
-    all of this and for what recognises the file up to `end`.
+    `partition`: the one that goes on; None: a new one, read from `start`. `end`: the current end of
+    what there is to read; it may grow. `retired` and `lost` as in Accepted. `digest` covers all of
+    this, and the evidence of the file up to `end`.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Foreseen:
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """One look at a refused file. `word`: None, when it is read already, in `there`."""
+    """One look at a refused file. `word` is None if it is already read, in `there`."""
 
     pipeline: Pipeline
     source: Source
@@ -93,9 +93,10 @@ def accept_file(
     """Settle a refused file: as a new generation, read from `start`, or as the `same` partition.
 
     `path`: absolute, or below the data folder, the working folder or the source's own. `by`: who
-    decides; this process's user when left out. `agreed`: `end` and `digest` of what they foresaw.
-    SourceError: the file is not in the source, or with `same` is not what was read before, or no
-    record begins at `start`. StateError: something else than was agreed would be done now.
+    decides; by default, this process's user. `agreed`: `end` and `digest` of the forecast agreed
+    to. SourceError: the file is not in the source, or with `same` differs from what was read
+    before, or no record begins at `start`. StateError: the effect would now differ from the one
+    agreed to.
     """
     for seen in _looks(ledger, spec, path, same=same, start=start):
         pipeline_id = seen.pipeline.pipeline_id
@@ -122,7 +123,7 @@ def accept_file(
 def foresee(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
 ) -> Foreseen | None:
-    """What `accept_file` would do, with the same errors. None: it is read already."""
+    """What `accept_file` would do, with the same errors. None: the file is already read."""
     for seen in _looks(ledger, spec, path, same=same, start=start):
         if seen.word is None:
             return None
@@ -136,7 +137,7 @@ def foresee(
 def _looks(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_Look]:
-    """Looks at a file, again and again for as long as somebody asks, with bounds."""
+    """Look at a file, again each time the caller asks, up to a bound."""
     pipeline, source = pipeline_of(ledger, spec), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
@@ -160,9 +161,9 @@ def _looks(
 
 
 def _evidence(seen: _Look, end: int) -> Evidence | None:
-    """What recognises a file up to an end. None: it does not reach it any more."""
+    """The evidence of a file up to an end. None: the file is shorter now."""
     offer = None if seen.word is None else seen.word.offer
-    # It may have grown since somebody saw it; what was there then must be as it was.
+    # It may have grown since it was shown; what was there then must be unchanged.
     return seen.source.evidence(offer, end) if offer and end <= offer.seen else None
 
 
@@ -188,13 +189,13 @@ def _foreseen(
 
 
 def digest(*values: object) -> str:
-    """Stands for what was foreseen."""
+    """A digest of a forecast."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def moving(path: str) -> RetryableError:
-    """It changes faster than it can be looked at."""
+    """The error for a source that changes faster than it can be read."""
     return RetryableError(
         f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
         "this again"
@@ -202,20 +203,20 @@ def moving(path: str) -> RetryableError:
 
 
 def changed(name: str) -> StateError:
-    """What was agreed is not what there is now."""
+    """The error for a file that differs from what was agreed."""
     return StateError(
         f"{name!r} is not any more as it was shown, so nothing was done; look at it again"
     )
 
 
 def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
-    """What becomes lost, and which partitions are retired."""
+    """The ranges that become lost, and the partitions to retire."""
     superseded = {k.source_partition_id for k in word.superseded}
     ends = {k.source_partition_id: k.seen for k in word.ended}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
-    # A new one is no copy of what it holds: nobody shall ask again.
+    # Accepted as new, it is not a copy of those that it contains: nobody need ask again.
     new = word.offer.known is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
@@ -223,7 +224,7 @@ def _given_up(connection: sa.Connection, word: Word) -> tuple[Spans, list[int]]:
 def _write(
     connection: sa.Connection, pipeline_id: int, word: Word, by: str
 ) -> Accepted:
-    """Retire what it was, and open what it is; what was unread of the first is lost."""
+    """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
     offer, same = word.offer, word.offer.known
     lost, retired = _given_up(connection, word)
     partitions.lose(connection, lost, "replaced", by)
@@ -262,7 +263,7 @@ def pipeline_of(ledger: Ledger, spec: Spec) -> Pipeline:
 
 
 def named(spec: Spec, path: str, there: set[str]) -> str | None:
-    """Which of the known paths is meant: as it is, or below one of the usual folders."""
+    """The known path that is meant: the path as given, or below one of the usual folders."""
     folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
     tried = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
     real = (os.path.realpath(os.path.dirname(name)) for name in tried)
@@ -283,16 +284,16 @@ def _not_there(spec: Spec, path: str, shown: Shown) -> str:
 
 
 def who() -> str:
-    """Who accepts: user and machine."""
+    """The person who accepts: user and machine."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # No name for this number.
+    except (OSError, KeyError):  # This number has no name.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
 def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
-    """Finish a committed batch whose sink refuses rows: they go to the archive, the others land.
+    """Finish a committed batch whose sink refuses rows. They go to the archive; the others land.
 
     TerminalError: its sink is a folder, which refuses none; or it refuses too many.
     """
@@ -301,11 +302,10 @@ def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
 
 # Keeps H3.
 def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
-    """Let a pipeline's table or topic have the address that is declared now, whatever is on its
-    way. Returns the old address and the new one.
+    """Give a pipeline's table or topic the declared address, whatever is in progress.
 
-    TerminalError: what is there is not, by its own notes, what the pipeline has put in. StateError:
-    there is nothing to accept.
+    Returns the old address and the new one. TerminalError: by its own notes, the target does not
+    hold what the pipeline published. StateError: there is nothing to accept.
     """
     pipeline, sink = pipeline_of(ledger, spec), open_sink(spec)
     old, new = pipeline.sink_address, sink.address
@@ -329,7 +329,7 @@ def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
-    """Let the next batch that commits decide the output's columns. StateError: no such pipeline."""
+    """Let the next commit decide the output's columns. StateError: there was never a plan."""
     pipeline = pipeline_of(ledger, spec)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)

@@ -1,4 +1,4 @@
-"""losses: record as lost, on a person's word, what was never read of a source and is gone."""
+"""losses: record as lost, when a person says so, what is gone from a source and was never read."""
 
 from dataclasses import astuple, dataclass
 
@@ -19,7 +19,7 @@ _ROUNDS_MAX = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Positions [start, end) of a file, or the like, that is gone: recorded as lost."""
+    """Positions [start, end) of a vanished file, or the like, that are recorded as lost."""
 
     name: str
     source_partition_id: int
@@ -31,11 +31,11 @@ class Loss:
 def accept_loss(
     ledger: Ledger, spec: Spec, path: str, *, by: str | None = None, agreed: str | None = None
 ) -> list[Loss]:
-    """Record as lost what was seen of a file that is gone, and never read.
+    """Record as lost what was seen of a vanished file and never read.
 
-    `by` as above; `agreed`: the digest of what was foreseen.
-    SourceError: nothing of a file of that name is missing; StateError: a batch still has it, or
-    something else than was agreed would be done now.
+    `by`: who decides, as in `accept_file`. `agreed`: the digest of the forecast agreed to.
+    SourceError: nothing is missing under this name. StateError: a batch still has it, or the effect
+    would now differ from the one agreed to.
     """
     pipeline = pipeline_of(ledger, spec)
     pipeline_id = pipeline.pipeline_id
@@ -63,7 +63,7 @@ def accept_loss(
 
 
 def foresee_loss(ledger: Ledger, spec: Spec, path: str) -> list[Loss]:
-    """What `accept_loss` would record, with the same errors. Empty: it is recorded already."""
+    """What `accept_loss` would record, with the same errors. Empty: it is already recorded."""
     pipeline = pipeline_of(ledger, spec)
     _, passed = _passed(ledger, spec, pipeline, path)
     with ledger.transaction() as connection:
@@ -81,9 +81,9 @@ def _lose(connection: sa.Connection, found: list[Loss], by: str) -> None:
 def _passed(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, path: str
 ) -> tuple[int, list[Loss]]:
-    """What is gone of an open partition and was never read, as of a version of the ledger.
+    """The unread ranges that vanished from an open partition, with the ledger's version.
 
-    Nothing where a closed partition of that name is meant.
+    No ranges if the path means a closed partition.
     """
     with ledger.transaction() as connection:
         version = partitions.version(connection, pipeline.pipeline_id)
@@ -101,14 +101,14 @@ def _passed(
 
 
 def digest_of(losses: list[Loss]) -> str:
-    """Stands for them."""
+    """A digest of these losses."""
     return digest(*map(astuple, losses))
 
 
 def _missing(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[Loss]:
-    """What was seen of a path, is gone, and was never read. Empty: it was recorded before."""
+    """The ranges of a path that were seen, never read, and are gone. Empty: already recorded."""
     closed, spans = partitions.unaccounted(connection, pipeline.pipeline_id)
     name = named(spec, path, {k.name for k in closed})
     meant = [k.source_partition_id for k in closed if k.name == name]
@@ -129,7 +129,7 @@ def _missing(
 def _lost_before(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> list[Loss]:
-    """What was recorded as lost of a path: the same word may be given again."""
+    """The losses already recorded for a path: repeating the command gives the same answer."""
     found = rows(connection, "accept", "gone", pipeline_id=pipeline.pipeline_id)
     name = named(spec, path, {r["name"] for r in found})
     return [Loss(**r) for r in found if r["name"] == name]
@@ -138,7 +138,7 @@ def _lost_before(
 def _refuse_held(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, path: str
 ) -> None:
-    """StateError when a planned batch has records of a path."""
+    """StateError: a planned batch has records of the path."""
     silent = spec.limits.orphan_after.total_seconds()
     held = rows(
         connection,

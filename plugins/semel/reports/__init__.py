@@ -1,1 +1,1 @@
-"""Read-only questions about a pipeline: what is complete, missing, set aside, changed."""
+"""Read-only reports about a pipeline: what is complete, missing, set aside, changed."""

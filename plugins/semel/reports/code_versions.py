@@ -1,4 +1,4 @@
-"""Which code made which batches: what a mistake in a transform, once found, has reached."""
+"""Group batches by the code that produced them, to find everything a bad transform touched."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What one code made. `code` is None for batches whose marker does not tell.
+    """The output of one code version. `code` is None for batches whose marker does not say.
 
-    `digest`: equal where the same semel ran the same files. `texts`: where each file's text is
-    kept, by its name. `git_commits`: those of the checkout, the newest last. `batches`: numbers in
-    the order of commits; `runs`: just these as [first, last], in the order of their numbers, where
-    no other code made one between: what `semel replay --batches` takes.
-    `intervals` [start, end) of the batches that have one, joined where one begins at another's end.
+    `digest`: equal if the same semel ran the same files. `texts`: the path of each file's text, by
+    name. `git_commits`: the checkout's commits, newest last. `batches`: numbers in commit order.
+    `runs`: exactly these batches as ranges [first, last], by number, with no other code's batch
+    between; `semel replay` takes them with `--batches`. `intervals`: [start, end) of the batches
+    that have one, joined where one begins at another's end.
     """
 
     code: Named | None
@@ -38,7 +38,7 @@ class Made:
 
 
 def made_by(ledger: Ledger, spec: Spec) -> list[Made]:
-    """A pipeline's finalized batches by the code that made their newest output, the newest first.
+    """A pipeline's finalized batches by the code that made their newest output, newest first.
 
     Reads each marker.
     """
@@ -65,8 +65,8 @@ def _made(
     all_of_them: list[int],
     folder: Path,
 ) -> Made:
-    """`members`: each with its place in the order of commits; the one that was made last, last.
-    `all_of_them`: the pipeline's finalized batches, in order."""
+    """`members`: each with its place in the commit order; the one made last is last. `all_of_them`:
+    the pipeline's finalized batches, in order."""
     code = members[-1][2]
     commits = [c.git_commit for _, _, c in members if c and c.git_commit]
     rows = [r for _, r, _ in sorted(members, key=itemgetter(0))]
@@ -85,7 +85,7 @@ def _made(
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans [start, end) in order, those that touch or overlap as one."""
+    """Sort spans [start, end), and merge those that touch or overlap."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:

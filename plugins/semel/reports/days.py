@@ -1,12 +1,12 @@
-"""days: how far a pipeline is with each interval of time, by its ledger and by its source.
+"""days: a pipeline's progress in each interval of time, by its ledger and its source.
 
 How it works:
-1. cut the asked time into cells: those of the schedule, or days (UTC);
-2. read the batches of that time from the ledger, and no others;
-3. put what the source shows, and what of it no batch has, into the cell of its time;
+1. cut the time asked for into cells: those of the schedule, or days (UTC);
+2. read from the ledger only the batches of that time;
+3. sort what the source shows, and the part that no batch has, into cells by time;
 4. decide each cell's state from these facts (`judge`).
 
-A pipeline with `select: arrival` has no intervals: its batches stand on the day of their commit.
+A pipeline with `select: arrival` has no intervals: its batches count on the day of their commit.
 """
 
 from bisect import bisect_left, bisect_right
@@ -149,37 +149,37 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
 
 
 class State(StrEnum):
-    """How far a pipeline is with one interval."""
+    """A pipeline's progress in one interval."""
 
     COMPLETE = "complete"
-    """All that the source shows of it is finalized."""
+    """Everything that the source shows for it is finalized."""
     PARTLY = "partly"
     """Some of it is finalized; some is in no batch."""
     UNCLAIMED = "unclaimed"
-    """Records are there, and no batch has any of them."""
+    """There are records, and no batch has any of them."""
     REFUSED = "refused"
-    """A file of it is refused: a person decides."""
+    """A file is refused: a person decides."""
     IN_WORK = "in work"
-    """A batch that is not finalized yet has some of it."""
+    """A batch that is not yet finalized has some of it."""
     WAITING = "waiting"
-    """All complete records are finalized; a last line or a file is not complete yet."""
+    """All complete records are finalized; a last line or a file is not yet complete."""
     DONE = "done"
-    """Its batches are finalized. Whether the source holds more of it is not known."""
+    """Its batches are finalized. The source may hold more of it."""
     HOLE = "hole"
-    """The source shows nothing of it, though of time before and after it, and no batch is of it."""
+    """The source shows nothing for it, only for times before and after; no batch covers it."""
     NOTHING = "nothing there"
-    """The source shows nothing of it, and no batch is of it."""
+    """The source shows nothing for it, and no batch covers it."""
     NO_BATCH = "no batch"
-    """No batch is of it. Whether the source holds some of it is not known."""
+    """No batch covers it. The source may hold some of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """How many names (files) the source shows of one cell, and of how many some is not finalized.
+    """The number of names (files) that the source shows in a cell, and of those not all finalized.
 
-    `open`: an open batch has some of it. A name may count in several; `settled` are those that
-    count in none: all of them is finalized. `left`: the positions (bytes, offsets) of the unclaimed
-    ones that no batch has.
+    `open`: an open batch has some of it. A name may count as several of unclaimed, waiting, refused
+    and open; a `settled` one counts as none, since all of it is finalized. `left`: unclaimed
+    positions (bytes, offsets).
     """
 
     shown: int = 0
@@ -193,8 +193,8 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a cell's state is decided by. `done`: some of it is finalized. `between`: there is
-    something of time before and of time after it.
+    """The facts that decide a cell's state. `done`: some of it is finalized. `between`: there is
+    something before it and something after it.
     """
 
     looked: bool
@@ -207,7 +207,7 @@ class Facts:
 
 
 def judge(facts: Facts) -> State:
-    """The state of a cell, the first that holds. `looked`: the source was looked at."""
+    """The state of a cell: the first that applies. `looked`: the source was surveyed."""
     if facts.refused:
         return State.REFUSED
     if facts.open:
@@ -225,11 +225,11 @@ def judge(facts: Facts) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """One cell [start, end). `seen` is None where the source was not looked at, or has no times.
+    """One cell [start, end). `seen` is None if the source was not surveyed, or has no times.
 
-    `batches` are the newest of `batch_count`, and `counts` is the account of the `counted` ones:
-    committed, and whole in the cell. `silent`: how many open ones give no sign of life. `command`
-    reads what is unclaimed of it, where something is.
+    `batches` are the newest of `batch_count`. `counts` sums up the `counted` ones: committed, and
+    whole in the cell. `silent`: the open ones that give no sign of life. `command` reads what is
+    unclaimed, if anything is.
     """
 
     start: datetime
@@ -248,10 +248,10 @@ class Day:
 class Days:
     """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
 
-    `looked`: the source was looked at, could be read, and has times. `undated` is what it shows and
-    has no time, or lies outside of the cells; None where it was not looked at. `newest`: the end of
-    the newest interval that is known, when the asked time was moved to it. `cut`: there are more
-    batches before the first cell than one answer holds.
+    `looked`: the source was surveyed, could be read, and has times. `undated`: what it shows
+    without a time, or outside the cells; None if it was not surveyed. `newest`: the end of the
+    newest known interval, if the time asked for was moved to it. `cut`: before the first cell there
+    are more batches than one answer holds.
     """
 
     pipeline: str
@@ -265,7 +265,7 @@ class Days:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What a look at the source came to: `semel.reports.gaps.gaps_beside`."""
+    """A survey of the source, from `semel.reports.gaps.gaps_beside`."""
 
     gaps: Gaps
     found: Sequence[Found] = field(repr=False)
@@ -280,10 +280,10 @@ def days(
     until: date | None = None,
     now: datetime,
 ) -> Days:
-    """How far each cell is. `since` and `until` are days (UTC), both of them included.
+    """The state of each cell. `since` and `until` are days (UTC), both included.
 
-    Left out, the last DAYS_SHOWN cells up to now; and when nothing is in them, those up to the
-    newest interval that is known. LimitError: the time holds more than DAYS_MAX cells.
+    By default: the last DAYS_SHOWN cells up to now; or, if they are empty, up to the newest known
+    interval. LimitError: the time holds more than DAYS_MAX cells.
     """
     by_commit = spec.source.select is Select.ARRIVAL
     edges, newest = intervals.between(_schedule(spec), since, until, now), None
@@ -325,12 +325,12 @@ def days(
 
 
 def command(spec: Spec, start: datetime, end: datetime) -> str:
-    """What reads the unclaimed records of [start, end), in a shell, as it stands."""
+    """The shell command that reads the unclaimed records of [start, end)."""
     return f"semel run {spec.name} --interval {intervals.moment(start)} {intervals.moment(end)}"
 
 
 def _schedule(spec: Spec) -> str | None:
-    """What cuts its time; None: days."""
+    """The schedule that cuts its time. None: days."""
     return None if spec.source.select is Select.ARRIVAL else spec.schedule
 
 
@@ -340,14 +340,14 @@ def _shown_in(sight: Sight | None, edges: list[datetime]) -> bool:
 
 
 def _is_blind(sight: Sight) -> bool:
-    """Whether the source shows nothing, and refuses something without a time: its folder, say."""
+    """Whether the source shows nothing and refuses something without a time, such as its folder."""
     return not sight.found and any(item.when is None for item in sight.gaps.refusals)
 
 
 def _newest(ledger: Ledger, spec: Spec, sight: Sight | None) -> datetime | None:
-    """The end of the newest interval of a batch, or behind the newest time that the source shows.
+    """The end of the newest batch interval, or just after the newest time that the source shows.
 
-    Of a pipeline without intervals, that of the newest commit.
+    For a pipeline without intervals, the time of the newest commit.
     """
     times: list[datetime | None] = []
     with ledger.transaction() as connection:
@@ -367,7 +367,7 @@ _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 
 
 def _seen(sight: Sight, edges: list[datetime]) -> list[Seen]:
-    """What the source shows of each cell; the last one is what lies in none of them."""
+    """What the source shows in each cell. The last item covers everything outside the cells."""
     times = {item.name: item.when for item in sight.found}
     times |= {item.name: item.when for item in sight.gaps.refusals if item.when}
     counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]

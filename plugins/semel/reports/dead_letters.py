@@ -1,4 +1,4 @@
-"""letters: the records that finalized batches set aside. Reads markers and the archive alone."""
+"""Dead letters: the records that finalized batches set aside. Reads only the archive's files."""
 
 import json
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
 
 REFUSED = str(Kind.REFUSED)
-"""The reason of rows that a table refused, and a person kept apart (`semel accept --refused`)."""
+"""The reason for rows that a table refused and a person kept apart (`semel accept --refused`)."""
 
 KNOWN = (*map(str, Reason), REFUSED)
-"""All reasons that there are."""
+"""All reasons."""
 
 _COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
 
@@ -33,7 +33,7 @@ _COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
 class Letter:
     """A record that was set aside. `detail` and `text` are empty with limits.log_samples: false.
 
-    `line` is its line's number in `source`, where that file is still there and unchanged; `offset`
+    `line` is its line number in `source`, if that file is still there and unchanged; `offset` is
     its first byte. A refused row has them only with sink.position_columns. `file` is where it is
     kept.
     """
@@ -50,7 +50,7 @@ class Letter:
 
 @dataclass(frozen=True, kw_only=True)
 class Letters:
-    """The answer. `total` counts also those that are not shown, in so many `batches`."""
+    """The answer. `total` includes letters not shown, in this many `batches`."""
 
     pipeline: str
     letters: tuple[Letter, ...]
@@ -64,8 +64,8 @@ def letters(
 ) -> Letters:
     """The newest dead letters, at most `count`: the last batch first, each in source order.
 
-    A replay has those of the batch that it replays. TerminalError: the batch is not finalized.
-    CorruptionError: a marker is damaged.
+    A replay has the dead letters of the batch that it replays. TerminalError: the batch is not
+    finalized. CorruptionError: a marker is damaged.
     """
     found = markers_of(spec) if batch_id is None else [_marker_of(spec, batch_id)]
     shown: list[Letter] = []
@@ -135,15 +135,14 @@ def _read(
 
 
 def _rows(path: Path, reason: str | None) -> Iterator[dict[str, Any]]:
-    """The rows of a file, or those with this reason."""
-
+    """The rows of a file, or only those with this reason."""
     for rows in pieces(path):
         wanted = rows if reason is None else rows.filter(pc.field("reason") == reason)
         yield from wanted.to_pylist()
 
 
 def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the output that a table refused, as a dead letter."""
+    """An output row that a table refused, as a dead letter."""
     row, detail = dict(row), row.pop("_semel_refusal")
     return {
         "source_partition_id": row.get("_semel_source"),
@@ -155,7 +154,7 @@ def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbered(spec: Spec, found: list[Marker], shown: list[Letter]) -> Iterator[Letter]:
-    """The letters with their lines' numbers. Those of one file are counted together."""
+    """Add line numbers to the letters. Those of one file are counted together."""
     claims = {marker.batch_id: marker.ranges for marker in found}
     source = open_source(spec)
     for (batch_id, name), group in groupby(shown, attrgetter("batch_id", "source")):

@@ -1,7 +1,7 @@
-"""find: where a record id is, or why it is nowhere. Reads finalized files alone.
+"""find: locate a record id, or explain why it is nowhere. Reads only finalized files.
 
-The catalog forgets which batch an id came from when it merges; the markers, the output and the
-decisions do not.
+When the catalog merges, it forgets which batch an id came from. The markers, the output and the
+decisions still know.
 """
 
 import json
@@ -30,7 +30,7 @@ from semel.pipeline.opening import open_sinks
 from semel.sinks import OutputGoneError, Sink
 
 FIND_PLACES_MAX = 1_000
-"""Places of one id that `semel find` lists: an id of a broken producer may repeat for ever."""
+"""Places of one id that `semel find` lists: an id from a broken producer may repeat for ever."""
 
 _HELP = "semel find --help"
 
@@ -39,8 +39,8 @@ _HELP = "semel find --help"
 class Place:
     """One place of an id. `what`: output, dead_letter, or the reason of a decision.
 
-    `source` and `offset` (in the source's unit) are the record's own; the output has them only with
-    sink.position_columns. `made_by`: of output the replay that made it, if one did.
+    `source` and `offset` (in the source's unit) are the record's own; output has them only with
+    sink.position_columns. `made_by`: for output, the replay that made it, if any.
     """
 
     what: str
@@ -54,22 +54,22 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The answer."""
+    """The answer of find."""
 
     pipeline: str
     id: dict[str, str]
     places: tuple[Place, ...]
     batches: int
     gone: tuple[int, ...]
-    """Batches of which the sink has deleted rows, as it is to: these cannot be found there."""
+    """Batches with rows that the sink deleted by its own rules: these cannot be found there."""
     damaged: dict[int, str]
-    """Batches of which rows or files cannot be read, and why."""
+    """Batches with unreadable rows or files, and why."""
     in_output: bool
     """Whether the id columns reach the output at all."""
 
     @property
     def told(self) -> Iterator[str]:
-        """Where survivors cannot be seen, in sentences."""
+        """Sentences about where survivors cannot be seen."""
         if self.gone:
             yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
         for batch, why in self.damaged.items():
@@ -79,7 +79,7 @@ class Search:
 
 
 def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
-    """Find the record whose id columns have these values, in declared order, or one JSON text.
+    """Find the record whose id columns have these values: in declared order, or as one JSON text.
 
     TerminalError: the pipeline has no record id, or the values are not one.
     """
@@ -134,7 +134,7 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
 
 def _value(name: str, kind: ColumnType, text: str) -> object:
     try:
-        text.encode()  # Half a surrogate pair is in no record.
+        text.encode()  # No record has half a surrogate pair.
         match kind.word:
             case "bigint" | "int" | "smallint":
                 return int(text)
@@ -177,7 +177,7 @@ def _in_output(
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
-    # A file at a time: pyarrow 26 ends the process when it is asked for a JSON file's name.
+    # One file at a time: pyarrow 26 ends the process when asked for a JSON file's name.
     for file in files:
         with _told(marker, file, damaged):
             table = dataset_of(marker.sink, marker.spec.sink, [file], schema).to_table(
@@ -189,7 +189,7 @@ def _in_output(
 
 @contextmanager
 def _told(marker: Marker, file: StagedFile, damaged: dict[int, str]) -> Iterator[None]:
-    """What cannot be read of a file is told, and the search goes on."""
+    """Report what cannot be read of a file, and go on searching."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
@@ -242,10 +242,10 @@ def _in_decisions(
 def _in_letters(
     marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, told: bool
 ) -> Iterator[Place]:
-    """Dead letters whose bytes hold every value, as they are or as JSON or CSV writes texts: they
-    need not be readable as records.
+    """Dead letters whose bytes hold every value, plain or as JSON or CSV writes texts.
 
-    `told`: what was wrong may be said, which shows a part of the record.
+    They need not be readable as records. `told`: the reason may be shown in full, which shows part
+    of the record.
     """
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
@@ -268,7 +268,7 @@ _ESCAPE = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 
 def _readings(raw: bytes) -> Iterator[bytes]:
-    """A record's bytes, and with JSON's escapes and CSV's doubled quotes undone, where it has any."""
+    """A record's bytes; also with JSON's escapes or CSV's doubled quotes undone, if it has any."""
     yield raw
     if b"\\" in raw:
         yield _ESCAPE.sub(_unescaped, raw)
@@ -288,7 +288,7 @@ def _condition(
     for name, (field, kind) in fields.items():
         value = wanted[name]
         if isinstance(value, date) and not isinstance(value, datetime) and pa.types.is_string(kind):
-            value = value.isoformat()  # JSON Lines holds dates as text.
+            value = value.isoformat()  # JSON Lines stores dates as text.
         try:
             condition = condition & (field == pa.scalar(value, kind))
         except (pa.ArrowException, OverflowError) as error:

@@ -12,7 +12,7 @@ from semel.plan.survey import Request, look, steadily
 from semel.sources import Found, Offer, Refusal, Shown, Spans, nothing_known, unclaimed
 
 LOSSES_SHOWN = 50
-"""Recorded losses that `semel gaps` lists, from the newest on."""
+"""Recorded losses that `semel gaps` lists, newest first."""
 
 
 
@@ -24,14 +24,14 @@ class State(StrEnum):
     PLANNED = "planned"
     COMMITTED = "committed"
     WAITING = "waiting"
-    """A last line without its end, or a file that is not closed yet: nothing to do."""
+    """An unfinished last line, or a file that is not yet closed: nothing to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
-    it again. `interval`: its batch's. `day`: with `select: interval`, the day (UTC) that what is
-    unclaimed belongs to.
+    it again. `interval`: its batch's. `day`: with `select: interval`, the day (UTC) of unclaimed
+    records.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Loss:
 class Gaps:
     """The answer of gaps. Refused files are judged as a plan would judge them now.
 
-    `losses` are the last LOSSES_SHOWN of what a person gave up.
+    `losses` are the last LOSSES_SHOWN that a person accepted.
     """
 
     pipeline: str
@@ -81,20 +81,20 @@ class Gaps:
 
     @property
     def files(self) -> int:
-        """How many of them hold what no finalized batch has."""
+        """The number of files, or the like, with something that no finalized batch has."""
         return len({item.name for item in (*self.gaps, *self.refusals)})
 
 
 def gaps(ledger: Ledger, spec: Spec) -> Gaps:
-    """List the gaps of a pipeline, in the order of paths and positions.
+    """List the gaps of a pipeline, ordered by path and position.
 
-    RetryableError: the ledger did not answer, or files are moved faster than they are read.
+    RetryableError: the ledger did not answer, or files move faster than they are read.
     """
     return gaps_beside(ledger, spec)[0]
 
 
 def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
-    """The same, beside all that the source shows now."""
+    """As `gaps`, together with all that the source shows now."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
@@ -133,7 +133,7 @@ def gaps_beside(ledger: Ledger, spec: Spec) -> tuple[Gaps, Sequence[Found]]:
 
 
 def _held(claim: Row) -> Gap:
-    """What an open batch has claimed."""
+    """The claim of an open batch, as a gap."""
     values = {**claim, "state": State(claim["state"])}
     start, end = values.pop("interval_start"), values.pop("interval_end")
     return Gap(**values, interval=(start, end) if start else None)
@@ -157,7 +157,7 @@ def unplanned(spec: Spec) -> tuple[Shown, list[Offer], tuple[Refusal, ...]]:
 
 
 def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
-    """What no batch has of one offer."""
+    """The ranges of one offer that no batch has."""
     for start, end in unclaimed(offer, free):
         yield Gap(name=offer.name, start=start, end=end, state=State.UNCLAIMED)
     reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)

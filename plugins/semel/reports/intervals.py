@@ -1,5 +1,4 @@
-"""Time cut into cells: the intervals of a schedule, or days (UTC). Cells are told by their edges.
-"""
+"""Cut time into cells: the intervals of a schedule, or days (UTC). Their edges describe them."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,13 +9,13 @@ from croniter import croniter
 from semel.errors import LimitError
 
 DAYS_SHOWN = 31
-"""Intervals that `semel days` and its page list unless told otherwise."""
+"""Intervals that `semel days` and its page list by default."""
 
 DAYS_MAX = 1_000
-"""Intervals of one answer at most: a month of hours, or almost three years of days."""
+"""Maximum intervals of one answer: a month of hours, or almost three years of days."""
 
 TICK = timedelta(microseconds=1)
-"""The shortest time that there is."""
+"""The smallest time step."""
 
 _DAY = timedelta(days=1)
 _WORDS = {"@quarterly": "0 0 1 */3 *"}
@@ -26,9 +25,10 @@ _WORDS = {"@quarterly": "0 0 1 */3 *"}
 def between(
     schedule: str | None, since: date | None, until: date | None, now: datetime
 ) -> list[datetime]:
-    """The edges of the cells from one day (UTC) to another, both of them included.
+    """The edges of the cells from one day (UTC) to another, both included.
 
-    Left out, `until` is now, and `since` is DAYS_SHOWN cells before it. LimitError as `cells_of`.
+    By default, `until` is now, and `since` is DAYS_SHOWN cells before it. LimitError as in
+    `cells_of`.
     """
     last = now if until is None else datetime.combine(until, time(), UTC) + _DAY
     if since is None:
@@ -38,7 +38,7 @@ def between(
 
 
 def ending(schedule: str | None, last: datetime) -> list[datetime]:
-    """The edges of DAYS_SHOWN cells, the last of which holds what is before `last`."""
+    """The edges of DAYS_SHOWN cells. The last cell contains the time just before `last`."""
     back, forth = _steps(schedule)
     edges = [back(last)]
     while len(edges) < DAYS_SHOWN:
@@ -48,9 +48,9 @@ def ending(schedule: str | None, last: datetime) -> list[datetime]:
 
 
 def cells_of(schedule: str | None, since: datetime, until: datetime) -> list[datetime]:
-    """The edges of all cells that have a part in [since, until): one more than there are cells.
+    """The edges of all cells that overlap [since, until): one more than there are cells.
 
-    LimitError: they are more than DAYS_MAX.
+    LimitError: there are more than DAYS_MAX cells.
     """
     back, forth = _steps(schedule)
     edges = [back(since + TICK)]
@@ -69,7 +69,7 @@ _Step = Callable[[datetime], datetime]
 
 
 def _steps(schedule: str | None) -> tuple[_Step, _Step]:
-    """The last edge before a moment, and the first one after it."""
+    """Two functions: the last edge before a moment, and the first edge after it."""
     if schedule is None:
         return (
             lambda at: datetime.combine((at - TICK).date(), time(), UTC),
@@ -83,7 +83,7 @@ def _steps(schedule: str | None) -> tuple[_Step, _Step]:
 
 
 def moment(at: datetime) -> str:
-    """A moment as `--interval` takes it: a date, where it is a midnight."""
+    """A moment as `--interval` takes it. Midnight is written as a date."""
     at = at.astimezone(UTC)
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%S}"
 

@@ -1,1 +1,1 @@
-"""The verbs in a row, without Airflow: a batch, a replay, the admission of dead letters."""
+"""Run the verbs in sequence, without Airflow: for a batch, a replay, or an admission."""

@@ -1,10 +1,10 @@
-"""replay: compute the output of finalized batches again, with the transforms and the spec of today.
+"""replay: recompute the output of finalized batches with today's transforms and spec.
 
-A replay is a batch of its own, which goes through stage, commit and finalize like any other. It
-reads the ranges that its root, the batch that it replays, has claimed, and takes the root's
-verdicts: which records survived is never decided again. So it claims nothing, adds no id, and takes
-no place in the order of commits. Its commit retires the output before it, and its finalize puts the
-marker of the new one in the place of the old one.
+A replay is a batch of its own, and goes through stage, commit and finalize like any other. It reads
+the ranges claimed by its root, the batch that it replays, and takes the root's verdicts: it never
+decides again which records survived. So it claims nothing, adds no id, and takes no place in the
+commit order. Its commit retires the output before it, and its finalize replaces the old marker with
+the new one.
 """
 
 import json
@@ -32,7 +32,7 @@ from semel.stage import Engine
 from semel.stage.replayed import check_source, check_verdicts, has_letters, outputs
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
-"""A planned batch that has shown no sign of life for so long counts as dead."""
+"""A planned batch that shows no sign of life for this long counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Root:
     """A batch that can be replayed, or `why` it cannot.
 
     `generation`: that of its newest output, from 1; `newest`: the batch that made that output.
-    `done`: the request has nothing left to do for it. `counts`: what became of its records.
+    `done`: the request has nothing left to do for it. `counts`: the outcomes of its records.
     """
 
     batch_id: int
@@ -55,7 +55,7 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What one replay did. `found`: an earlier run of the request had planned it."""
+    """The result of one replay. `found`: an earlier run of the request had planned it."""
 
     batch: Batch
     found: bool
@@ -69,10 +69,10 @@ def roots(
     batches: tuple[int, int] | None = None,
     interval: tuple[datetime, datetime] | None = None,
 ) -> list[int]:
-    """The batches to replay in a range, in the order of their commits.
+    """The batches to replay in a range, in commit order.
 
-    `batches`: first and last number. `interval`: [start, end), in which each batch's own interval
-    lies; or its commit, where the pipeline has no intervals. StateError: there are none.
+    `batches`: first and last number. `interval`: [start, end), which contains each batch's own
+    interval, or its commit if the pipeline has no intervals. StateError: there are none.
     """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
@@ -90,8 +90,8 @@ def roots(
 def look(
     ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
 ) -> Root:
-    """Whether a batch can be replayed now. The bytes of its decisions and dead letters are checked,
-    unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
+    """Check whether a batch can be replayed now. The bytes of its decisions and dead letters are
+    checked, unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
     """
     pipeline = _pipeline(ledger, spec)
     found = _root(ledger, pipeline, spec, root)
@@ -115,13 +115,13 @@ def look(
 def plan(
     ledger: Ledger, spec: Spec, request_key: str, root: int, *, once: bool = False
 ) -> tuple[Batch, bool]:
-    """Find the request's replay of a batch, or write one down: it, and whether it was found.
+    """Find or plan the request's replay of a batch. Returns it, and whether it was found.
 
-    The same request gets the same replay until another one has replaced its output, or it was
-    abandoned: then it gets a new one. With `once` it gets the one that was replaced, too, as long
-    as the code and the declaration are still those that made it.
-    StateError, CorruptionError, SourceError, TerminalError: it cannot be replayed, and nothing was
-    written. RetryableError: another request is replaying it now.
+    The same request gets the same replay until another one replaces its output or it is abandoned;
+    then it gets a new one. With `once` it also gets the replaced one, as long as the code and the
+    declaration are still those that made it. StateError, CorruptionError, SourceError,
+    TerminalError: it cannot be replayed, and nothing was written. RetryableError: another request
+    is replaying it now.
     """
     pipeline = register(ledger, spec)
     mine = _of_request(ledger, spec, request_key, root)
@@ -156,9 +156,9 @@ def plan(
 
 
 def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
-    """Plan a request's replays of some batches, each once: of all of them, or of none.
+    """Plan a request's replays of some batches, each once: all of them or none.
 
-    Errors as of `refuse`.
+    Errors as in `refuse`.
     """
     found = {r: look(ledger, spec, r, request_key, once=True).why for r in roots}
     refuse(ledger, spec, found)
@@ -173,11 +173,11 @@ def refuse(
     option: str = "",
     idle: Collection[int] = (),
 ) -> None:
-    """TerminalError: some of the batches cannot be replayed, with the reason of each; so none is.
-    RetryableError: the only reason is that other requests are replaying them now.
+    """TerminalError: some of the batches cannot be replayed, so none is; it gives the reason for
+    each. RetryableError: the only reason is that other requests are replaying them now.
 
-    Where what they have read is gone for good, the next step is to replay the others: by a command
-    with this `option`, which may name `idle` batches too, as it does nothing for them.
+    If the input of some is gone for good, the next step is to replay the others, by a command with
+    this `option`. The command may include `idle` batches, as it does nothing for them.
     """
     refused = {root: why for root, why in found.items() if why is not None}
     if not refused:
@@ -205,16 +205,16 @@ def refuse(
 
 
 def request_of(spec: Spec) -> str:
-    """The name of a request by hand: another one once the code or the declaration changes."""
+    """The key of a manual request. It changes with the code or the declaration."""
     return f"cli:replay:{provenance.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
 
 
 def planned(
     ledger: Ledger, spec: Spec, request_key: str, root: int | None = None
 ) -> list[Batch]:
-    """The newest replay of each batch that a request has replayed, in the order of their roots.
+    """The newest replay of each batch that a request has replayed, ordered by root.
 
-    `root`: of that batch alone.
+    `root`: only that batch.
     """
     pipeline = _pipeline(ledger, spec)
     with ledger.transaction() as connection:
@@ -233,7 +233,7 @@ def run(
     engine: Engine,
     log: Log = print,
 ) -> Replayed:
-    """Plan, stage, commit and finalize the replay of one batch. It goes on where it stopped."""
+    """Plan, stage, commit and finalize the replay of one batch. Resumes where it stopped."""
     batch, found = plan(ledger, spec, request_key, root)
     finalized = finish(ledger, spec, batch.batch_id, engine, log)
     return Replayed(batch=finalized.batch, found=found, finalized=finalized)
@@ -242,7 +242,7 @@ def run(
 def run_all(
     ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: Engine, log: Log
 ) -> Iterator[Replayed]:
-    """Replay some batches, one after the other. An error ends it: those before it stay replayed."""
+    """Replay some batches, one after another. An error ends it; earlier ones stay replayed."""
     for at, root in enumerate(roots, 1):
         log(f"batch {root} ({at} of {len(roots)})")
         yield run(ledger, spec, request_key, root, engine, log)
@@ -275,7 +275,7 @@ def _roots(
 
 
 def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
-    """The batch that is to be replayed. StateError: it is a replay itself, or was abandoned."""
+    """The batch to replay. StateError: it is a replay itself, or was abandoned."""
     with ledger.transaction() as connection:
         found = _roots(connection, pipeline, batches=(root, root))
         if found:
@@ -299,7 +299,7 @@ def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batc
 def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool) -> bool:
     """Whether the request needs no new replay of a batch: its own is finalized and still counts.
 
-    With `once` it may have been replaced, if the code and the declaration of now made it.
+    With `once`, it may have been replaced, if the current code and declaration made it.
     """
     if mine.status is not BatchStatus.FINALIZED:
         return False
@@ -316,8 +316,9 @@ def _answers(pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: b
 def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
-    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`). `stored`:
-    its declaration, with the code of now.
+    """Write a replay (`replays`, `generation`) or an admission (`admits`, `admission`).
+
+    `stored`: its declaration, with the current code.
     """
     places = {"replays": None, "generation": 1, "admits": None, "admission": None, **place}
     made = row(
@@ -328,8 +329,9 @@ def insert(
 
 
 def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
-    """Give up a planned replay or admission whose declaration is not what it was, unless it shows
-    life. Returns whether it was given up.
+    """Give up a planned replay or admission with an outdated declaration, unless it shows life.
+
+    Returns whether it was given up.
     """
     if batch.status is not BatchStatus.PLANNED or batch.spec_digest == spec.digest():
         return False
@@ -343,10 +345,10 @@ def _at_work(connection: sa.Connection, root: int) -> Row | None:
 
 # Keeps RP2, RP9.
 def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
-    """Finish what another request has committed, or give up what it has planned and left.
+    """Finish what another request has committed, or give up what it planned and left.
 
     `root`: the batch that both replay, or whose dead letters both judge again. RetryableError: the
-    other one is still at work.
+    other request is still at work.
     """
     _refuse_alive(other, root)
     number = other["batch_id"]
@@ -377,8 +379,8 @@ def _why_not(
 ) -> SemelError | None:
     """Why a batch cannot be replayed now.
 
-    While another replay of it is open, only whether that one shows life: plan finishes it or gives
-    it up first, and checks the batch after that.
+    While another replay of it is open, this only checks whether that one shows life: plan first
+    finishes it or gives it up, and then checks the batch.
     """
     root = found["batch_id"]
     try:

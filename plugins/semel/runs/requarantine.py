@@ -1,9 +1,9 @@
-"""requarantine: judge the dead letters of a finalized batch again, by the declaration of now.
+"""requarantine: judge the dead letters of a finalized batch again, by the current declaration.
 
-An admission is a batch of its own. It reads again, at their places in the source, the records that
-the dead letters of its root name; the second one reads what the first one left, and so on. What is
-good now is new, unless today's catalog has its id. What is still bad becomes a dead letter of the
-admission, where the next one finds it. So a dead letter is admitted once.
+An admission is a batch of its own. It reads again, at their places in the source, the records named
+by the dead letters of its root. A second admission reads what the first one left, and so on.
+Records that are good now are new, unless today's catalog has their ids. Those still bad become dead
+letters of the admission, for the next one. So a dead letter is admitted once.
 """
 
 from collections.abc import Collection
@@ -31,7 +31,7 @@ _MEANWHILE = "another request began to judge the dead letters of batch {root} at
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """What became of the dead letters of a batch. `finalized` is None when none were left."""
+    """The result for the dead letters of a batch. `finalized` is None if none were left."""
 
     root: int
     batch: Batch | None
@@ -39,7 +39,7 @@ class Admitted:
 
 
 def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
-    """How many dead letters are left of each of these batches that has any."""
+    """The number of dead letters left, for each of these batches that has any."""
     with ledger.transaction() as connection:
         found = [batch_of(connection, spec.name, number) for number in batches]
     own = [batch.batch_id for batch in found if batch.claims_of == batch.batch_id]
@@ -48,8 +48,8 @@ def left(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
 
 
 def refuse(ledger: Ledger, spec: Spec, batches: list[int], letters: Collection[int]) -> None:
-    """TerminalError: of some batches with dead `letters` it is known that these cannot be judged
-    again, with the reason of each; so none is. The next step as of `replay.refuse`.
+    """TerminalError: the dead `letters` of some of these batches cannot be judged again, so none
+    are; it gives the reason for each. The next step is as in `replay.refuse`.
     """
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
@@ -68,9 +68,9 @@ def refuse(ledger: Ledger, spec: Spec, batches: list[int], letters: Collection[i
 
 
 def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
-    """How many dead letters of a finalized batch no admission has admitted.
+    """The number of a finalized batch's dead letters that no admission has admitted.
 
-    StateError: it is none whose dead letters can be judged again.
+    StateError: the dead letters of this batch cannot be judged again.
     """
     with ledger.transaction() as connection:
         batch = batch_of(connection, spec.name, root)
@@ -91,7 +91,7 @@ def letters_left(ledger: Ledger, spec: Spec, root: int) -> int:
 
 
 def _left(ledger: Ledger, last: Row | None, root: int) -> int:
-    """How many the newest admission left; the root's, while that one has not committed."""
+    """The number that the newest admission left; before it commits, the root's number."""
     if last is not None and last["letters"] is not None:
         return last["letters"]
     won = ledger.rows("replay", "won", root=root)[0]
@@ -99,12 +99,12 @@ def _left(ledger: Ledger, last: Row | None, root: int) -> int:
 
 
 def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
-    """Find the request's admission of a batch, or write one down. None: no dead letter is left.
+    """Find or plan the request's admission of a batch. None: no dead letter is left.
 
-    StateError, CorruptionError, SourceError: they cannot be judged again; nothing was written.
+    StateError, CorruptionError, SourceError: they cannot be judged again, and nothing was written.
     """
     pipeline = register(ledger, spec)
-    letters_left(ledger, spec, root)  # Refuses what has none of its own.
+    letters_left(ledger, spec, root)  # Refuses a batch without its own.
     with ledger.transaction() as connection:
         last = _last(connection, root)
     if last is not None and last["status"] != BatchStatus.FINALIZED:
@@ -125,7 +125,7 @@ def plan(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | Non
 def run(
     ledger: Ledger, spec: Spec, request_key: str, root: int, engine: Engine, log: Log = print
 ) -> Admitted:
-    """Plan, stage, commit and finalize an admission. The same request goes on where it stopped."""
+    """Plan, stage, commit and finalize an admission. The same request resumes where it stopped."""
     batch = plan(ledger, spec, request_key, root)
     if batch is None:
         return Admitted(root=root, batch=None, finalized=None)
@@ -141,7 +141,7 @@ def _write(
     root: int,
     last: Row | None,
 ) -> Batch:
-    """Write an admission that follows the `last` one. StateError: another one followed it."""
+    """Write the admission after the `last` one. StateError: another one followed it."""
     if last is not None and last["status"] != BatchStatus.FINALIZED:
         raise StateError(_MEANWHILE.format(root=root), next=f"semel show {last['batch_id']}")
     admission = _check(ledger, spec, pipeline, root, last)
@@ -163,7 +163,7 @@ def _write(
 def _check(
     ledger: Ledger, spec: Spec, pipeline: Pipeline, root: int, last: Row | None
 ) -> int:
-    """The number of the admission that follows the `last` one. SemelError: it is known to fail."""
+    """The number of the admission after the `last` one. SemelError: it is known to fail."""
     admission = last["admission"] + 1 if last else 1
     check_verdicts(ledger, pipeline, has_letters(ledger, root, admission))
     check_source(ledger, spec, root)

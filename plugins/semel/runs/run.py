@@ -1,4 +1,4 @@
-"""`semel run`: the verbs of one run, one after the other, without Airflow."""
+"""`semel run`: the verbs of one run, one after another, without Airflow."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from semel.stage import Engine, Staged, stage
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What one pass of the verbs did, and how many seconds each took. Nothing new: only `plan`."""
+    """The results of one pass of the verbs, with each one's seconds. Nothing new: only `plan`."""
 
     plan: Plan
     staged: Staged | None = None
@@ -35,7 +35,7 @@ def run_batch(
     interval: tuple[datetime, datetime] | None = None,
     log: Log = print,
 ) -> Ran:
-    """Plan, stage, commit and finalize one batch. The same request goes on where it stopped.
+    """Plan, stage, commit and finalize one batch. The same request resumes where it stopped.
 
     With `source.on_empty: wait` it looks again each minute while there is nothing to take.
     """
@@ -68,7 +68,7 @@ def run_batch(
 
 
 def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) -> Finalized:
-    """Stage, commit and finalize a planned batch. What is done already is not done again."""
+    """Stage, commit and finalize a planned batch. Steps already done are skipped."""
     steps = steps_of(ledger, spec, batch_id, engine, log)
     steps["stage"]()
     steps["commit"]()
@@ -78,8 +78,9 @@ def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log) 
 def steps_of(
     ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log
 ) -> dict[str, Callable[[], Any]]:
-    """What there is to do with a planned batch, by verb, in this order: `Staged`, `Committed` and
-    `Finalized` come back.
+    """The remaining steps of a planned batch, by verb, in order.
+
+    They return `Staged`, `Committed` and `Finalized`.
     """
 
     def staging() -> Staged:

@@ -1,8 +1,8 @@
-"""The seam to sinks: tasks write staged files, and a sink makes a sealed manifest visible.
+"""The sink seam: tasks write staged files, and a sink makes a sealed manifest visible.
 
-Stage and commit are the same for every sink. A sink is asked what of a committed batch is there
-already (`look`), and then for what is missing (`publish`). `judge` decides between the two, for
-all sinks by one table.
+Stage and commit are the same for every sink. Finalize asks a sink which parts of a committed batch
+are already there (`look`), then for the missing ones (`publish`). `judge` decides between the two
+by one table for all sinks.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,19 +24,19 @@ _DAMAGED_SHOWN = 5
 
 
 class OutputGoneError(TerminalError):
-    """Rows that were published are gone, as the target's own configuration wants it."""
+    """Published rows were deleted by the target's own retention or compaction."""
 
 
 class SupersededError(OutputGoneError):
-    """The same of rows of which later ones have the key; the others of the batch were given."""
+    """Raised after the surviving rows: newer rows with the same key have replaced the rest."""
 
 
 class MiscountError(TerminalError):
-    """A batch has not as many rows as were put in; those that are there were given."""
+    """Raised after the rows that exist: their number differs from the number published."""
 
 
 class Presence(StrEnum):
-    """What is under a name, or under a batch's number: nothing, what the manifest says, another."""
+    """What is found under a name or a batch number: nothing, what the manifest says, or another."""
 
     ABSENT = "absent"
     RIGHT = "right"
@@ -44,7 +44,7 @@ class Presence(StrEnum):
 
 
 class Act(StrEnum):
-    """What finalize does about a file of the manifest."""
+    """What finalize does with a file of the manifest."""
 
     PUBLISH = "publish"
     NOTHING = "nothing"
@@ -53,7 +53,7 @@ class Act(StrEnum):
 
 # Keeps F1.
 def judge(staged: Presence, target: Presence) -> Act:
-    """The decision table: all nine cases."""
+    """The decision table, with all nine cases."""
     match staged, target:
         case Presence.RIGHT, Presence.ABSENT:
             return Act.PUBLISH
@@ -65,11 +65,11 @@ def judge(staged: Presence, target: Presence) -> Act:
 
 @dataclass(frozen=True, kw_only=True)
 class Won:
-    """A committed batch: what a sink publishes.
+    """A committed batch, ready for a sink to publish.
 
-    `files` are the data files of the winner's manifest, in its order; `schema` are their columns,
-    those of folders included. `digest` is of the whole manifest: two that differ in a file, a row
-    or a byte differ in it. A replay `replaces` what these batches published. `ledger`: as
+    `files` are the data files of the winner's manifest, in its order. `schema` has their columns,
+    folder columns included. `digest` covers the whole manifest: it differs if any file, row or byte
+    differs. `replaces`: for a replay, the batches whose output it replaces. `ledger`: see
     `Pipeline.ledger`.
     """
 
@@ -86,10 +86,10 @@ class Won:
 
 @dataclass(frozen=True, kw_only=True)
 class Old:
-    """The outputs of one batch that a replay of it replaces: the batches that made them, first ones
-    first, and their one place in the order of commits.
+    """The outputs of one batch that a replay replaces. `batches` made them, the first one first;
+    all share one place in the commit order.
 
-    `types`, `modes`: `sink.type` and `sink.mode` as each was declared; no mode is None.
+    `types` and `modes` are `sink.type` and `sink.mode` as each was declared. None: no mode.
     """
 
     pipeline: str
@@ -101,9 +101,9 @@ class Old:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What a target says of a batch. `rows` are those that were put in or refused, as was accepted.
+    """A target's record of a batch. `rows` counts the rows published or accepted as refused.
 
-    `ledger`: whose batch it is; None in notes of earlier versions.
+    `ledger`: see `Pipeline.ledger`; None in notes of earlier versions.
     """
 
     pipeline: str
@@ -115,9 +115,10 @@ class Note:
 
 
 class Newest(NamedTuple):
-    """Which notes are enough: the newest of a pipeline, up to `count`, and any of another one. A
-    sink that cannot find these without reading all reads what came since an attempt `staged` (the
-    folder of its data files), if the pipeline has `begun`: a batch of it is finalized.
+    """Asks for the newest `count` notes of a pipeline, and any note of another pipeline. A sink
+    that would have to read everything to find them reads instead what came since an attempt
+    `staged` (the folder of its data files), if the pipeline has `begun`: a batch of it is
+    finalized.
     """
 
     pipeline: str
@@ -127,29 +128,29 @@ class Newest(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """What stands in the place of a batch's note, and is none. `what`: where, and why."""
+    """Something unreadable in place of a batch's note. `what`: where it is, and what is wrong."""
 
     batch_id: int
     what: str
 
 
 class Notes(NamedTuple):
-    """Notes of a target. `complete`: all that were asked for, and none of them is damaged."""
+    """Notes of a target. `complete`: all that were asked for, none damaged."""
 
     found: tuple[Note, ...]
     complete: bool = True
     damaged: tuple[Damaged, ...] = ()
 
     def check(self) -> None:
-        """CorruptionError: some are damaged."""
+        """CorruptionError if any note is damaged."""
         if self.damaged:
             raise CorruptionError("; ".join(one.what for one in self.damaged[:_DAMAGED_SHOWN]))
 
 
 class Refused(NamedTuple):
-    """Rows that a sink will refuse: their numbers in a table (int64, ascending), and why.
+    """Rows that a sink will refuse, by row number in a table (int64, ascending), and the reason.
 
-    `reason` is one word; `detail` names the column or the constraint, and quotes no value.
+    `reason` is one word. `detail` names the column or constraint, and quotes no value.
     """
 
     rows: "np.ndarray"
@@ -158,10 +159,10 @@ class Refused(NamedTuple):
 
 
 class Refuses(Protocol):
-    """Finds the rows that a sink will refuse. It goes to tasks, and holds no connection."""
+    """Finds the rows that a sink will refuse. It is sent to tasks and holds no connection."""
 
     notes: tuple[str, ...]
-    """What it cannot tell beforehand, for the operator."""
+    """For the operator: what it cannot tell beforehand."""
 
     def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
@@ -169,102 +170,102 @@ class Refuses(Protocol):
 class Sink(Protocol):
     """Where the rows of a pipeline go.
 
-    Made from a pipeline's spec in whichever process needs it; it holds no connection between calls,
-    unless they lie in one `with sink:`, as those of finalize do: then it may, for the one thread.
+    Any process makes it from a pipeline's spec. It holds no connection between calls, except within
+    one `with sink:` block, as in finalize: there it may keep one, for the one thread.
     """
 
     address: str
-    """Canonical, without secrets: two pipelines with one address write to one place."""
+    """Canonical, without secrets. Two pipelines with the same address write to the same place."""
 
     def __enter__(self) -> "Sink": ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
-        """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.
+        """Refuse early whatever is known to fail. By stage, in the driver, on each attempt.
 
-        `schema`: the columns of the output; None where only a transform's job will tell them.
-        `staged`: the folder of the attempt's data files, which is there; a sink may keep there what
-        it wants to know when it publishes them. Returns what finds the rows that are to be set
-        aside; None: the sink takes all rows.
+        `schema`: the columns of the output; None if only a transform's job will tell them.
+        `staged`: the folder of the attempt's data files, which exists; a sink may keep there what
+        it needs to know when it publishes them. Returns a finder of the rows to set aside; None:
+        the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
         """
         ...
 
     def check_replace(self, old: Old) -> tuple[str, ...]:
-        """Refuse to replace what was published. By plan and stage of a replay, before any work.
+        """Refuse to replace published output. By plan and stage of a replay, before any work.
 
-        Returns what an operator should know of it, in sentences. TerminalError: this sink cannot.
-        The message says why, and what to do instead. RetryableError: it does not answer.
+        Returns sentences for the operator. TerminalError: this sink cannot replace it; the message
+        says why, and what to do instead. RetryableError: it does not answer.
         """
         ...
 
     def check_staged(self, schema: "pa.Schema", files: "Sequence[StagedFile]") -> None:
-        """Refuse what only the whole output shows. By stage, before its seal.
+        """Refuse what only the whole output can show. By stage, before its seal.
 
         TerminalError: these rows cannot become visible together.
         """
         ...
 
     def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:
-        """The name that a data file will have, unique for (batch, part). Pure; by stage's seal."""
+        """The name that a data file will get, unique for (batch, part). Pure; by stage's seal."""
         ...
 
     def look(self, won: Won) -> Sequence[Presence]:
-        """What is there of each of `won.files`. By finalize, in the driver, before each publish.
+        """Report which of `won.files` are there. By finalize, in the driver, before each publish.
 
-        Definitive: nothing that an earlier call began can land after this answer without the next
-        publish noticing. RetryableError: it does not answer.
+        Definitive: if a call begun earlier lands something after this answer, the next publish
+        notices. RetryableError: the sink does not answer.
         """
         ...
 
     def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
-        """Make these files' rows visible. By finalize; it may run twice, also at once.
+        """Make the rows of these files visible. By finalize; it may run twice, even at once.
 
-        Idempotent by batch; it never replaces what another call has made, and what a faster twin
-        made shows at the next look. Called once more when nothing is missing: then all that is
-        there MUST be durable on return. RetryableError: look again. TerminalError: the target
-        refuses the rows, and none of them is visible.
+        Idempotent by batch. It never replaces what another call has made; what a faster twin made
+        shows at the next look. Called once more when nothing is missing: then everything there MUST
+        be durable on return. RetryableError: look again. TerminalError: the target refuses the
+        rows, and none is visible.
         """
         ...
 
     def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:
-        """Make visible what the target takes. By finalize, when a person has accepted that.
+        """Make visible the rows that the target takes. By finalize, once a person has accepted it.
 
-        `keep` is given the refused rows before the others are visible, with the reason of each in
-        the last column, and makes them durable. TerminalError: this sink refuses no rows.
+        `keep` gets the refused rows before the others become visible, with each row's reason in the
+        last column, and makes them durable. TerminalError: this sink refuses no rows.
         """
         ...
 
     def refused(self, won: Won) -> int:
-        """How many rows of a published batch were refused, and that was accepted."""
+        """The number of rows in a published batch whose refusal was accepted."""
         ...
 
     def notes(self, newest: "Newest | None" = None) -> "Notes | None":
-        """What the target itself says of all batches that have landed, of whichever pipeline.
+        """The target's own notes on all batches that have landed, from any pipeline.
 
-        By plan, before a pipeline is registered; by stage and finalize, before any work and before
-        the first row, which ask for the `newest`; by adopt, audit and check, which check that none
-        is damaged. None where markers tell it.
+        By plan, before a pipeline is registered; by stage and finalize, which ask for the `newest`
+        before any work and before the first row; by adopt, audit and check, which check that none
+        is damaged. None: the markers are the record.
         """
         ...
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
-        """How many rows the whole target has of batches besides the known ones, by number.
+        """Count rows in the whole target that belong to batches other than `known`, by batch.
 
-        By the audit, within the sink's own block. Empty where files tell it by their names.
+        By the audit, within the sink's own block. Empty if files tell it by their names.
         """
         ...
 
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
-        """What a finalized batch has published, by its receipt. For readers and the audit.
+        """The rows that a finalized batch published, by its receipt. For readers and the audit.
 
-        `strays`: and what says that it is of the batch, and lies elsewhere; for the audit, within
-        the sink's own block. There a sink may read what it knows of all batches once.
-        RetryableError: the sink does not answer, or a replay has replaced it meanwhile.
-        OutputGoneError: the target has deleted some, as it is to. SupersededError, behind those
-        that are left: the same. MiscountError, behind them: some are missing, or too many.
-        TerminalError: they cannot be read.
+        `strays`: also rows elsewhere that claim to be of the batch; for the audit, within the
+        sink's own block. There a sink may read once what it knows about all batches.
+        RetryableError: the sink does not answer, or a replay has replaced the output meanwhile.
+        OutputGoneError: the target has deleted some rows by its own rules. SupersededError: the
+        same, raised after the rows that remain. MiscountError, raised after the rows: some are
+        missing, or there are too many. TerminalError: the rows cannot be read.
         """
         ...
 
@@ -272,18 +273,18 @@ class Sink(Protocol):
 class Remote(Sink, Protocol):
     """A sink in a service: a table, a topic.
 
-    `replaceable`: a replay puts rows in the place of those of its batch.
+    `replaceable`: a replay replaces the rows of its batch there.
     """
 
     replaceable: bool
 
     def forget(self, batches: Sequence[int]) -> str:
-        """How a person takes out the rows and notes of batches, as a sentence without its end."""
+        """How a person removes the rows and notes of batches: a sentence without its full stop."""
         ...
 
     def describe(self, schema: "pa.Schema | None") -> str:
-        """What the target is like, in words. By `semel check`.
+        """Describe the target in words. By `semel check`.
 
-        It changes nothing there, makes nothing, and raises what `check` would of `schema`.
+        It neither changes nor makes anything there, and raises what `check` would for `schema`.
         """
         ...

@@ -1,7 +1,7 @@
-"""What a target says that it holds, against what the markers say: one decision table for all sinks.
+"""Compare a target's notes with the markers, by one decision table for all sinks.
 
-A target's word are its notes: rows of `semel_batch`, or of the control topic. The word of markers
-is read from them, or from the ledger, which has them as finalized batches.
+A target's notes are rows of `semel_batch`, or messages of the control topic. The batches on the
+other side come from the markers, or from the ledger, where they are the finalized batches.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,17 +15,17 @@ from semel.sinks import Note
 
 
 class Told(StrEnum):
-    """What the markers say of a batch."""
+    """What the markers say about a batch."""
 
     LISTED = "listed"
     """Its rows are output: the target must hold them."""
     POSSIBLE = "possible"
-    """It may: committed and not finalized, replaced since, or without a row."""
+    """The target may hold it: committed and not finalized, replaced since, or without rows."""
     UNKNOWN = "unknown"
 
 
 class Holds(StrEnum):
-    """What the target says of it: nothing, the same, or another batch under its number."""
+    """What the target says about it: nothing, the same, or another batch under its number."""
 
     NOTHING = "nothing"
     SAME = "same"
@@ -33,7 +33,7 @@ class Holds(StrEnum):
 
 
 class Finding(StrEnum):
-    """What that comes to."""
+    """The verdict on a batch."""
 
     FINE = "fine"
     MISSING = "missing"
@@ -43,7 +43,7 @@ class Finding(StrEnum):
 
 # Keeps H1.
 def judge(told: Told, holds: Holds) -> Finding:
-    """The decision table: all nine cases."""
+    """The decision table, with all nine cases."""
     match told, holds:
         case Told.LISTED, Holds.NOTHING:
             return Finding.MISSING
@@ -59,7 +59,7 @@ def judge(told: Told, holds: Holds) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A batch that may be in the target, as markers or the ledger have it. `root`: whose output."""
+    """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`."""
 
     batch_id: int
     root: int
@@ -70,7 +70,7 @@ class Known:
     finalized: bool = True
 
     def holds(self, note: Note | None) -> Holds:
-        """What the target's note says of it."""
+        """Compare it with the target's note."""
         if note is None:
             return Holds.NOTHING
         same = (note.commit_seq, note.fence, note.rows) == (self.commit_seq, self.fence, self.rows)
@@ -79,7 +79,7 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """How the two differ. `foreign`: notes of other pipelines, or of other ledgers."""
+    """Differences between target and markers. `foreign`: notes of other pipelines or ledgers."""
 
     missing: tuple[Known, ...] = ()
     others: tuple[Note, ...] = ()
@@ -93,7 +93,7 @@ class Differences:
 def compare(
     pipeline: str, ledger: str | None, known: Iterable[Known], notes: Iterable[Note]
 ) -> Differences:
-    """Hold all notes of a target against the batches that may be there. `ledger`: None: any."""
+    """Compare a target's notes with the batches that may be there. `ledger`: None accepts any."""
     batches = {one.batch_id: one for one in known}
     own: dict[int, Note] = {}
     found: dict[Finding, list] = {finding: [] for finding in Finding}
@@ -119,7 +119,7 @@ def compare(
 
 
 def refuse_foreign(address: str, pipeline: str, foreign: Iterable[Note]) -> None:
-    """TerminalError: another pipeline, or another ledger's, has put rows in."""
+    """TerminalError: another pipeline, or a pipeline of another ledger, published rows there."""
     foreign = list(foreign)
     if not foreign:
         return
@@ -139,7 +139,7 @@ def _those(found: Iterable[Note | Known]) -> str:
 
 
 def named(batches: Collection[int]) -> str:
-    """Batches by their numbers: `batch 7`, `batches 3, 4, 9`."""
+    """Batches by number: `batch 7`, `batches 3, 4, 9`."""
     numbers = sorted(batches)
     shown = ", ".join(map(str, numbers[:FILES_NAMED_MAX]))
     more = len(numbers) - FILES_NAMED_MAX
@@ -150,8 +150,8 @@ def named(batches: Collection[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What messages need to know of a target. `replaceable`: a replay puts rows in the place of
-    what is there of its batch. `forget`: as `Remote.forget`.
+    """The facts about a target that messages need. `replaceable`: a replay replaces the rows of its
+    batch there. `forget`: as `Remote.forget`.
     """
 
     address: str
@@ -163,7 +163,7 @@ class Place:
 
 # Keeps H2.
 def refuse(place: Place, found: Differences) -> None:
-    """TerminalError for how a target differs from the markers, the worst first."""
+    """TerminalError: the target differs from the markers. Reports the worst difference first."""
     refuse_foreign(place.address, place.pipeline, found.foreign)
     if found.others:
         raise TerminalError(
@@ -186,7 +186,7 @@ def _numbers(found: Iterable[Note]) -> list[int]:
 
 
 def missing(place: Place, found: Collection[Known]) -> TerminalError:
-    """The target does not say that it holds what markers list."""
+    """The error for a target without notes for batches that the markers list."""
     roots = sorted({one.root for one in found})
     what = (
         f"{place.address} does not say that it holds {named(roots)}, and the markers in "
@@ -199,7 +199,7 @@ def missing(place: Place, found: Collection[Known]) -> TerminalError:
             last += 1
         lacking = [one.batch_id for one in found if first <= one.root <= last]
         batches = str(first) if first == last else f"{first}..{last}"
-        # A request of its own: the code and declaration of now may have made what is lacking.
+        # A new request: the current code and declaration may have made the missing rows already.
         again = f"semel replay {place.pipeline} --batches {batches} --request mend-{max(lacking)}"
         others = ", and so for the others" if last != roots[-1] else ""
         return TerminalError(

@@ -1,14 +1,15 @@
-"""The seam to sources: where records come from, and what tells one part of it from another.
+"""The source seam: where records come from, and how source partitions are told apart.
 
-A position is a source partition and an int64, for every source: plan, claims, stage and catalog
-know no more of it. What a source partition is (a generation of a file, a partition of a topic), how
-it is recognised, and how its records are read is its source's own.
+In every source, a position is a source partition and an int64. Plan, claims, stage and catalog know
+nothing more about it. Each source decides what a source partition is (a generation of a file, a
+partition of a topic), how to recognise it, and how to read its records.
 
 How a plan asks a source:
-1. `discover`: what it shows now;
-2. the ledger says which of that is settled, and what it knows of the rest (`Known`);
-3. `match`: what is offered, refused, closed; it is pure but for looking again at what it shows;
-4. the ledger says what of the offers is free, and `stop` cuts it where a record ends.
+1. `discover` lists what the source shows now;
+2. the ledger says which of that is settled, and adds what it knows about the rest (`Known`);
+3. `match` sorts it into offers, refusals and closed partitions; it is pure, except that it may read
+   again what the source shows;
+4. the ledger says which ranges of the offers are free, and `stop` cuts them at a record's end.
 """
 
 import re
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 Spans = dict[int, list[tuple[int, int]]]
-"""By source partition: ranges [start, end), ascending."""
+"""Ranges [start, end) by source partition, ascending."""
 
 Window = tuple[datetime, datetime] | None
-"""The times that a plan asks for; None: all."""
+"""The times that a plan asks for. None: all times."""
 
 Evidence = dict[str, Any]
-"""What recognises a source partition, as JSON: its source's own."""
+"""JSON that recognises a source partition. Only its own source can interpret it."""
 
 
 class Found(Protocol):
     """Something that a source shows, which may be a source partition.
 
-    `identity` is the same under another name; of all open partitions, name and identity are each
-    one's own. `fingerprint` differs when there may be something to read. `when` is its place in
-    time, for `select: interval`.
+    `identity` survives a rename. Among open partitions, names and identities are each unique.
+    `fingerprint` changes when there may be something to read. `when` places it in time, for
+    `select: interval`.
     """
 
     @property
@@ -56,11 +57,11 @@ class Found(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What plan leaves alone, and why. Its records stay unclaimed until that is settled.
+    """Something that plan leaves alone, and why. Its records stay unclaimed until that is settled.
 
-    `when` is its place in time; None where that is not known, or has no meaning. Of a file that may
-    be a copy: its inode and size, the name of the file that it is a copy of, and where what it
-    holds beyond that begins, if it does.
+    `when` places it in time; None if its time is unknown or meaningless. For a file that may be a
+    copy: `inode` and `size` are its own, `copy_of` names the original, and `behind` is where
+    content beyond the original begins, if there is any.
     """
 
     name: str
@@ -75,10 +76,10 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A source partition of the ledger that is not retired: what was claimed of it, up to
-    `reached`, and how it looked when a plan last saw it, up to `seen`.
+    """A source partition in the ledger that is not retired.
 
-    `settled`: while it looks the same, and is read to the end, no plan need look at it.
+    It was claimed up to `reached`, and seen by the last plan up to `seen`. `settled`: plans may
+    skip it while it looks the same and is read to the end.
     """
 
     source_partition_id: int
@@ -100,13 +101,13 @@ class Partition:
 
     @classmethod
     def of(cls, other: "Partition") -> Self:
-        """The same, as its source sees it."""
+        """Convert to this class, the source's own."""
         return cls(**vars(other))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a source shows now, oldest first, and what of it cannot be told apart or read."""
+    """What a source shows now, oldest first, and what it cannot tell apart or read."""
 
     found: Sequence[Found]
     refused: list[Refusal]
@@ -114,10 +115,10 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the ledger knows of what a source shows.
+    """What the ledger knows about the things that a source shows.
 
-    `partitions` are open and not settled; `unsettled` is what is shown and none of the others is.
-    `refused` is what the last plan refused. `rows` runs a query of the source's own.
+    `partitions` are open and not settled. `unsettled` are the things shown that match no settled
+    partition. `refused` are the last plan's refusals. `rows` runs one of the source's own queries.
     """
 
     partitions: list[Partition]
@@ -127,7 +128,7 @@ class Known:
 
 
 def nothing_known(shown: Shown) -> Known:
-    """What the ledger knows before a first plan."""
+    """The ledger's knowledge before the first plan: none."""
     return Known(
         partitions=[], unsettled=list(shown.found), refused=[], rows=lambda *_, **__: []
     )
@@ -135,13 +136,13 @@ def nothing_known(shown: Shown) -> Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What may be read now: positions [start, end) of `known`, or of a partition that is new.
+    """Positions [start, end) that may be read now, of `known` or of a new partition.
 
-    `whole`: as one range or not at all. Before `start` no record stands, which is written down as
-    a loss for that `reason`. What was before `low` is gone: what of it nobody claimed is missing.
-    What is free before `since` belongs to another time. `seen` is the end of what is there, `ahead`
-    also of what cannot be read yet. `evidence`: what recognises it besides what is read of it. Not
-    `settled`: a plan looks again.
+    `whole`: claim as one range or not at all. There is no record before `start`; that gap is
+    recorded as lost, with `reason`. Positions before `low` no longer exist; unclaimed ones count as
+    lost. Unclaimed positions before `since` fall outside the window. `seen` is the end of what
+    exists; `ahead` includes what cannot be read yet. `evidence` recognises the partition, besides
+    the evidence of the range that is read. When `settled` is false, the next plan looks again.
     """
 
     name: str
@@ -162,7 +163,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What a plan takes of one offer: positions [start, end); and what recognises it at `end`."""
+    """The positions [start, end) that a plan takes from one offer, and the evidence at `end`."""
 
     offer: Offer
     start: int
@@ -172,9 +173,9 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Gone:
-    """An open partition that is not there any more, or has a new life, with the end of what was
-    seen of it; or one of which what was before `seen` is not there. `where`: what holds it now, if
-    that is in the source and is not read.
+    """An open partition that has vanished or begun a new life, with `seen`, the end of what was
+    seen; or one whose positions before `seen` have vanished. `where` names what holds its content
+    now, if the source shows that and does not read it.
     """
 
     partition: Partition
@@ -184,24 +185,24 @@ class Gone:
 
 @dataclass(frozen=True, kw_only=True)
 class Matched:
-    """What a source made of what it shows and what is known: nothing is decided twice."""
+    """The source's verdict on what it shows and what is known. Each thing is decided once."""
 
     offers: list[Offer]
     """Oldest first."""
     refused: list[Refusal]
     gone: list[Gone]
     retired: list[int]
-    """Partitions that a new one holds all of."""
+    """Partitions that a new one contains entirely."""
     renamed: list[Partition]
-    """Known ones that are not offered, as they are called now."""
+    """Known partitions that are not offered, under their current names."""
     begun: list[Offer]
-    """What gets a new partition even if nothing is taken of it."""
+    """Offers that get a new partition even if no range is taken from them."""
     resumed: tuple[tuple[str, str], ...]
-    """(name, known name) of what is known by what is in it."""
+    """(name, known name) of partitions recognised by their content."""
 
 
 class Settled(NamedTuple):
-    """A source partition of a batch, and its position up to which all is finalized or lost."""
+    """A source partition of a batch, and the position up to which all is finalized or lost."""
 
     name: str
     identity: str
@@ -210,10 +211,10 @@ class Settled(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """What accepting a refused name comes to.
+    """The effect of accepting a refused name.
 
     `offer` is read on in its known partition, or from its start in a new one. `ended` are the
-    partitions that it takes the place of; `superseded` those that it holds all of.
+    partitions that it replaces; `superseded` are those that it contains entirely.
     """
 
     offer: Offer
@@ -224,94 +225,95 @@ class Word:
 class Source(Protocol):
     """Where the records of a pipeline come from.
 
-    Made from a pipeline's spec in the driver; it goes to tasks as it is, holds no secret, and no
-    connection between calls.
+    The driver makes it from a pipeline's spec and sends it to tasks as it is. It holds no secret,
+    and no connection between calls.
     """
 
     split_size: int
-    """The positions of one split, about."""
+    """The approximate number of positions in one split."""
 
     def discover(self) -> Shown:
-        """What is there now, whatever interval it belongs to. In the driver, in no transaction."""
+        """List what exists now, in any interval. In the driver, outside any transaction."""
         ...
 
     def match(self, shown: Shown, known: Known, window: Window) -> Matched:
-        """What each of it is, and what may be read. Changes nothing; in the driver.
+        """Classify what is shown, and offer what may be read. Changes nothing; in the driver.
 
-        FileNotFoundError: it changed meanwhile; look again.
+        FileNotFoundError: the source changed meanwhile; look again.
         """
         ...
 
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
-        """What is said of positions that were seen, never read, and are not there any more."""
+        """The refusal shown for positions that vanished before anyone read them."""
         ...
 
     def stop(self, offer: Offer, start: int, end: int, room: int, *, first: bool) -> int:
-        """The last end of a record in (start, end] that is `room` behind start at most; `start`
-        when there is none. `first`: nothing was taken before, so one record is taken in any case.
+        """The last end of a record in (start, end], at most `room` after `start`; `start` if there
+        is none. `first`: nothing has been taken yet, so one record is taken in any case.
 
-        LimitError: it cannot be cut, and is too large.
+        LimitError: it is too large and cannot be cut.
         """
         ...
 
     def room(self, offers: Sequence[Offer]) -> int:
-        """How many positions of these one batch takes at most, by the declared limits."""
+        """The positions of these offers that one batch may take, by the declared limits."""
         ...
 
     def evidence(self, offer: Offer, end: int) -> Evidence:
-        """What recognises an offer of which the positions before `end` are read."""
+        """The evidence that recognises an offer once all positions before `end` are read."""
         ...
 
     def accept(
         self, shown: Shown, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
-        """What accepting a name means: to read it from `start` as a new generation, or as
-        the `same` partition. None: it is read already, in the partition that `is_open` under it.
+        """Decide what accepting a name means: read it from `start` as a new generation, or as the
+        `same` partition. None: it is already read, in the partition that `is_open` under this name.
 
-        SourceError: the word cannot be taken. FileNotFoundError: look again.
+        SourceError: the name cannot be accepted so. FileNotFoundError: look again.
         """
         ...
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        """Where the partitions of a lost ledger are now, as they look now; None: nowhere."""
+        """Find the partitions of a lost ledger, as they look now. None: not found."""
         ...
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        """The same claims, proven, where their records are now. In the driver, before the job.
+        """Prove the claims, and return their current places. In the driver, before the job.
 
-        SourceError names what changed since the plan; ChangedError, when something else is there.
+        SourceError names what changed since the plan; ChangedError says that something else is
+        there.
         """
         ...
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        """Prove that each claimed range is still what was planned. SourceError."""
+        """Prove that each claimed range is still what was planned. SourceError otherwise."""
         ...
 
     def acknowledge(self, settled: Sequence[Settled]) -> str | None:
-        """Tell it up to which position each partition is finalized, if it is still that one. After
-        `finalized`, where the declaration says that it is to be told.
+        """Report the position up to which each partition is finalized, if it is still the same
+        partition. Called after `finalized`, if the declaration asks for it.
 
-        For other tools alone: it may be lost or repeated, and nothing of semel's reads it. Returns
-        what an operator should know: of which it was not told, and why.
+        This serves other tools only: it may be lost or repeated, and semel never reads it. Returns
+        a sentence for the operator when a partition could not be reported, with the reason.
         """
         ...
 
     def is_whole(self, claim: Claim) -> bool:
-        """Whether a claim is read by one task."""
+        """Whether one task must read the whole claim."""
         ...
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
-        """The records of a split in ascending positions; in a task. Repeatable: the same claim
-        gives the same blocks, and the same bytes to `digest`, whatever the `selection` leaves out.
+        """Read the records of a split in ascending positions; in a task. Repeatable: the same claim
+        gives the same blocks, and the same bytes to `digest`, whatever `selection` leaves out.
 
-        SourceError: it is not what was planned, any more.
+        SourceError: the content is no longer what was planned.
         """
         ...
 
     def joins(self, claim: Claim) -> bool:
-        """Whether a claim's bytes may be parsed together with those of others."""
+        """Whether a claim's bytes may be parsed together with those of other claims."""
         ...
 
     def text(self, split: "Split", batch_id: int) -> bytes:
@@ -321,23 +323,23 @@ class Source(Protocol):
     def lines_of(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
-        """The numbers, from 1 on, of the lines at ascending positions of a claim. None: what was
-        claimed is not there any more, it has no lines, or counting them takes too long.
+        """The line numbers, from 1, at ascending positions of a claim. None: the claimed content is
+        gone, it has no lines, or counting takes too long.
         """
         ...
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
-        """A number that the split's records cannot be more than; None: that takes too long."""
+        """An upper bound for the number of records in a split. None: finding one takes too long."""
         ...
 
 
 def in_window(when: datetime | None, window: Window) -> bool:
-    """Whether a time lies in a window; all do when there is none."""
+    """Whether a time lies in a window. Without a window, all times do."""
     return window is None or (when is not None and window[0] <= when < window[1])
 
 
 def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
-    """The ranges of an offer that may be taken. `free`: those of each known partition."""
+    """The ranges of an offer that may be taken. `free` has those of each known partition."""
     known = offer.known
     spans = free.get(known.source_partition_id, []) if known else [(0, offer.end)]
     first = max(offer.start, offer.low, offer.since)
@@ -346,8 +348,9 @@ def unclaimed(offer: Offer, free: Spans) -> list[tuple[int, int]]:
 
 
 def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
-    """A known partition as it is once the plan is written. Not `settled`: a plan looks at it
-    again, also when it did not change.
+    """A known partition as the plan will write it.
+
+    Unless `settled`, the next plan looks again even if the partition looks the same.
     """
     known = offer.known
     further = last is not None and last.end > known.reached
@@ -365,19 +368,19 @@ def as_read(offer: Offer, last: Range | None, *, settled: bool) -> Partition:
 
 
 GIVE_UP = "A batch that never committed can be given up"
-"""How the advice begins, at the end of an error about claims, for a batch that is not finalized."""
+"""Begins the advice that ends an error about claims. It applies to batches not yet finalized."""
 
 
 def of_finalized(error: Exception) -> str:
-    """What an error about claims says where their batch is finalized; without a full stop."""
+    """An error about claims in the words for a finalized batch, without the full stop."""
     return str(error).partition(f" {GIVE_UP}")[0].removesuffix(".")
 
 
 def quoted(name: str) -> str:
-    """A name as one word of a shell's command."""
+    """Quote a name as one word of a shell command."""
     if name.isprintable():
         return shlex.quote(name)
     text = name.replace("\\", "\\\\").replace("'", "\\'")
-    # Bytes that are no UTF-8 come as surrogates, which end in the byte's own number.
+    # Bytes that are not UTF-8 come as surrogates, whose low byte is the original byte.
     odd = r"[\x00-\x1f\x7f\udc80-\udcff]"
     return "$'" + re.sub(odd, lambda c: f"\\x{ord(c[0]) & 0xFF:02x}", text) + "'"

@@ -1,12 +1,13 @@
-"""stage: one attempt at a batch. It may be repeated, killed and run twice at once; nothing of it is
-visible to readers.
+"""stage: one attempt at a batch, which may be repeated, killed, or run twice at once.
+
+Readers see nothing of it.
 
 How it works:
 1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
-   live id runs: the pinned list, which is all that the attempt may consult;
+   live id runs: this pinned list is all that the attempt may consult;
 2. make the attempt's folder, keep the code in it, and check the planned ranges;
-3. look for records that the last attempts died of, and judge a part of the batch, to stop here when
-   it is surely too bad;
+3. look for records that killed the last attempts, and judge a part of the batch, to stop here if it
+   is surely too bad;
 4. run the job (job.py) in an engine;
 5. check again, make everything durable, and seal the manifest with `running -> staged`.
 """
@@ -65,11 +66,11 @@ from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
 DIED_ATTEMPTS = 2
-"""That many that died over the same part of a batch are no chance: its records are looked at."""
+"""After this many attempts that died over the same part of a batch, its records are examined."""
 
 
 class Outcome(Protocol):
-    """What an engine hands back: a report for each split, what transforms wrote, the columns."""
+    """An engine's result: a report per split, the files that transforms wrote, the columns."""
 
     reports: list[SplitReport]
     files: tuple[StagedFile, ...]
@@ -79,8 +80,8 @@ class Outcome(Protocol):
 class Engine(Protocol):
     """Runs the job of an attempt.
 
-    Called once per attempt, in the driver. Its tasks may run several times and at the same time.
-    Raises RetryableError when the engine failed; an error that a task raised keeps its class.
+    Called once per attempt, in the driver. Its tasks may run several times, even at the same time.
+    RetryableError: the engine failed. An error raised by a task keeps its class.
     """
 
     def run(self, job: StageJob) -> Outcome: ...
@@ -88,8 +89,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """The answer of stage. `attempt` is None when the batch has committed already. `kept`: as
-    `Finalized` has it, once it is finalized.
+    """The answer of stage. `attempt` is None if the batch has already committed.
+
+    `kept`: as in `Finalized`, once it is finalized.
     """
 
     batch: Batch
@@ -103,7 +105,7 @@ class Staged:
 
 
 def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = print) -> Staged:
-    """Stage a planned batch; a batch that is staged or committed is answered without a new fence.
+    """Stage a planned batch. A staged or committed batch gets no new fence.
 
     AttemptLostError: another attempt won, or the batch was given up, while this one ran.
     TerminalError: the spec or the source is not what was planned, or a limit was broken.
@@ -123,7 +125,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
     # Keeps S4.
     if batch.spec_digest != spec.digest():
         if identity.is_whole(pipeline.identity):
-            identity.check(pipeline.identity, spec)  # Such a change no plan takes either.
+            identity.check(pipeline.identity, spec)  # Plan refuses such a change too.
         raise TerminalError(
             f"batch {batch_id} was planned by another version of the declaration of {spec.name} "
             f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put that file back, or "
@@ -195,7 +197,7 @@ def _attempt(
 def _give_up(
     ledger: Ledger, pipeline: Pipeline, batch: Batch, attempt: Attempt, error: BaseException
 ) -> None:
-    """Lose a failed attempt. Raises the error that tells the caller more than `error` does."""
+    """Mark the attempt as lost. Raises a more specific error when one is known."""
     try:
         found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
         attempts.lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
@@ -203,7 +205,7 @@ def _give_up(
     except RetryableError:
         return  # The ledger is away: the attempt stays open, which is safe.
     if isinstance(error, Exception) and found["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
-        # It was given up while it ran, and collect may have taken what it worked with.
+        # It was given up while it ran, and collect may have removed its files.
         raise AttemptLostError(attempts.message(batch, attempt, found, became)) from error
     if isinstance(error, OSError):
         raise RetryableError(
@@ -215,7 +217,7 @@ def _give_up(
 def _retry_elsewhere(
     source: Source, claims: list[Claim], batch_id: int, error: SourceError
 ) -> None:
-    """RetryableError when all that was planned is in the source, though not where it was."""
+    """RetryableError: everything planned is in the source, at another place than before."""
     try:
         moved = source.find(claims, batch_id) != claims
     except SourceError:
@@ -302,7 +304,7 @@ def _seal(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
             f"and {written} rows were written; this is a defect of semel, nothing was committed"
         )
-    # What a replay or an admission sets aside was set aside, and told, before.
+    # What a replay or an admission sets aside was set aside and reported before.
     aside = None
     if batch.claims_of == batch.batch_id:
         aside = account.set_aside(job, outcome.reports, counts)
@@ -346,7 +348,7 @@ def _seal(
 
 
 def _columns(job: StageJob) -> pa.Schema | None:
-    """The columns of the output, as far as they are known before the job."""
+    """The columns of the output, if known before the job."""
     return None if job.spec.transforms else job.output_schema()
 
 
@@ -357,7 +359,7 @@ def _write_manifest(
     manifest: list[ManifestFile],
     sealed: dict[str, object],
 ) -> None:
-    """`running -> staged`, with the columns `sealed` of the attempt and its files."""
+    """`running -> staged`, with the attempt's files and its `sealed` columns."""
     digest = sealed["input_digest"]
     files = json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)])
     with ledger.transaction() as connection:

@@ -1,4 +1,4 @@
-"""What a job's reports come to: why records were set aside, and the digest of what was read."""
+"""Summarize a job's reports: why records were set aside, and the digest of what was read."""
 
 import json
 from collections import Counter
@@ -19,16 +19,14 @@ from semel.stage.job import StageJob
 
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
-    """Why records were set aside: how many for each reason, and a few lines that show one."""
+    """Why records were set aside: the count per reason, and lines that show a record for each."""
 
     reasons: dict[str, int]
     samples: tuple[str, ...] = ()
 
 
 def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
-    """Why records were set aside. LimitError when it is a larger share than declared, of those
-    that were quarantined or of those that were late.
-    """
+    """Why records were set aside. LimitError: too large a share is quarantined, or late."""
     reasons: Counter[str] = Counter()
     samples: dict[str, Sample] = {}
     for report in reports:
@@ -46,7 +44,7 @@ def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetA
 
 
 def too_many(job: StageJob, fact: str, samples: Iterable[str]) -> LimitError:
-    """The error that says so: the fact, one record for each reason, and what to do."""
+    """The error to raise: the fact, one record for each reason, and what to do."""
     limit = f"limits.quarantine_ratio_max {job.spec.limits.quarantine_ratio_max}"
     lines = [f"batch {job.batch_id}: {fact}, more than {limit} allows"]
     lines += samples
@@ -76,7 +74,7 @@ def _too_late(job: StageJob, counts: Counts, samples: Iterable[str]) -> LimitErr
 def samples_of(
     job: StageJob, reasons: Mapping[str, int], samples: Mapping[str, Sample]
 ) -> Iterator[str]:
-    """One record for each reason, as lines: how many, where, what is wrong with it, its text."""
+    """One record for each reason, as lines: how many, where, what is wrong, and its text."""
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         sample = samples[reason]
         claim = job.splits[sample.split].claim
@@ -90,7 +88,7 @@ def samples_of(
 
 
 def ignored_of(spec: Spec, reports: list[SplitReport]) -> Ignored:
-    """The keys that nobody declared; without their names where no text of records is told."""
+    """The keys that nobody declared. They lose their names where texts of records are withheld."""
     found = reduce(Ignored.__add__, (report.ignored for report in reports), Ignored())
     if spec.limits.log_samples:
         return found
@@ -98,11 +96,11 @@ def ignored_of(spec: Spec, reports: list[SplitReport]) -> Ignored:
 
 
 def input_digest(job: StageJob, reports: list[SplitReport]) -> str:
-    """A digest of what was read: ranges, bytes, and how many records were good and bad."""
+    """A digest of what was read: ranges, bytes, and the numbers of good and bad records."""
     found = xxhash.xxh3_128()
     for split, report in zip(job.splits, reports, strict=True):
         claim = split.claim
-        # What is late, or refused by a sink, depends on when it is read.
+        # Whether a record is late or refused by a sink depends on when it is read.
         bad = {k: v for k, v in report.reasons.items() if not Reason(k).varies}
         part = (claim.source_partition_id, split.start, split.end, report.digest, bad)
         found.update(json.dumps(part, sort_keys=True).encode())

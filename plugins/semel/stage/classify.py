@@ -1,8 +1,7 @@
-"""classify: which records of a shard are duplicates, of this batch or of the catalog.
+"""classify: find the duplicates in a shard, within the batch or in the catalog.
 
-A pure function of the shard's ids, in source order, and of what `known` answers from the pinned
-runs. The first copy in source order wins; every copy of an id that the catalog holds is a duplicate
-of it.
+A pure function of the shard's ids, in source order, and of what the pinned runs hold. The first
+copy in source order wins. If the catalog holds an id, every copy is a duplicate.
 """
 
 from collections.abc import Callable
@@ -25,9 +24,9 @@ class Repeat(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SplitIds:
-    """The ids of one split that belong to one shard, in source order.
+    """The ids of one split in one shard, in source order.
 
-    `row` (uint32) is the place of each in the split's spill, ascending. h1 is uint64, h2 uint32.
+    `row` (uint32) is each id's row in the split's spill, ascending. h1 is uint64, h2 uint32.
     """
 
     split: int
@@ -38,7 +37,7 @@ class SplitIds:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """The rows (uint32, ascending) that a split loses, and the `Repeat` (uint8) of each."""
+    """The rows (uint32, ascending) dropped from a split, and the `Repeat` (uint8) of each."""
 
     rows: np.ndarray
     reason: np.ndarray
@@ -46,9 +45,9 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What to drop from each split (splits that lose nothing are not named), and the new ids.
+    """The rows to drop, by split (splits that lose nothing are left out), and the new ids.
 
-    `h1` and `h2` are those of the survivors, one each, sorted by h1: the shard's next id run.
+    `h1` and `h2` are the survivors' ids, one each, sorted by h1: the shard's next id run.
     """
 
     dropped: dict[int, Dropped]
@@ -57,28 +56,28 @@ class Verdict:
 
     @property
     def survivors(self) -> int:
-        """How many records stay."""
+        """The number of records that stay."""
         return len(self.h1)
 
 
 def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
-    """Judge a shard's ids. `parts` come in source order, one for each split.
+    """Judge a shard's ids. `parts` come in source order, one per split.
 
-    `contains(h1, h2)` is called once, with distinct ids sorted by h1; its mask says which of them
-    the pinned runs hold.
+    `contains(h1, h2)` is called once, with distinct ids sorted by h1. It returns a mask of those
+    that the pinned runs hold.
     """
-    # 1. Bring the copies of each id together, in source order.
+    # 1. Group the copies of each id, in source order.
     h1 = np.concatenate([np.empty(0, np.uint64), *(part.h1 for part in parts)])
     h2 = np.concatenate([np.empty(0, np.uint32), *(part.h2 for part in parts)])
     order = sortedids.grouped_order(h1, h2)
     h1, h2 = h1[order], h2[order]
     first = sortedids.is_first(h1, h2)
 
-    # 2. Ask the catalog for each id once.
+    # 2. Ask the catalog once for each id.
     new_h1, new_h2 = h1[first], h2[first]
     old = contains(new_h1, new_h2)
 
-    # 3. Judge every copy, then put the verdicts back into source order.
+    # 3. Judge every copy, then restore source order.
     # Keeps S8.
     judged = np.where(first, np.uint8(0), np.uint8(Repeat.OF_BATCH))
     if old.any():
@@ -97,14 +96,14 @@ def classify(parts: list[SplitIds], contains: Contains) -> Verdict:
 
 
 def pack_ids(part: SplitIds) -> bytes:
-    """A part as bytes for the shuffle: split (int64), then its columns one after the other."""
+    """Encode a part for the shuffle: split (int64), then its columns one after the other."""
     head = np.array([part.split], dtype="<i8")
     columns = (part.h1.astype("<u8"), part.h2.astype("<u4"), part.row.astype("<u4"))
     return b"".join(column.tobytes() for column in (head, *columns))
 
 
 def unpack_ids(data: bytes) -> SplitIds:
-    """The part that `pack_ids` packed. Its columns are views of `data`."""
+    """Decode what `pack_ids` encoded. The columns are views of `data`."""
     count = (len(data) - 8) // 16
     return SplitIds(
         split=int(np.frombuffer(data, "<i8", 1)[0]),
@@ -115,12 +114,12 @@ def unpack_ids(data: bytes) -> SplitIds:
 
 
 def pack_dropped(dropped: Dropped) -> bytes:
-    """Dropped rows as bytes for the shuffle: the rows, then their reasons."""
+    """Encode dropped rows for the shuffle: the rows, then their reasons."""
     return dropped.rows.astype("<u4").tobytes() + dropped.reason.astype("u1").tobytes()
 
 
 def unpack_dropped(data: bytes) -> Dropped:
-    """What `pack_dropped` packed. Its columns are views of `data`."""
+    """Decode what `pack_dropped` encoded. The columns are views of `data`."""
     count = len(data) // 5
     return Dropped(
         rows=np.frombuffer(data, "<u4", count), reason=np.frombuffer(data, "u1", count, 4 * count)

@@ -1,12 +1,12 @@
-"""Records that end the process which reads them: a native library dies of them by a signal.
+"""Fatal records: reading one kills the process, by a signal in a native library.
 
-How it works: a task notes in the attempt's folder which splits it reads, and takes the note away.
-So a note outlasts a process that died. Where the two attempts before died over the same split, the
-driver has its records read again, in a process that forks another one for each part of them, and
-halves what dies, until records stand alone.
+How it works: a task notes in the attempt's folder which splits it is reading, and removes the note
+afterwards. So a note outlives a process that died. If the two attempts before died over the same
+split, the driver has its records read again, in a process that forks another one for each part of
+them. It halves each part that dies until single records remain.
 
-Known limitation: a process that was killed from outside, or for the memory it took, leaves its note
-too; then no record is found, and the attempt goes on.
+Known limitation: a process killed from outside, or for its memory use, also leaves its note. Then
+no record is found, and the attempt goes on.
 """
 
 import json
@@ -32,15 +32,15 @@ from semel.sources import Source
 from semel.stage.job import StageJob
 
 FOUND_MAX = 3
-"""Records that are looked for: each takes some twenty readings of a part of its split."""
+"""Fatal records to find: each takes some twenty readings of a part of its split."""
 
 PART_SECONDS = 120
-"""After that a part of a split that is still being read counts as one that never ends."""
+"""A part of a split that takes longer to read counts as one that never ends."""
 
 
 @contextmanager
 def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
-    """Note for as long as this lasts that splits are being read. `name`: of one note at a time."""
+    """Note that splits are being read, while this lasts. `name`: unique at any one time."""
     note = _folder(job.folder) / name
     note.write_text(json.dumps([split.number for split in splits]))
     yield
@@ -57,7 +57,7 @@ def _folder(attempt: Path) -> Path:
 
 
 def died_over(attempts: Sequence[Path]) -> list[int]:
-    """The numbers of the splits that each of some attempts was reading when it ended."""
+    """The numbers of the splits that every one of these attempts was reading when it ended."""
     each = [set(_noted_in(attempt)) for attempt in attempts]
     return sorted(set.intersection(*each)) if each else []
 
@@ -70,7 +70,7 @@ def _noted_in(attempt: Path) -> Iterator[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fatal:
-    """A record that ends its reader. `signal`: the number."""
+    """A record that kills its reader. `signal`: the number."""
 
     split: int
     offset: int
@@ -78,7 +78,7 @@ class Fatal:
 
 
 def check(job: StageJob, attempts: Sequence[Path]) -> None:
-    """TerminalError: the attempts died of records, which it names."""
+    """TerminalError: the attempts died of fatal records. It names them."""
     numbers = died_over(attempts)
     found = search(job.source, [job.splits[n] for n in numbers], job.batch_id) if numbers else []
     if not found:
@@ -89,7 +89,7 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
         (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
         at = words.place(line, one.offset, job.spec.source.unit)
         places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
-    # As string a column of JSON takes no numbers: every record would be a dead letter.
+    # A string column of JSON takes no numbers: every record would become a dead letter.
     whole = "json" if job.spec.source.format == "jsonl" else "string"
     raise TerminalError(
         f"batch {job.batch_id}: its last {len(attempts)} attempts died while they read, and so does "
@@ -107,7 +107,7 @@ def _name(number: int) -> str:
 
 
 def search(source: Source, splits: list[Split], batch_id: int) -> list[Fatal]:
-    """The first records of some splits that end a process which reads them, in one of its own."""
+    """Find the first fatal records of some splits, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "semel.stage.fatal"],
         input=pickle.dumps((source, splits, batch_id)), stdout=subprocess.PIPE, check=False,
@@ -128,7 +128,7 @@ def _main() -> None:
 def _fatal(
     source: Source, split: Split, batch_id: int, count_max: int
 ) -> Iterator[tuple[int, int]]:
-    """The offsets of records that are fatal alone, each with the signal."""
+    """The offsets of records that are fatal on their own, each with its signal."""
     nothing = Selection(offsets=NONE, only=True)
     blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
     parts = deque([np.concatenate([NONE, *(block.left_out for block in blocks)])])
@@ -143,7 +143,7 @@ def _fatal(
 
 
 def _died(source: Source, split: Split, batch_id: int, offsets: np.ndarray) -> int:
-    """The signal by which a process ended that read some records; 0 for none."""
+    """The signal that killed a process reading these records. 0: none did."""
     if child := os.fork():
         status = os.waitpid(child, 0)[1]
         return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

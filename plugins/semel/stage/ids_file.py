@@ -1,8 +1,8 @@
-"""A batch's new ids as files beside its decisions: with them a lost catalog can be made again.
+"""A batch's new ids, as files beside its decisions: they can rebuild a lost catalog.
 
-Parquet, one file for each shard that has new ids: the columns `h1` (uint64) and `h2` (uint32),
-sorted by h1, 12 bytes an id. The file's metadata says which shard they are of, of how many, and in
-scope `bucket` which buckets they lie in.
+Parquet, one file per shard with new ids: the columns `h1` (uint64) and `h2` (uint32), sorted by h1,
+12 bytes an id. The file's metadata gives the shard, the number of shards, and in scope `bucket` the
+buckets of the ids.
 """
 
 import json
@@ -23,21 +23,21 @@ _KEY = b"semel"
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """What an ids file is of; in scope `bucket`, of which buckets of record time."""
+    """The shard of an ids file and, in scope `bucket`, the record-time buckets of its ids."""
 
     shard: int
     shards: int
     buckets: Buckets | None
 
     def to_bytes(self) -> bytes:
-        """As JSON, for the file's metadata."""
+        """Encode as JSON, for the file's metadata."""
         buckets = None if self.buckets is None else self.buckets.ranges
         plain = {"shard": self.shard, "shards": self.shards, "buckets": buckets}
         return json.dumps(plain).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What `to_bytes` made, or an earlier version that knew the first and the last bucket."""
+        """Decode what `to_bytes` encoded. An earlier version stored the first and last bucket."""
         plain = json.loads(data)
         hull = plain.pop("bucket_start", None), plain.pop("bucket_end", None)
         ranges = plain.pop("buckets", None if hull[0] is None else [hull])
@@ -45,13 +45,13 @@ class Shard:
 
 
 def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
-    """Write the ids of a shard as one new file, durably, and say what it is."""
+    """Write the ids of a shard durably, as one new file. Returns its description."""
     schema = pa.schema(
         [("h1", pa.uint64()), ("h2", pa.uint32())], {_KEY: of.to_bytes()}
     )
     table = pa.table([pa.array(h1), pa.array(h2)], schema=schema)
     with Sealed(path) as file:
-        # Hashes neither compress nor repeat: trying costs time for nothing.
+        # Hashes neither compress nor repeat: trying would waste time.
         pq.write_table(
             table, file, compression="none", use_dictionary=False, write_statistics=False
         )
@@ -67,7 +67,7 @@ def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFi
 
 
 def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
-    """What `write_ids` wrote: of which shard, h1 and h2. OSError, pa.ArrowException, ValueError."""
+    """Read what `write_ids` wrote: the shard, h1 and h2. OSError, pa.ArrowException, ValueError."""
     table = pq.read_table(path, columns=["h1", "h2"], partitioning=None)
     try:
         of = Shard.from_bytes(table.schema.metadata[_KEY])

@@ -1,4 +1,4 @@
-"""What every task of a stage job is given: one value, made by the driver, never changed after."""
+"""The input of every task of a stage job: one value, made by the driver and never changed."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,10 +27,9 @@ OFFSET_COLUMN = OFFSET
 class StageJob:
     """One attempt's work. `runs` is the pinned list: all that classification may consult.
 
-    It is shown wherever Spark shows a plan, so it holds no secret: an executor has the ledger's
-    address from its own environment. `began_at` is the ledger's time, by which a task knows the
-    attempt, and so the ledger.
-    `refuses` finds the rows of the output that the sink will not take.
+    Spark shows it with every plan, so it holds no secret: an executor takes the ledger's address
+    from its own environment. `began_at` is the ledger's time; a task checks by it that it has the
+    right ledger. `refuses` finds the output rows that the sink will not take.
     """
 
     spec: Spec
@@ -49,10 +48,10 @@ class StageJob:
     segment_id: int | None
     runs: tuple[Run, ...]
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
-    """The texts of the transforms' files, by name: what runs."""
+    """The texts of the transforms' files, by name: the code that runs."""
     refuses: Refuses | None = None
     selected: "Selected | None" = None
-    """Of a replay or an admission: which records of the ranges it takes."""
+    """For a replay or an admission: the records of the ranges that it takes."""
     scratch: str | None = None
     """The database, on the ledger's server, that a compare made for itself."""
 
@@ -63,9 +62,9 @@ class StageJob:
         return judged and not self.spec.by_position
 
     def bytes_of(self, split: Split, seen: int = 0) -> int:
-        """The bytes of a split that count as read: once, by the batch that claims them.
+        """The bytes of a split that count as read. They count once, for the batch that claims them.
 
-        `seen`: those of its records, for positions that do not count bytes.
+        `seen`: the bytes of its records, for positions that do not count bytes.
         """
         if self.selected is not None and self.selected.only:
             return 0
@@ -73,11 +72,11 @@ class StageJob:
 
     @property
     def tasks(self) -> int:
-        """How many tasks read, and how many write."""
+        """The number of tasks that read, and of those that write."""
         return len(self.splits.tasks)
 
     def splits_of_task(self, task: int) -> tuple[Split, ...]:
-        """The splits that a task has, in source order."""
+        """The splits of a task, in source order."""
         return self.splits.of_task(task)
 
     @property
@@ -89,7 +88,7 @@ class StageJob:
         return self.folder / "data"
 
     def output_schema(self) -> pa.Schema:
-        """The columns that transforms are given, and that are written when there is none."""
+        """The input columns of transforms. Without transforms, the columns written."""
         return columns_of(self.spec)
 
 

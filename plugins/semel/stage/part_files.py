@@ -1,7 +1,7 @@
-"""Files as a sink: Arrow tables become files of its format, in Hive-style folders if asked.
+"""Write Arrow tables as files of the sink's format, in Hive-style folders if asked.
 
-Called in a write task. A file is closed and fsynced before it is named in a report; nothing here
-gives a file its final name (finalize does).
+Called in a write task. A file is closed and fsynced before a report names it. Finalize, later,
+gives it its final name.
 """
 
 import uuid
@@ -20,16 +20,16 @@ from semel.model.manifest import Kind, StagedFile
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
-"""Folders that the rows of one split may go to before partition_by is refused as a wrong key."""
+"""Folders for the rows of one split; beyond that, partition_by is refused as a wrong key."""
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartWriter:
-    """Collects the rows of one task and writes one file per folder, several when they grow large.
+    """Collects the rows of one task. Writes one file per folder, or several when they grow large.
 
-    `folder` is the attempt's data folder; more than `held_bytes_max` (the format's, unless given)
-    is never held. TerminalError: a value that the format does not hold.
+    `folder` is the attempt's data folder. At most `held_bytes_max` bytes are held (by default, the
+    format's). TerminalError: the format cannot hold a value.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class PartWriter:
             )
 
     def end_split(self) -> None:
-        """What comes next is of another split. Its folders are counted anew."""
+        """End a split, and count the folders of the next one anew."""
         self._of_split.clear()
         many = len(self._held) > PARTITION_FILES_PER_SPLIT_MAX
         if many or self._bytes.total() > self._held_bytes_max:
             self.close()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write what is held, in the order of the folders. Returns all files."""
+        """Write what is held, in folder order. Returns all files."""
         for folder in sorted(self._held):
             self._flush(folder)
         return tuple(self._files)
@@ -115,9 +115,9 @@ class PartWriter:
 
 
 def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
-    """Write a table as one new file, durably, and say what it is.
+    """Write a table durably, as one new file. Returns its description.
 
-    TerminalError: it holds a number that the format does not.
+    TerminalError: the format cannot hold one of its numbers.
     """
     form = sink_format(format)
     with Sealed(path) as file:
@@ -134,10 +134,10 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 
 
 def _folder_values(column: pa.ChunkedArray) -> pa.Array:
-    """A column's values as they stand in folder names: escaped, null as Hive writes it."""
+    """A column's values for folder names: escaped, with null as Hive writes it."""
     encoded = pa.concat_arrays(column.cast(pa.string()).chunks).dictionary_encode()
     values = (quote(value, safe="") for value in encoded.dictionary.to_pylist())
-    # A text that reads like null's folder is escaped, so that it is not taken for null.
+    # Escape a text equal to null's folder, so that it is not read as null.
     names = pa.array(
         [v.replace("_", "%5F", 1) if v == NULL_FOLDER else v for v in values], pa.string()
     )

@@ -1,7 +1,7 @@
-"""read: a split's bytes become a spill of valid records, packed ids, and dead letters.
+"""read: turn a split's bytes into a spill of valid records, packed ids, and dead letters.
 
-Runs in a task, for each of its splits, and once more per retry or speculation. Its result is a pure
-function of the planned bytes and the job; only file names differ between tries.
+Runs in a task, for each of its splits, and again for each retry or speculative try. Its result is a
+pure function of the planned bytes and the job; only file names differ between tries.
 """
 
 from collections import Counter
@@ -50,17 +50,17 @@ Write = Callable[[pa.Table], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What became of a split: its report, and its ids by shard (none with identity by position)."""
+    """The result for a split: its report, and its ids by shard (none with identity by position)."""
 
     report: SplitReport
     ids: dict[int, SplitIds]
 
 
 def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
-    """Read the splits of a task. The last one's report names what the task wrote.
+    """Read the splits of a task. The last one's report names the files that the task wrote.
 
-    `write`: the records go to output files at once (no catalog, no transform). SourceError: a file
-    is no longer what was planned.
+    `write`: write the records to output files at once (no catalog, no transform). SourceError: a
+    file is no longer what was planned.
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
@@ -74,10 +74,9 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[Read]:
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
-    """The ids of a split's valid records, but for those at the offsets `skip`, in any order;
-    nothing is written.
+    """The ids of a split's valid records, except those at the offsets `skip`, in any order.
 
-    SourceError: the source is no longer what was planned.
+    Writes nothing. SourceError: the source is no longer what was planned.
     """
     return _Reader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 
@@ -85,7 +84,7 @@ def read_again(job: StageJob, split: Split, skip: np.ndarray) -> Read:
 def _read_small(
     job: StageJob, splits: list[Split], out: TaskFiles, spill: Spill | None
 ) -> list[Read] | None:
-    """Read small files together; None when each is to be read by itself."""
+    """Read small files together. None: each must be read on its own."""
     together = read_together(job, splits)
     if together is None:
         return None
@@ -106,7 +105,7 @@ def _read_small(
 
 
 def judge_split(job: StageJob, split: Split) -> Iterator["Tally"]:
-    """How many records of a split are good and bad, for one part of it after the other.
+    """Count the good and bad records of a split, one part after the other.
 
     Nothing is written. SourceError as in `read_task`.
     """
@@ -130,7 +129,7 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> R
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How many records were good, and why others were rejected; one of these for each reason.
+    """How many records were good, and why others were rejected, with a sample for each reason.
 
     `ignored` are keys that nobody declared.
     """
@@ -152,22 +151,22 @@ class Tally:
 
     @property
     def records(self) -> int:
-        """All of them."""
+        """The number of all records."""
         return self.kept + self.reasons.total()
 
     @property
     def late(self) -> int:
-        """Those that were rejected, but are not the source's fault."""
+        """Late records, which were rejected and are not the source's fault."""
         return self.reasons[Reason.late]
 
     @property
     def quarantined(self) -> int:
-        """What limits.quarantine_ratio_max counts."""
+        """The count that limits.quarantine_ratio_max applies to."""
         return self.reasons.total() - self.late
 
 
 def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
-    """The error that a record which survived is no valid record now: where, and what is wrong."""
+    """The error for a survivor that is no longer a valid record: where, and what is wrong."""
     at = min(block.faults)
     reason, detail = block.faults[at]
     offset = int(block.lines.offsets[at])
@@ -190,7 +189,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
 
 
 class _Reader:
-    """One pass over a split. `skip`: offsets of records that are left out, too."""
+    """One pass over a split. `skip`: offsets of further records to leave out."""
 
     def __init__(
         self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
@@ -204,7 +203,7 @@ class _Reader:
         self._seen = Buckets() if job.spec.dedup.scope is Scope.BUCKET else None
 
     def run(self, write: Write, letters: Write) -> Read:
-        """Give `write` the valid records, and `letters` the others, as they come."""
+        """Pass the valid records to `write`, and the rejected ones to `letters`, as they come."""
         tally, left_out = Tally(), 0
         for block in self.blocks():
             left_out += len(block.left_out)
@@ -234,7 +233,7 @@ class _Reader:
         return Read(report=report, ids=self._by_shard())
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks of the split, without records that have no id or come too late."""
+        """The blocks of the split, without records that have no id or are late."""
         job = self._job
         found = job.source.read(self._split, job.batch_id, self._digest, self._selection)
         if job.selected is not None and not job.selected.judged:
@@ -243,14 +242,14 @@ class _Reader:
 
     # Keeps RP3.
     def _survivors(self, block: Block) -> Block:
-        """A block of records that survived. TerminalError: one of them is not valid now."""
+        """A block of earlier survivors. TerminalError: one of them is no longer valid."""
         block = self._takeable(block)
         if block.faults:
             raise invalid(self._job, self._split, block)
         return block
 
     def tally_of(self, block: Block) -> Tally:
-        """What became of a block's records."""
+        """Count the outcomes of a block's records."""
         reasons: Counter[str] = Counter()
         firsts: dict[str, int] = {}
         for at, (reason, _) in block.faults.items():
@@ -276,7 +275,7 @@ class _Reader:
 
     # Keeps S27.
     def _takeable(self, block: Block) -> Block:
-        """Reject the records that the sink will refuse. What transforms make is looked at later."""
+        """Reject records that the sink will refuse. The output of transforms is checked later."""
         if self._job.refuses is None or self._job.spec.transforms or not block.table.num_rows:
             return block
         faults: dict[int, Fault] = {}
@@ -291,7 +290,7 @@ class _Reader:
         return block.without(np.array(bad), [faults[offset] for offset in bad])
 
     def _identify(self, block: Block) -> Block:
-        """Hash the ids of a block; reject rows without one, and rows of forgotten buckets."""
+        """Hash the ids of a block. Reject rows without one, and rows of forgotten buckets."""
         spec, table = self._job.spec, block.table
         if spec.by_position or not table.num_rows:
             return block
@@ -316,7 +315,7 @@ class _Reader:
         return block
 
     def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
-        """What is said of records without id, or of another time; each names its column."""
+        """Explain records without an id, or with a wrong time. Each text names the column."""
         spec = self._job.spec
         columns = np.full(len(reason), spec.record_time or "", object)
         for name in reversed(spec.record_id or ()):
@@ -325,7 +324,7 @@ class _Reader:
         return [(why, f"{name}: {why.says}") for name, why in zip(columns, found, strict=True)]
 
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
-        """The bucket of each row by its record time. Marks rows that have none or are too late."""
+        """The bucket of each row, by record time. Marks rows that have none or are late."""
         job = self._job
         time = table.column(job.spec.record_time)
         seconds = seconds_of(time)

@@ -1,10 +1,10 @@
-"""What a replay or an admission reads of earlier batches, and checks: markers, verdicts, input.
+"""Read and check earlier batches for a replay or an admission: markers, verdicts, input.
 
-Plan asks here whether a batch can be replayed, and stage runs the job of one. All three read the
-ranges that the first batch claimed:
-- a replay reads all of it but for the records that have a verdict, and judges nothing;
-- an admission reads only the records that the dead letters before it name, and judges them again;
-- a replay of an admission reads those of these that survived, and judges nothing.
+Plan asks here whether a batch can be replayed, and stage runs a replay's job. All these jobs read
+the ranges that the first batch claimed:
+- a replay reads everything except the records that have a verdict, and judges nothing;
+- an admission reads only the records named by the dead letters before it, and judges them again;
+- a replay of an admission reads the survivors among these, and judges nothing.
 """
 
 from dataclasses import replace
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 
 class Read(NamedTuple):
-    """What the winner of a finalized batch counted, and its verdicts."""
+    """The counts of a finalized batch's winner, and its verdicts."""
 
     won: Row
     verdicts: Verdicts
 
 
 def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
-    """The marker of a batch whose newest finalized output is of this generation.
+    """The marker of a batch whose newest finalized output has this generation.
 
-    It may be that of the next generation already, which is written before its batch is finalized:
-    it names the same decisions and dead letters. CorruptionError: it is gone, or of an earlier one.
+    It may already be of the next generation, as that marker is written before its batch is
+    finalized: it names the same decisions and dead letters. CorruptionError: it is gone, or of an
+    earlier one.
     """
     path = layout.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
@@ -52,16 +53,16 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
 
 
 def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> Read:
-    """The verdicts of a finalized batch that is no replay.
+    """The verdicts of a finalized batch that is not a replay.
 
-    CorruptionError: its marker, decisions or dead letters are gone or not what they were.
+    CorruptionError: its marker, decisions or dead letters are gone or changed.
     """
     won, marker = _winner(ledger, pipeline, batch_id)
     return Read(won, verdicts.read(marker, Counts.from_row(won)))
 
 
 def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
-    """CorruptionError: as of `verdicts_of`, as far as it is seen without reading the verdicts."""
+    """CorruptionError as in `verdicts_of`, as far as it shows without reading the verdicts."""
     won, marker = _winner(ledger, pipeline, batch_id)
     verdicts.check(marker, Counts.from_row(won))
 
@@ -72,7 +73,7 @@ def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Mar
 
 
 def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
-    """The batch that has the dead letters for an admission of a batch: the admission before it."""
+    """The batch whose dead letters an admission judges: the previous admission, or `admits`."""
     if admission == 1:
         return admits
     values = {"root": admits, "admission": admission - 1}
@@ -80,7 +81,7 @@ def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
 
 
 def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> Old:
-    """What a replay replaces: the outputs of its root that were finalized before it."""
+    """The output that a replay replaces: that of its root, finalized before it."""
     return outputs(ledger, pipeline, batch.root, batch.generation)
 
 
@@ -97,7 +98,7 @@ def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> O
 
 
 def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
-    """SourceError where what a batch claimed is not in the source as it was."""
+    """SourceError: the source no longer has what a batch claimed, as it was."""
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=root)]
     source = open_source(spec)
     try:
@@ -112,9 +113,9 @@ def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
 def run_job(
     ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: "Engine"
 ) -> "Outcome":
-    """Run the job of a replay or an admission. The reports of a replay count also what it left out.
+    """Run the job of a replay or an admission. A replay's reports also count what it left out.
 
-    TerminalError: a survivor is not valid now, or the source is not what was read then.
+    TerminalError: a survivor is no longer valid, or the source is not what was read then.
     """
     root = verdicts_of(ledger, pipeline, batch.replays or batch.claims_of)
     chosen = root.verdicts

@@ -1,4 +1,4 @@
-"""classify, as a task: one shard of all splits against the pinned runs, and its new id run."""
+"""classify, as a task: judge one shard by the pinned runs, and store its new id run."""
 
 import socket
 import uuid
@@ -28,7 +28,7 @@ LEDGER_REMEDY = (
 def ledger_of(job: StageJob) -> Ledger:
     """The ledger that this executor's environment names.
 
-    TerminalError: it names none, or another one than the driver's.
+    TerminalError: it names none, or one that is not the driver's.
     """
     try:
         ledger = _scratch(job.scratch) if job.scratch else _ledger(settings.ledger_dsn())
@@ -50,7 +50,7 @@ def ledger_of(job: StageJob) -> Ledger:
 
 @cache
 def _ledger(dsn: str) -> Ledger:
-    """Tasks of this process that follow each other keep the ledger's connection."""
+    """Cached, so that the tasks of a process share the ledger's connection."""
     return Ledger(dsn)
 
 
@@ -62,7 +62,7 @@ def _scratch(database: str) -> Ledger:
 
 @contextmanager
 def _connected(job: StageJob) -> Iterator[Ledger]:
-    """The job's ledger. Connections to a scratch one are let go of: it is dropped soon."""
+    """The job's ledger. Connections to a scratch database are closed, as it is dropped soon."""
     ledger = ledger_of(job)
     try:
         yield ledger
@@ -80,14 +80,14 @@ def filters_in(folder: Path) -> FilterCache:
 def classify_shard(
     job: StageJob, shard: int, parts: list[SplitIds], reports: list[SplitReport]
 ) -> tuple[dict[int, Dropped], tuple[StagedFile, ...]]:
-    """Decide who is dropped in one shard, and store the ids of those who are not.
+    """Decide which records of one shard are dropped, and store the ids of the others.
 
-    Returns what each split loses, and the file of ids if the pipeline keeps them. A pure function
-    of the parts and the pinned list but for that file's name; storing the same run again changes
-    nothing.
+    Returns each split's dropped rows, and the file of ids if the pipeline keeps them. A pure
+    function of the parts and the pinned list, except for that file's name. Storing the same run
+    again changes nothing.
     """
     if not any(len(part.h1) for part in parts):
-        return {}, ()  # There is nothing to ask the ledger.
+        return {}, ()  # Nothing to ask the ledger about.
     buckets = union(report.buckets for report in reports)
     runs = [run for run in job.runs if run.may_hold(shard, buckets)]
     filters, tally = filters_in(settings.cache_dir()), Tally()

@@ -1,7 +1,7 @@
 """The spill: the valid records of a task's splits in one Arrow file, from read to write.
 
-So a task that reads a thousand small files makes one file of them. A split's rows are together, and
-its report says at which row of the file they begin.
+With it, a task that reads a thousand small files makes one file of them. A split's rows are
+together, and its report gives the row of the file where they begin.
 """
 
 import uuid
@@ -15,11 +15,11 @@ from semel.errors import CorruptionError
 from semel.formats.records import with_offset
 from semel.stage.job import StageJob
 
-_BATCH_BYTES = 1 << 20  # Rows are held until they are so many: a batch of one row costs as much.
+_BATCH_BYTES = 1 << 20  # Held up to this size: an Arrow batch of one row costs as much.
 
 
 class Spill:
-    """The spill of one task while it is written. It can be read when it is closed."""
+    """The spill of one task, while it is written. Once closed, it can be read."""
 
     def __init__(self, job: StageJob, task: int) -> None:
         self.path = str(job.spill_dir / f"s{task:05d}-{uuid.uuid4().hex}.arrow")
@@ -30,7 +30,7 @@ class Spill:
         self._writer = pa.ipc.new_file(self._file, with_offset(job.spec.arrow_schema()))
 
     def write(self, table: pa.Table) -> None:
-        """Rows that follow those before."""
+        """Append rows."""
         self.rows += table.num_rows
         self._held.append(table)
         self._bytes += table.nbytes
@@ -57,7 +57,7 @@ class Spill:
 
 
 class Spilled:
-    """A spill that is read. `path` is that of its file."""
+    """A spill, open for reading. `path` is its file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Spilled:
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
 
     def rows(self, start: int, count: int) -> Iterator[pa.Table]:
-        """The rows from `start` on, in pieces."""
+        """The `count` rows from `start`, in pieces."""
         at = start
         for index in range(int(np.searchsorted(self._ends, at, side="right")), len(self._ends)):
             if at == start + count:

@@ -1,6 +1,6 @@
-"""What a task writes, for all of its splits: one output file a folder, decisions, dead letters.
+"""The files that a task writes for all of its splits: output by folder, decisions, dead letters.
 
-So a task that reads a thousand small files does not leave as many behind.
+With them, a task that reads a thousand small files leaves few files behind.
 """
 
 import pyarrow as pa
@@ -10,11 +10,11 @@ from semel.stage.job import StageJob
 from semel.stage.part_files import PartWriter
 
 LETTERS_HELD_BYTES = 64 << 20
-"""Bytes of dead letters (Arrow) that a task holds before they go to a file."""
+"""Bytes of dead letters (Arrow) that a task holds before it writes a file."""
 
 
 class TaskFiles:
-    """The files of one task. None is there before its rows are, and `close` ends them all."""
+    """The files of one task. Each appears with its first rows, and `close` ends them all."""
 
     def __init__(self, job: StageJob, tag: str) -> None:
         sink, folder = job.spec.sink, str(job.data_dir)
@@ -30,19 +30,19 @@ class TaskFiles:
         )
 
     def rows(self, table: pa.Table) -> None:
-        """Rows of the output."""
+        """Write rows of the output."""
         self._output.write(table)
 
     def decisions(self, table: pa.Table) -> None:
-        """Records that were dropped, and why."""
+        """Write records that were dropped, with the reasons."""
         self._decisions.write(table)
 
     def letters(self, table: pa.Table) -> None:
-        """Records that were rejected."""
+        """Write records that were rejected."""
         self._letters.write(table)
 
     def end_split(self) -> None:
-        """What comes next is of another split."""
+        """End a split: what follows belongs to the next one."""
         self._output.end_split()
 
     def close(self) -> tuple[StagedFile, ...]:

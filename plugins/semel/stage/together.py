@@ -1,7 +1,7 @@
-"""Reading many small files together: one parse and one round of hashing for all of them.
+"""Read many small files together, with one parse and one round of hashing.
 
-For each file these take longer than its few records. What comes out is what `semel.stage.read`
-makes of each split alone, to the digest; where one of the records is no good, it is asked.
+For a small file, these take longer than its few records. The result equals what `semel.stage.read`
+makes of each split alone, down to the digest. If any record is bad, each split is read alone.
 """
 
 import io
@@ -25,16 +25,15 @@ from semel.stage.classify import SplitIds
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
-"""Files of up to so many bytes are read together: opening a parser for each takes a millisecond,
-the time of a hundred kilobytes."""
+"""Files of up to this size are read together: opening a parser takes a millisecond, like 100 kB."""
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
-"""The valid records of all splits, one behind the other; of each its report and its ids by shard.
-Keys that nobody declared are in the first report, for all."""
+"""The valid records of all splits, one split after another; then the report and the ids by shard of
+each. The first report counts undeclared keys for all."""
 
 
 def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]]:
-    """Cut a task's splits, in their order, into those that may be read together."""
+    """Group a task's splits, in order, into those that may be read together."""
     group: list[Split] = []
     held = 0
     for split in splits:
@@ -50,7 +49,7 @@ def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]
 
 
 def _may_join(job: StageJob, split: Split) -> bool:
-    """Whether a split is a whole claim of few bytes, whose lines stand alone."""
+    """Whether a split is a whole, small claim whose lines stand alone."""
     claim = split.claim
     return (
         job.source.joins(claim)
@@ -61,7 +60,7 @@ def _may_join(job: StageJob, split: Split) -> bool:
 
 
 def read_together(job: StageJob, splits: list[Split]) -> Together | None:
-    """Read splits of one group, or None: each is to be read by itself.
+    """Read the splits of one group. None: each must be read on its own.
 
     SourceError: a file is no longer what was planned.
     """
@@ -70,7 +69,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
         texts.append(job.source.text(split, job.batch_id))
         if len(texts[-1]) < split.end - split.start:
             return None
-    # An empty line before each file, so that none goes on in the next one.
+    # An empty line before each file keeps its lines apart from the file before.
     sizes = [1 + len(text) for text in texts]
     begins = np.cumsum([1, *sizes[:-1]])
     selection = None
@@ -113,8 +112,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
 def _parsed(
     job: StageJob, data: bytes, selection: Selection | None
 ) -> tuple[pa.Table, np.ndarray, Ignored] | None:
-    """The records of some lines, where others were left out, and what was passed over; None when
-    one of them is no record."""
+    """The records of these lines, the places left out, and ignored keys. None: one record is bad.
+    """
     schema = job.spec.arrow_schema()
     blocks = read_split(
         io.BytesIO(data), start=0, end=None, range_start=0, range_end=None, schema=schema,
@@ -134,7 +133,7 @@ def _parsed(
 def _report(
     job: StageJob, split: Split, text: bytes, records: int, survivors: int
 ) -> SplitReport:
-    """The report of a split that has `records`, of which the job took the `survivors`."""
+    """The report of a split with `records`, of which the job took the `survivors`."""
     digest = xxhash.xxh3_128(text)
     digest.update(repr((split.start, split.end, records)).encode())
     return SplitReport(
@@ -149,7 +148,7 @@ def _report(
 def _ids(
     job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
 ) -> dict[int, SplitIds]:
-    """The ids of the rows [start, end) by shard; every shard has its part, also an empty one."""
+    """The ids of the rows [start, end) by shard. Every shard has a part, even an empty one."""
     if not job.judges:
         return {}
     h1, h2, shard = (

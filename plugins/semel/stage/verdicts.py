@@ -1,8 +1,8 @@
 """The stored verdicts of a batch: which of its records did not survive, and why.
 
-The driver reads them from decisions and dead letters, and checks these first. It writes a file of
-positions for each task: those that a replay leaves out, or those that an admission judges again.
-After the job of a replay it adds what was left out to what the tasks counted.
+The driver checks the decisions and dead letters, and reads the verdicts from them. For each task it
+writes a file of positions: those that a replay leaves out, or those that an admission judges again.
+After a replay's job it adds the records left out to the tasks' counts.
 """
 
 from dataclasses import dataclass, replace
@@ -34,9 +34,9 @@ _LATE = "late"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdicts:
-    """Positions (source partition and offset, int64, ascending) with the reason of each.
+    """Positions (source partition and offset, int64, ascending), each with a reason.
 
-    `reason` holds indices of `reasons`.
+    `reason` holds indices into `reasons`.
     """
 
     batch_id: int
@@ -46,12 +46,12 @@ class Verdicts:
     reasons: tuple[str, ...]
 
     def letters(self) -> "Verdicts":
-        """Those of dead letters alone."""
+        """Only the verdicts from dead letters."""
         own = [why not in _DUPLICATES for why in self.reasons]
         return self._where(np.array([*own, False])[self.reason])
 
     def without(self, others: "Verdicts") -> "Verdicts":
-        """Those at positions where `others` has none."""
+        """The verdicts at positions where `others` has none."""
         left = np.ones(len(self.offset), bool)
         for part in np.unique(others.partition):
             own = self.partition == part
@@ -67,7 +67,7 @@ class Verdicts:
         )
 
     def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
-        """Write for each task the positions in its splits, if there are any. See `Selected`."""
+        """Write for each task the positions in its splits, if any. See `Selected`."""
         tasks = []
         for task in splits.tasks:
             parts = [self.offset[self._of(split)] for split in splits.of_task(task)]
@@ -78,7 +78,7 @@ class Verdicts:
         return Selected(folder=folder, tasks=frozenset(tasks), only=only, judged=judged)
 
     def settled(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
-        """The reports, with the counts of what the tasks left out."""
+        """The reports, with the records that the tasks left out counted in."""
         return [
             self._settled(report, split) for report, split in zip(reports, splits, strict=True)
         ]
@@ -100,7 +100,7 @@ class Verdicts:
         return replace(report, counts=counts, reasons=counted)
 
     def _of(self, split: Split) -> slice:
-        """Where the positions of a split are."""
+        """The places of a split's positions."""
         part = split.claim.source_partition_id
         first, behind = np.searchsorted(self.partition, [part, part + 1])
         low, high = np.searchsorted(self.offset[first:behind], [split.start, split.end])
@@ -108,8 +108,8 @@ class Verdicts:
 
 
 def check(marker: Marker, counts: Counts) -> None:
-    """CorruptionError: a file of the verdicts is gone or damaged, or it is seen without reading
-    them that they are not what was counted. `read` finds the rest.
+    """CorruptionError: a file of the verdicts is gone or damaged, or the files do not have as many
+    records as were counted. `read` finds the rest.
     """
     files = _files(marker)
     for file in files:
@@ -125,9 +125,9 @@ def check(marker: Marker, counts: Counts) -> None:
 
 # Keeps RP1.
 def read(marker: Marker, counts: Counts) -> Verdicts:
-    """The verdicts of a finalized batch, whose winner counted `counts`.
+    """The verdicts of a finalized batch whose winner counted `counts`.
 
-    CorruptionError: a file of them is gone or damaged, or they are not what was counted.
+    CorruptionError: a file of them is gone or damaged, or they differ from the counts.
     """
     tables = [_COLUMNS.empty_table(), *(_table(marker, file) for file in _files(marker))]
     table = pa.concat_tables(tables).unify_dictionaries()
@@ -204,10 +204,10 @@ def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """Which records of its ranges a job takes, by files of positions that the driver has written.
+    """The records of its ranges that a job takes, by files of positions that the driver wrote.
 
-    It goes to tasks. `only`: it takes those at the positions, else all the others. `judged`: it
-    judges them, as it does new records; else each is a survivor. `tasks`: those with a file.
+    It goes to tasks. `only`: the job takes the records at the positions, else all others. `judged`:
+    it judges them like new records, else each is a survivor. `tasks`: those with a file.
     """
 
     folder: Path
@@ -216,7 +216,7 @@ class Selected:
     judged: bool
 
     def of(self, split: Split, splits: Splits) -> Selection:
-        """Those of a split. FileNotFoundError: the file is gone."""
+        """The selection for a split. FileNotFoundError: its file is gone."""
         if split.task not in self.tasks:
             return Selection(offsets=NONE, only=self.only)
         ends, offsets = _left(_file(self.folder, split.task))
@@ -227,7 +227,7 @@ class Selected:
 
 @lru_cache(maxsize=1)
 def _left(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The file of one task: where the offsets of each of its splits end, and the offsets."""
+    """One task's file: where the offsets of each of its splits end, and the offsets."""
     with np.load(path) as left:
         return left["ends"], left["offsets"]
 

@@ -1,8 +1,8 @@
-"""write: a split's spill minus its dropped rows becomes output files and decisions.
+"""write: turn a split's spill, minus its dropped rows, into output files and decisions.
 
-Runs in a task after classify, for each of its splits, and once more per retry or speculation. Which
-rows are kept is a pure function of the job; with transforms, the rows pass through Spark and
-`write_rows` writes what comes out of them.
+Runs in a task after classify, for each of its splits, and again for each retry or speculative try.
+The kept rows are a pure function of the job. With transforms, they pass through Spark, and
+`write_rows` writes the result.
 """
 
 import uuid
@@ -33,11 +33,11 @@ def write_task(
     write: bool,
     files: tuple[StagedFile, ...] = (),
 ) -> list[SplitReport]:
-    """Write the decisions and, with `write`, the survivors of a task's splits (in source order).
+    """Write the decisions and, with `write`, the survivors of a task's splits, in source order.
 
-    Returns the whole account; the last report names what the task wrote here, and `files`, which
-    classify wrote. Without `write` the kept rows go to a file beside the spill, for `survivors` to
-    read.
+    Returns the whole account. The last report names the files that the task wrote here, and
+    `files`, which classify wrote. Without `write`, a mask of the kept rows goes to a file beside
+    the spill, for `survivors` to read.
     """
     out = TaskFiles(job, f"w{task:05d}")
     spill = _opened([report for report, _ in parts])
@@ -55,7 +55,7 @@ def write_task(
 
 
 def _opened(reports: list[SplitReport]) -> Spilled:
-    """The spill of a task's splits, whose rows follow each other in it."""
+    """The spill of a task's splits. Checks that their rows follow each other."""
     starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
     found = {report.spill for report in reports}
     if len(found) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
@@ -67,7 +67,7 @@ def _opened(reports: list[SplitReport]) -> Spilled:
 
 
 def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
-    """What becomes of each row of a split: 0, or the `Repeat` that it is."""
+    """A code for each row of a split: 0 if kept, else its `Repeat`."""
     rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
     reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
     code = np.zeros(report.counts.survivors, np.uint8)
@@ -101,7 +101,7 @@ def _decide(
 
 
 def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
-    """The report with the account of a split's duplicates."""
+    """The report, with a split's duplicates counted in."""
     dropped = int(np.count_nonzero(code))
     catalog = int(np.count_nonzero(code == Repeat.OF_CATALOG))
     counts = replace(
@@ -131,10 +131,10 @@ def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBa
 def write_rows(
     job: StageJob, part: int, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 ) -> tuple[StagedFile, ...]:
-    """Write what the transforms made in one Spark partition, as `schema`. Returns the files."""
+    """Write the transforms' output in one Spark partition, as `schema`. Returns the files."""
     out = TaskFiles(job, f"t{part:05d}")
     for batch in batches:
-        # Spark hands times over in the zone of its session: the same moments, another type.
+        # Spark returns times in its session's zone: the same moments, in another type.
         table = pa.Table.from_batches([batch]).cast(schema)
         for rows in cut(table, PIECE_BYTES_MAX):
             _refuse(job, rows)
@@ -144,7 +144,7 @@ def write_rows(
 
 # Keeps S27.
 def _refuse(job: StageJob, table: pa.Table) -> None:
-    """TerminalError when transforms made rows that the sink will refuse: no record is to blame."""
+    """TerminalError: transforms made rows that the sink will refuse. No one record is to blame."""
     refused = job.refuses(table) if job.refuses is not None else []
     if refused:
         first = refused[0]
@@ -158,7 +158,7 @@ def _refuse(job: StageJob, table: pa.Table) -> None:
 def _parts(
     spill: Spilled, report: SplitReport, code: np.ndarray
 ) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """A split's rows in pieces, each with its rows' codes."""
+    """A split's rows in pieces, each with its codes."""
     start = 0
     for table in spill.rows(report.spill_row, len(code)):
         yield table, code[start : start + table.num_rows]

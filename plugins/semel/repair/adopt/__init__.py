@@ -2,11 +2,12 @@
 
 How it works:
 1. read the markers, prove that they go together, and find their source files again;
-2. let the ledger's sequences pass every number that markers and names of files hold;
+2. move the ledger's sequences past every number in markers and file names;
 3. read the ids of each batch whose horizon is not over, outside any transaction;
 4. write pipeline, source partitions, batches, claims and catalog in one transaction.
-What the lost ledger had planned, or committed and not finalized, is unclaimed: the next plan takes
-it.
+
+Batches that the lost ledger had planned, or committed and not finalized, stay unclaimed: the next
+plan takes their records.
 """
 
 import json
@@ -40,7 +41,7 @@ from semel.stage.read import RECORD_TIME_AHEAD_SECONDS
 
 @dataclass(frozen=True, kw_only=True)
 class Adopted:
-    """What was taken over. `found`: the ledger had all of it already, and nothing was done."""
+    """What was taken over. `found`: the ledger already had all of it, and nothing was done."""
 
     pipeline: str
     found: bool
@@ -53,11 +54,11 @@ class Adopted:
     batches_expired: int = 0
     batches_forgotten: tuple[int, ...] = ()
     commits_lost: tuple[tuple[int, int], ...] = ()
-    """Commits, first and last, that never came to a marker."""
+    """Commits, first and last, that never got a marker."""
     strays: tuple[str, ...] = ()
     """Files of batches that no marker lists."""
     staging: tuple[str, ...] = ()
-    """Folders of attempts, relative to the archive's `staging/`, that nobody goes on with."""
+    """Abandoned attempt folders, relative to the archive's `staging/`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +81,10 @@ def adopt(
 ) -> Adopted:
     """Take over what batches left in a pipeline's sink. The same call again changes nothing.
 
-    `others`: pipelines that may be adopted later, whose numbers are left free. `forget_ids`: go on
-    where neither files nor source hold a batch's ids; they come again as new records, in scope
-    `bucket` as late ones.
-    TerminalError: what is there does not go together, or the ledger has other batches.
+    `others`: pipelines that may be adopted later; their numbers stay free. `forget_ids`: go on if
+    neither files nor source have a batch's ids; repeats of these records count as new, or in scope
+    `bucket` as late. TerminalError: the markers and files do not go together, or the ledger has
+    other batches.
     """
     try:
         return _adopt(ledger, spec, others, forget_ids=forget_ids, log=log)
@@ -168,7 +169,11 @@ def _markers(sink: Path | None, kept: Path) -> list[Marker]:
 def _known(
     ledger: Ledger, spec: Spec, address: str, kept: Path, found: list[Marker]
 ) -> Adopted | None:
-    """The answer where the ledger has the pipeline: with all these batches, or it is refused."""
+    """The answer if the ledger already has the pipeline and all these batches.
+
+    None: it has no such pipeline. TerminalError: it lacks some of the batches, or the sink belongs
+    to another pipeline.
+    """
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
         if pipeline is None:
@@ -197,7 +202,7 @@ def _some(found: list[Marker]) -> str:
 
 # Keeps D2.
 def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
-    """Prove that markers are of one pipeline, this one, and tell one story."""
+    """Prove that all markers are of this pipeline, and consistent."""
     if foreign := [marker for marker in found if marker.pipeline != spec.name]:
         raise TerminalError(
             f"{_some(foreign)} in {kept} are of pipeline {foreign[0].pipeline!r}; "
@@ -224,7 +229,7 @@ def _check(spec: Spec, kept: Path, found: list[Marker]) -> None:
 
 
 def _numbers(other: Spec, log: Log) -> tuple[int, int]:
-    """The highest batch and source partition that another pipeline's sink shows."""
+    """The highest batch and source partition numbers in another pipeline's sink."""
     sink, kept = other.sink_path(), layout.of(other)
     batch_max = traces.look(sink, kept, [other]).batch_max
     try:
@@ -236,7 +241,7 @@ def _numbers(other: Spec, log: Log) -> tuple[int, int]:
 
 
 def _batch_max(named: int, found: list[Marker], landed: Iterable[int] = ()) -> int:
-    """The highest number of a batch: that of a replay into a table is in no file's name."""
+    """The highest batch number. No file's name shows that of a replay into a table."""
     return max([named, *landed, *(marker.made_by for marker in found)])
 
 
@@ -251,7 +256,7 @@ def _pass_numbers(
     batch_max: int,
     others: list[tuple[int, int]],
 ) -> datetime:
-    """Let the sequences pass all numbers. Returns the ledger's time.
+    """Move the sequences past all numbers. Returns the ledger's time.
 
     TerminalError: this ledger gave some of them to others.
     """
@@ -297,7 +302,7 @@ def _catalog(
     *,
     forget_ids: bool,
 ) -> _Catalog:
-    """Read the ids of all batches that are remembered. TerminalError names those that are gone."""
+    """Read the ids of all batches within their horizon. TerminalError names those that are gone."""
     horizon = int(spec.dedup.horizon.total_seconds())
     of = {part.known.source_partition_id: part for part in partitions}
     made = runs.OldRuns(folder, horizon)
@@ -340,16 +345,16 @@ def _catalog(
 
 
 def _last_time(marker: Marker) -> datetime:
-    """From when on the horizon of a batch's ids counts."""
+    """The time from which the horizon of a batch's ids counts."""
     buckets = _buckets(marker)
     return last_time(marker.batch_time, buckets and buckets.end, marker.bucket_seconds)
 
 
 def _buckets(marker: Marker) -> Buckets | None:
-    """The buckets that a batch's ids can be of, in scope `bucket`."""
+    """The possible buckets of a batch's ids, in scope `bucket`."""
     if marker.buckets is not None or marker.spec.dedup.scope is not Scope.BUCKET:
         return marker.buckets
-    # The marker is of an earlier version. No record_time is more than a day ahead.
+    # A marker of an earlier version. No record_time is more than a day ahead.
     ahead = timedelta(seconds=RECORD_TIME_AHEAD_SECONDS)
     newest = int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
     return Buckets.before(newest + 1)

@@ -1,4 +1,4 @@
-"""All that markers tell of a batch whose ledger was lost: each of its outputs, and what it read."""
+"""The history of a batch whose ledger was lost, from markers: its outputs, and what it read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from semel.model.batch import Claim
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A batch. `outputs`: the markers of its generations, the newest last.
+    """A batch. `outputs`: the markers of its generations, newest last.
 
-    `before`: of an admission the batch that left it its dead letters. `claims`: the ranges that its
-    records lie in, which are its own, or those of the batch that it admits.
+    `before`: for an admission, the batch that left it its dead letters. `claims`: the ranges that
+    contain its records: its own, or those of the batch that it admits.
     """
 
     outputs: tuple[Marker, ...]
@@ -22,12 +22,12 @@ class History:
 
     @property
     def first(self) -> Marker:
-        """The batch's own output. What became of its records is told by this one."""
+        """The batch's own output. Its marker gives the outcomes of the records."""
         return self.outputs[0]
 
     @property
     def newest(self) -> Marker:
-        """The output that counts."""
+        """The current output."""
         return self.outputs[-1]
 
     @property
@@ -38,10 +38,10 @@ class History:
 
 # Keeps D2.
 def histories(found: Sequence[Marker]) -> list[History]:
-    """The batches of some markers, in the same order.
+    """The batches of these markers, in the same order.
 
-    CorruptionError: the marker of a replaced output is gone, damaged or another batch's, or dead
-    letters were judged that no marker speaks of.
+    CorruptionError: the marker of a replaced output is gone, damaged or another batch's; or an
+    admission judged dead letters that no marker mentions.
     """
     of = {marker.batch_id: marker for marker in found}
     admissions = {(m.admits.batch_id, m.admits.admission): m for m in found if m.admits}

@@ -1,10 +1,9 @@
-"""The ids of a finalized batch, from its files alone: for a catalog that was lost.
+"""Recover the ids of a finalized batch from its files alone, for a lost catalog.
 
-They are looked for in the ids files of the batch, then in its output (without transforms, for these
-may drop or change ids), then in the source: the claimed ranges, less what decisions and dead
-letters name. Whatever is read was proven first: files by size and checksum, ranges by head and
-tail. What comes out is as many distinct ids as the marker says that there were survivors, or an
-error.
+They come from the batch's ids files; else from its output (without transforms, since these may drop
+or change ids); else from the source: the claimed ranges, less what decisions and dead letters name.
+Everything read is proven first: files by size and checksum, ranges by head and tail. The result has
+as many distinct ids as the marker has survivors; otherwise it is an error.
 """
 
 import tempfile
@@ -38,12 +37,12 @@ from semel.stage.job import StageJob
 from semel.stage.read import read_again
 from semel.storage import checksum
 
-_EVER = 1 << 62  # Seconds beyond any clock: what is ahead is in the dead letters.
+_EVER = 1 << 62  # Seconds beyond any clock: records ahead of time are in the dead letters.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardIds:
-    """The ids of a batch in one shard, sorted by h1 (uint64) with their h2 (uint32), none twice."""
+    """The distinct ids of a batch in one shard, sorted by h1 (uint64), with their h2 (uint32)."""
 
     shard: int
     h1: np.ndarray
@@ -52,21 +51,21 @@ class ShardIds:
 
 
 class GoneError(Exception):
-    """Neither ids files nor output nor source give a batch's ids. The message says of each why."""
+    """Ids files, output and source all fail to give a batch's ids. The message says why."""
 
 
 _POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
 
 Part = tuple[np.ndarray, np.ndarray, np.ndarray, Buckets | None]
-"""h1, h2 and shard of some ids, and in scope `bucket` the buckets that they are of."""
+"""h1, h2 and shard of some ids and, in scope `bucket`, the buckets of these ids."""
 
 _NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
 
 
 def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
-    """The ids of a batch, by shard. `claims` are its ranges, in the files as they lie now.
+    """The ids of a batch, by shard. `claims` are its ranges, in the files' current places.
 
-    Any of its outputs gives them whose files are there still.
+    Any of its outputs gives them if its files are still there.
     """
     marker = batch.first
     if not marker.counts.survivors:
@@ -104,7 +103,7 @@ def _kept(marker: Marker) -> list[ShardIds]:
 
 
 def whole_file(marker: Marker, file: MarkedFile) -> Path:
-    """A listed file that is what its marker says. OSError, ValueError."""
+    """A listed file that matches its marker. OSError, ValueError otherwise."""
     path = marker.path_of(file)
     if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
         raise ValueError(f"{file.path} is not what its marker says")
@@ -112,7 +111,7 @@ def whole_file(marker: Marker, file: MarkedFile) -> Path:
 
 
 def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
-    """Ids by shard, sorted. ValueError when they are not as many as there were survivors."""
+    """Ids by shard, sorted. ValueError: their number differs from the number of survivors."""
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
     held = [none, *parts]
     h1, h2, shard = (np.concatenate([part[at] for part in held]) for at in range(3))
@@ -127,7 +126,7 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
 
 
 def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ids sorted by h1, each once."""
+    """Sort ids by h1, and drop repeats."""
     order = sortedids.grouped_order(h1, h2)
     h1, h2 = h1[order], h2[order]
     once = sortedids.is_first(h1, h2)
@@ -147,7 +146,7 @@ def _in_output(marker: Marker) -> Iterator[Part]:
     for file in marker.of_kind(Kind.DATA):
         whole_file(marker, file)
         for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
-            # JSON Lines holds dates as text.
+            # JSON Lines stores dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
             table = pa.table(columns, names=names)
             buckets = None
@@ -168,10 +167,10 @@ def in_source(
     but: tuple[Kind, ...] = _NO_SURVIVORS,
     before: Marker | None = None,
 ) -> Iterator[Part]:
-    """The ids of a batch's records, read again, but for those that files of the kinds `but` name.
+    """Read the ids of a batch's records again, except those that files of the kinds `but` name.
 
-    `before`: of an admission, whose dead letters its records are. SourceError: the source is not
-    what it was. ValueError, CorruptionError: such a file is not.
+    `before`: for an admission, the batch whose dead letters its records are. SourceError: the
+    source has changed. ValueError, CorruptionError: such a file has changed.
     """
     skip = _dropped(marker, but)
     source = open_source(marker.spec)
@@ -212,7 +211,7 @@ def job_of(
     source: Source,
     split_size: int | None = None,
 ) -> StageJob:
-    """What a reading task needs to know; there is no attempt, and nothing is asked or written."""
+    """The job for a reading task. There is no attempt; nothing is looked up or written."""
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return StageJob(
         spec=marker.spec,

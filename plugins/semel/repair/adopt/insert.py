@@ -1,4 +1,4 @@
-"""The rows of the ledger for batches whose ledger was lost: one statement for each kind of row."""
+"""Insert the ledger's rows for batches whose ledger was lost: one statement per kind of row."""
 
 import json
 from collections import Counter
@@ -15,16 +15,16 @@ from semel.repair.adopt.history import History
 from semel.repair.adopt.partitions import Adoptee
 
 MARKERS_AT_ONCE = 1_000
-"""Batches that one statement of adopt writes: their specs are some 2 KB each."""
+"""Batches that one statement of adopt writes. Their specs are some 2 KB each."""
 
 _Asked = tuple[str, int | None, int | None]
-"""A request, and which batch it replays or admits: what ordinals are counted by."""
+"""A request, and the batch that it replays or admits: the key for counting ordinals."""
 
 
 def write_partitions(
     connection: sa.Connection, pipeline_id: int, partitions: list[Adoptee]
 ) -> None:
-    """The source partitions, under their old numbers."""
+    """Write the source partitions, under their old numbers."""
     known = [asdict(part.known) for part in partitions]
     change(
         connection,
@@ -38,9 +38,9 @@ def write_partitions(
 def write_batches(
     connection: sa.Connection, pipeline_id: int, batches: list[History], split_size: int
 ) -> None:
-    """The batches with their attempts, claims and files; then their replays, each a batch too.
+    """Write the batches with attempts, claims and files; then their replays, which are batches too.
 
-    `batches` come in the order of commits. `split_size`: by which a plan of their source cuts.
+    `batches` come in commit order. `split_size`: the size by which a plan of their source cuts.
     """
     ordinals: Counter[_Asked] = Counter()
     replays = sorted((m for each in batches for m in each.replays), key=lambda m: m.made_by)
@@ -123,7 +123,7 @@ def _insert_claims(connection: sa.Connection, some: list[Marker]) -> None:
 
 
 def _insert_files(connection: sa.Connection, some: list[Marker]) -> None:
-    # A manifest has none of what finalize writes, and that of a replay none of what is its root's.
+    # A manifest lists no files that finalize writes, and a replay's lists none of its root's files.
     not_of = {True: set(Kind) - {Kind.DATA}, False: {Kind.CLAIMS, Kind.REFUSED}}
     files = [
         {

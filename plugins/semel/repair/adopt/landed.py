@@ -1,4 +1,4 @@
-"""What a table or topic holds, held against the markers that adopt takes over."""
+"""Compare a table or topic with the markers that adopt takes over."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from semel.sinks import Note, Notes, Remote, held
 def check_landed(
     spec: Spec, sink: Remote, kept: Path, found: list[Marker], notes: Notes | None
 ) -> str | None:
-    """The ledger whose notes a target has, as of `Pipeline.ledger`; None: nobody knows.
+    """The ledger named in a target's notes, as in `Pipeline.ledger`. None: unknown.
 
-    TerminalError: rows would stand beside those of the batch that reads their records again, or
-    are missing, or are another pipeline's. Of those that were replaced since, the marker is kept
-    aside, and the rows are gone.
+    TerminalError: rows are missing, or are another pipeline's, or would stand beside those of the
+    batch that reads their records again. For rows replaced since, the marker is kept aside and the
+    rows are gone.
     """
     if notes is None:
         return None
@@ -34,7 +34,7 @@ def check_landed(
 
 
 def _missing(address: str, kept: Path, missing: tuple[held.Known, ...]) -> TerminalError:
-    """Adopted, their records would never be read again."""
+    """The error for missing rows: once adopted, their records would never be read again."""
     roots = sorted({one.root for one in missing})
     first = layout.marker(kept, roots[0])
     return TerminalError(

@@ -1,5 +1,4 @@
-"""The source partitions of batches whose ledger was lost: from their claims, and where they are.
-"""
+"""Rebuild the source partitions of a lost ledger, from claims and from what the source shows."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,23 +11,23 @@ from semel.sources import Partition, Source
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptee:
-    """A source partition as it is taken over. `found`: its source shows where it is now.
+    """A source partition to take over. `found`: the source shows its current place.
 
-    It is closed when another partition has its name or its identity now.
+    It is closed if another partition now has its name or its identity.
     """
 
     known: Partition
     found: bool
 
     def here(self, claim: Claim) -> Claim:
-        """A claim of this partition, where it is now."""
+        """A claim of this partition, at its current place."""
         if not self.found:
             return claim
         return replace(claim, name=self.known.name, identity=self.known.identity)
 
 
 def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
-    """The source partitions that markers name, in the order of their numbers."""
+    """The source partitions that markers name, ordered by number."""
     claims: dict[int, list[Claim]] = defaultdict(list)
     for marker in sorted(markers, key=lambda marker: marker.batch_id):
         for claim in marker.claims:
@@ -44,8 +43,8 @@ def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
 
 
 def _known(number: int, claims: list[Claim]) -> Partition:
-    """What the claims of a partition say of it: the last one knows its name, the farthest what was
-    read. How it looked then, nobody knows any more.
+    """A partition as its claims describe it: the last one has its name, the farthest has the end of
+    what was read. Its earlier fingerprint is lost.
     """
     last, farthest = claims[-1], max(claims, key=lambda claim: claim.end)
     return Partition(
@@ -63,11 +62,11 @@ def _known(number: int, claims: list[Claim]) -> Partition:
 
 
 def _settled(placed: list[Adoptee]) -> list[Adoptee]:
-    """Close what stands in the way of another one: a name and an identity are one partition's."""
+    """Close partitions that conflict with another: names and identities are each unique."""
     names: set[str] = set()
     identities: set[str] = set()
     closed: set[int] = set()
-    # Those that are there go first, then the newer ones.
+    # Found partitions go first, then newer ones.
     for part in sorted(placed, key=lambda p: (not p.found, -p.known.source_partition_id)):
         known = part.known
         if known.name in names or known.identity in identities:

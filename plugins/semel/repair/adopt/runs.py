@@ -1,4 +1,4 @@
-"""Id runs for a catalog that is made again: the ids of many batches as few sorted runs.
+"""Build id runs for a rebuilt catalog: the ids of many batches as a few sorted runs.
 
 They are spilled to files, so that reading them needs no transaction, and writing them no memory.
 """
@@ -23,7 +23,7 @@ OLD_IDS_AT_ONCE = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class OldRun:
-    """A run that is to be written. Its ids, sorted, lie in the files `h1` and `h2`."""
+    """A run to write. Its sorted ids are in the files `h1` and `h2`."""
 
     shard: int
     buckets: Buckets | None
@@ -37,7 +37,7 @@ class OldRun:
 
 @dataclass(kw_only=True)
 class _Group:
-    """The ids of one shard that are not spilled yet."""
+    """The ids of one shard that are not yet spilled."""
 
     parts: list[ShardIds] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
@@ -45,9 +45,9 @@ class _Group:
 
 
 class OldRuns:
-    """Takes the ids of batches in the order of their commits.
+    """Collects the ids of batches in commit order.
 
-    Runs hold what expires in one drop span, as merged runs do: so no id is kept for much longer
+    A run holds ids that expire in one drop span, as merged runs do. So no id is kept much longer
     than its horizon.
     """
 
@@ -59,7 +59,7 @@ class OldRuns:
         self._runs: list[OldRun] = []
 
     def add(self, seq: int, expires_at: datetime, parts: list[ShardIds]) -> None:
-        """The ids of the batch with this place in the order of commits."""
+        """Add the ids of the batch with this place in the commit order."""
         span = expires_at.timestamp() // self._span
         if span != self._of_span or self._held > OLD_IDS_AT_ONCE:
             self._spill()
@@ -72,7 +72,7 @@ class OldRuns:
             self._held += len(part.h1)
 
     def finish(self) -> list[OldRun]:
-        """All runs, in the order of their commits."""
+        """All runs, in commit order."""
         self._spill()
         return self._runs
 
@@ -102,7 +102,7 @@ class OldRuns:
 
 
 def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
-    """Write a run, header and payload, as one that is visible. It belongs to no attempt."""
+    """Write a run, header and payload, as visible. It belongs to no attempt."""
     encoder = Encoder(run.ids)
     encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
     checksum = encoder.finish()
