@@ -26,7 +26,7 @@ def pipeline(spec: Spec) -> str:
 |---|---|
 {table}
 
-Every task may be retried or cleared: a batch that has committed is only finished, never done again.
+Safe to retry or clear at any point: a committed batch is finalized, never recomputed.
 Clearing a whole run plans what has arrived since. Readers go by the markers in the archive.
 
 How to trigger, backfill and clear it, and what to do when it fails: the guide, `docs/guide/` in
