@@ -342,10 +342,22 @@ def fill(dsn: str, pipeline: str, batches: int, first: int = 1_000) -> None:
         connection.execute(_SQL.read_text(encoding="utf-8").format(**values))
         for table, name, definition in exclusions:
             connection.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+        _mark(connection, pipeline)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")
     harness.tell(f"  {batches:,} batches: filled in {time.perf_counter() - started:.0f} s")
+
+
+def _mark(connection: psycopg.Connection, pipeline: str) -> None:
+    """Give each batch its marker's name, which is all that a run asks of those of earlier ones."""
+    found = connection.execute(
+        "SELECT b.batch_id, p.archive_path FROM semel.batch AS b JOIN semel.pipeline AS p"
+        " USING (pipeline_id) WHERE p.name = %s AND b.status = 'finalized'",
+        [pipeline],
+    )
+    for batch_id, archive in found:
+        layout.marker(Path(archive), batch_id).touch()
 
 
 def _database(dsn: str, name: str) -> str:
