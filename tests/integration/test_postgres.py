@@ -208,7 +208,7 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     lose(ledger)
     with pytest.raises(TerminalError, match=r"holds .* of semel"):
         run(ledger, spec, "r1")
-    with pytest.raises(TerminalError, match=r"rows of batches 1, .*_semel_batch IN \(1\)"):
+    with pytest.raises(TerminalError, match=r"rows of batch 1, .*_semel_batch IN \(1\)"):
         adopt(ledger, spec, log=quiet)
     table.run("DELETE FROM events WHERE _semel_batch IN (1)")
     table.run("DELETE FROM semel_batch WHERE batch_id IN (1)")
