@@ -59,7 +59,8 @@ def decimal_of(precision: int, scale: int) -> Read:
         exponent = int((found[2] or "e0")[1:]) - len(part)
         # Zeros that say nothing are taken up to a length (docs/pipelines.md).
         written = len(whole.lstrip("0") + part)
-        may_refuse = written > DIGITS_MAX or not -DIGITS_MAX <= exponent + scale <= DIGITS_MAX
+        may_refuse = written + max(exponent, 0) > DIGITS_MAX
+        may_refuse |= not -DIGITS_MAX <= exponent + scale <= DIGITS_MAX
         plain = digits.rstrip("0")
         exponent += len(digits) - len(plain)
         if not plain:
