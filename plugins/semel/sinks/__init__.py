@@ -5,11 +5,12 @@ already (`look`), and then for what is missing (`publish`). `judge` decides betw
 all sinks by one table.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from semel.errors import CorruptionError, TerminalError
 
@@ -166,8 +167,9 @@ class Refuses(Protocol):
     def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
 
-class Sink(Protocol):
-    """Where the rows of a pipeline go.
+class Sink(ABC):
+    """Where the rows of a pipeline go. A kind writes `check`, `look`, `publish` and `rows`; the
+    other methods have a default, for a sink that takes all rows, and of which markers tell all.
 
     Made from a pipeline's spec in whichever process needs it; it holds no connection between calls,
     unless they lie in one `with sink:`, as those of finalize do: then it may, for the one thread.
@@ -176,10 +178,13 @@ class Sink(Protocol):
     address: str
     """Canonical, without secrets: two pipelines with one address write to one place."""
 
-    def __enter__(self) -> "Sink": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to let go of."""
 
+    @abstractmethod
     def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
         """Refuse before any work what can be known to fail. By stage, in the driver, each attempt.
 
@@ -189,7 +194,6 @@ class Sink(Protocol):
         aside; None: the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
         """
-        ...
 
     def check_replace(self, old: Old) -> tuple[str, ...]:
         """Refuse to replace what was published. By plan and stage of a replay, before any work.
@@ -197,27 +201,31 @@ class Sink(Protocol):
         Returns what an operator should know of it, in sentences. TerminalError: this sink cannot.
         The message says why, and what to do instead. RetryableError: it does not answer.
         """
-        ...
+        raise TerminalError(
+            f"batch {old.batches[0]} is in {self.address}, where nothing can be replaced. Give the "
+            "corrected transforms to a pipeline of another name and sink: it reads the source from "
+            "its start"
+        )
 
     def check_staged(self, schema: "pa.Schema", files: "Sequence[StagedFile]") -> None:
         """Refuse what only the whole output shows. By stage, before its seal.
 
         TerminalError: these rows cannot become visible together.
         """
-        ...
 
-    def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:
+    def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:  # noqa: ARG002
         """The name that a data file will have, unique for (batch, part). Pure; by stage's seal."""
-        ...
+        return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
+    @abstractmethod
     def look(self, won: Won) -> Sequence[Presence]:
         """What is there of each of `won.files`. By finalize, in the driver, before each publish.
 
         Definitive: nothing that an earlier call began can land after this answer without the next
         publish noticing. RetryableError: it does not answer.
         """
-        ...
 
+    @abstractmethod
     def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
         """Make these files' rows visible. By finalize; it may run twice, also at once.
 
@@ -226,36 +234,39 @@ class Sink(Protocol):
         there MUST be durable on return. RetryableError: look again. TerminalError: the target
         refuses the rows, and none of them is visible.
         """
-        ...
 
-    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:
+    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:  # noqa: ARG002
         """Make visible what the target takes. By finalize, when a person has accepted that.
 
         `keep` is given the refused rows before the others are visible, with the reason of each in
         the last column, and makes them durable. TerminalError: this sink refuses no rows.
         """
-        ...
+        raise TerminalError(
+            f"the sink of batch {won.batch_id}, {self.address}, refuses no row; run finalize "
+            "again, it says what is wrong"
+        )
 
-    def refused(self, won: Won) -> int:
+    def refused(self, won: Won) -> int:  # noqa: ARG002
         """How many rows of a published batch were refused, and that was accepted."""
-        ...
+        return 0
 
-    def notes(self, newest: "Newest | None" = None) -> "Notes | None":
+    def notes(self, newest: "Newest | None" = None) -> "Notes | None":  # noqa: ARG002
         """What the target itself says of all batches that have landed, of whichever pipeline.
 
         By plan, before a pipeline is registered; by stage and finalize, before any work and before
         the first row, which ask for the `newest`; by adopt, audit and check, which check that none
         is damaged. None where markers tell it.
         """
-        ...
+        return None
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002
         """How many rows the whole target has of batches besides the known ones, by number.
 
         By the audit, within the sink's own block. Empty where files tell it by their names.
         """
-        ...
+        return {}
 
+    @abstractmethod
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
         """What a finalized batch has published, by its receipt. For readers and the audit.
 
@@ -266,24 +277,23 @@ class Sink(Protocol):
         that are left: the same. MiscountError, behind them: some are missing, or too many.
         TerminalError: they cannot be read.
         """
-        ...
 
 
-class Remote(Sink, Protocol):
+class Remote(Sink):
     """A sink in a service: a table, a topic.
 
     `replaceable`: a replay puts rows in the place of those of its batch.
     """
 
-    replaceable: bool
+    replaceable: bool = False
 
+    @abstractmethod
     def forget(self, batches: Sequence[int]) -> str:
         """How a person takes out the rows and notes of batches, as a sentence without its end."""
-        ...
 
+    @abstractmethod
     def describe(self, schema: "pa.Schema | None") -> str:
         """What the target is like, in words. By `semel check`.
 
         It changes nothing there, makes nothing, and raises what `check` would of `schema`.
         """
-        ...
