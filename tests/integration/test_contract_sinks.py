@@ -68,6 +68,15 @@ def test_published_twice_lands_once(place: Place) -> None:
     assert place.rows() == rows(0, 15) and sink.refused(won) == 0
 
 
+@pytest.mark.parametrize("place", ["parquet"], indirect=True)
+def test_a_sink_that_refuses_no_row_has_none_to_accept(place: Place) -> None:
+    """It says so, and nothing is there."""
+    sink, won = place.sink(), place.won((0, 10))
+    with pytest.raises(TerminalError, match="batch 1, .*out/events, refuses no row"):
+        sink.publish_accepting(won, lambda _: pytest.fail("there are none"))
+    assert place.rows() == []
+
+
 # Attacks F1, PG1.
 def test_a_publish_that_died_half_way_is_finished(place: Place) -> None:
     """The next one lands the rest, and nothing twice."""

@@ -288,6 +288,10 @@ class Remote(Sink):
     replaceable: bool = False
 
     @abstractmethod
+    def notes(self, newest: Newest | None = None) -> Notes:
+        """As of any sink. Markers do not tell what a service holds."""
+
+    @abstractmethod
     def forget(self, batches: Sequence[int]) -> str:
         """How a person takes out the rows and notes of batches, as a sentence without its end."""
 
