@@ -33,10 +33,11 @@ from semel.compare.answer import (
 )
 from semel.compare.engine import AGAIN, LIVE, OTHER, Engine
 from semel.compare.known import find_known
-from semel.compare.outputs import Columns, Outputs, Row, schema_of
+from semel.compare.outputs import Columns, Outputs, Row
 from semel.compare.path import Made, batch_path
 from semel.compare.which import Chosen, choose, find_source
 from semel.errors import TerminalError
+from semel.formats.output import columns_in_files
 from semel.ledger import Ledger, scratch
 from semel.model.batch import Log
 from semel.pipeline import Spec
@@ -117,7 +118,7 @@ class _Compare:
 
     def with_pipeline(self, other: Chosen) -> Comparison:
         """Compare with the output of another pipeline's batches of the same range."""
-        names = [set().union(*(schema_of(m).names for m in side.markers)) for side in (
+        names = [set().union(*(columns_in_files(m).names for m in side.markers)) for side in (
             self._chosen, other)]  # fmt: skip
         if names[0] != names[1]:
             apart = ", ".join(sorted(repr(name) for name in names[0] ^ names[1]))

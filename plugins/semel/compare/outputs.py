@@ -45,7 +45,7 @@ class Columns:
     @classmethod
     def of(cls, spec: Spec, live: Iterable[Marker], other: Iterable[Marker]) -> "Columns":
         """Those of two outputs."""
-        schemas = [[schema_of(m) for m in side] for side in (live, other)]
+        schemas = [[columns_in_files(m) for m in side] for side in (live, other)]
         every = [schema for side in schemas for schema in side]
         in_all = set.intersection(*(set(schema.names) for schema in every))
         types: dict[str, set[pa.DataType]] = {}
@@ -68,11 +68,6 @@ class Columns:
             ),
             as_text=frozenset(name for name, kinds in types.items() if len(kinds) > 1),
         )
-
-
-def schema_of(marker: Marker) -> pa.Schema:
-    """The columns of a batch's rows, as `tables_of` gives them."""
-    return columns_in_files(marker) if marker.sink is not None else marker.sink_schema
 
 
 @dataclass
@@ -104,7 +99,7 @@ class Outputs:
     ) -> dict[tuple[str, int], Row]:
         """Rows of a file with these contents, one for each key and content."""
         marker, file = self.files[at]
-        names = [n for n in schema_of(marker).names if n not in _POSITION]
+        names = [n for n in columns_in_files(marker).names if n not in _POSITION]
         braces = {**self._braces(marker), "columns": ", ".join(map(_as_text, names))}
         found: dict[tuple[str, int], Row] = {}
         for table in tables_of(marker, file, sink_of):
@@ -146,7 +141,7 @@ class Outputs:
             raise _unreadable(marker, error) from error
 
     def _braces(self, marker: Marker) -> dict[str, object]:
-        names, columns = set(schema_of(marker).names), self.columns
+        names, columns = set(columns_in_files(marker).names), self.columns
         part, pos = (
             fast.column(name) if name in names else _NULL for name in _POSITION
         )

@@ -115,19 +115,16 @@ def _spec(spec: Spec, folder: Path) -> Spec:
     out, kept = (os.path.relpath(folder / name, root) for name in ("sink", "archive"))
     if not folder.is_relative_to(root):
         out, kept = str(folder / "sink"), str(folder / "archive")
-    sink = spec.sink if spec.sink.in_folder else FilesSink(
-        type="files", path="scratch", format="parquet",
-        position_columns=spec.sink.position_columns,
+    sink = FilesSink(
+        type="files", path="scratch", format=spec.sink.format, file_name=spec.sink.file_name,
+        partition_by=spec.sink.partition_by,
+        position_columns=spec.sink.position_columns or not spec.transforms,
     )  # fmt: skip
-    changes = {"path": out, "archive": kept}
-    if not spec.transforms:
-        changes["position_columns"] = True
+    sink = sink.model_copy(update={"path": out, "archive": kept})
     dedup = spec.dedup if spec.by_position else spec.dedup.model_copy(update={"keep_ids": False})
     # What the live path quarantined is compared, not refused.
     loose = spec.limits.model_copy(update={"quarantine_ratio_max": 1.0})
-    return spec.model_copy(
-        update={"sink": sink.model_copy(update=changes), "dedup": dedup, "limits": loose}
-    )
+    return spec.model_copy(update={"sink": sink, "dedup": dedup, "limits": loose})
 
 
 def _plan(scratch: Ledger, chosen: Chosen, spec: Spec) -> Pipeline:

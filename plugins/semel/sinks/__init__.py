@@ -5,11 +5,12 @@ are already there (`look`), then for the missing ones (`publish`). `judge` decid
 by one table for all sinks.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from semel.errors import CorruptionError, TerminalError
 
@@ -167,8 +168,9 @@ class Refuses(Protocol):
     def __call__(self, table: "pa.Table") -> list[Refused]: ...
 
 
-class Sink(Protocol):
-    """Where the rows of a pipeline go.
+class Sink(ABC):
+    """Where the rows of a pipeline go. A kind writes `check`, `look`, `publish` and `rows`; the
+    other methods have a default, for a sink that takes all rows, and of which markers tell all.
 
     Any process makes it from a pipeline's spec. It holds no connection between calls, except within
     one `with sink:` block, as in finalize: there it may keep one, for the one thread.
@@ -177,10 +179,13 @@ class Sink(Protocol):
     address: str
     """Canonical, without secrets. Two pipelines with the same address write to the same place."""
 
-    def __enter__(self) -> "Sink": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to let go of."""
 
+    @abstractmethod
     def check(self, schema: "pa.Schema | None", staged: Path) -> Refuses | None:
         """Refuse early whatever is known to fail. By stage, in the driver, on each attempt.
 
@@ -190,7 +195,6 @@ class Sink(Protocol):
         the sink takes all rows.
         TerminalError: the target does not fit. RetryableError: it does not answer.
         """
-        ...
 
     def check_replace(self, old: Old) -> tuple[str, ...]:
         """Refuse to replace published output. By plan and stage of a replay, before any work.
@@ -198,27 +202,31 @@ class Sink(Protocol):
         Returns sentences for the operator. TerminalError: this sink cannot replace it; the message
         says why, and what to do instead. RetryableError: it does not answer.
         """
-        ...
+        raise TerminalError(
+            f"batch {old.batches[0]} is in {self.address}, where nothing can be replaced. Give the "
+            "corrected transforms to a pipeline of another name and sink: it reads the source from "
+            "its start"
+        )
 
     def check_staged(self, schema: "pa.Schema", files: "Sequence[StagedFile]") -> None:
         """Refuse what only the whole output can show. By stage, before its seal.
 
         TerminalError: these rows cannot become visible together.
         """
-        ...
 
-    def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:
+    def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:  # noqa: ARG002
         """The name that a data file will get, unique for (batch, part). Pure; by stage's seal."""
-        ...
+        return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
+    @abstractmethod
     def look(self, won: Won) -> Sequence[Presence]:
         """Report which of `won.files` are there. By finalize, in the driver, before each publish.
 
         Definitive: if a call begun earlier lands something after this answer, the next publish
         notices. RetryableError: the sink does not answer.
         """
-        ...
 
+    @abstractmethod
     def publish(self, won: Won, missing: "Sequence[ManifestFile]") -> None:
         """Make the rows of these files visible. By finalize; it may run twice, even at once.
 
@@ -227,36 +235,39 @@ class Sink(Protocol):
         be durable on return. RetryableError: look again. TerminalError: the target refuses the
         rows, and none is visible.
         """
-        ...
 
-    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:
+    def publish_accepting(self, won: Won, keep: "Callable[[pa.Table], None]") -> None:  # noqa: ARG002
         """Make visible the rows that the target takes. By finalize, once a person has accepted it.
 
         `keep` gets the refused rows before the others become visible, with each row's reason in the
         last column, and makes them durable. TerminalError: this sink refuses no rows.
         """
-        ...
+        raise TerminalError(
+            f"the sink of batch {won.batch_id}, {self.address}, refuses no row; run finalize "
+            "again, it says what is wrong"
+        )
 
-    def refused(self, won: Won) -> int:
+    def refused(self, won: Won) -> int:  # noqa: ARG002
         """The number of rows in a published batch whose refusal was accepted."""
-        ...
+        return 0
 
-    def notes(self, newest: "Newest | None" = None) -> "Notes | None":
+    def notes(self, newest: "Newest | None" = None) -> "Notes | None":  # noqa: ARG002
         """The target's own notes on all batches that have landed, from any pipeline.
 
         By plan, before a pipeline is registered; by stage and finalize, which ask for the `newest`
         before any work and before the first row; by adopt, audit and check, which check that none
         is damaged. None: the markers are the record.
         """
-        ...
+        return None
 
-    def strays(self, known: Collection[int]) -> dict[int, int]:
+    def strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002
         """Count rows in the whole target that belong to batches other than `known`, by batch.
 
         By the audit, within the sink's own block. Empty if files tell it by their names.
         """
-        ...
+        return {}
 
+    @abstractmethod
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
         """The rows that a finalized batch published, by its receipt. For readers and the audit.
 
@@ -267,24 +278,27 @@ class Sink(Protocol):
         same, raised after the rows that remain. MiscountError, raised after the rows: some are
         missing, or there are too many. TerminalError: the rows cannot be read.
         """
-        ...
 
 
-class Remote(Sink, Protocol):
+class Remote(Sink):
     """A sink in a service: a table, a topic.
 
     `replaceable`: a replay replaces the rows of its batch there.
     """
 
-    replaceable: bool
+    replaceable: bool = False
 
+    @abstractmethod
+    def notes(self, newest: Newest | None = None) -> Notes:
+        """As of any sink. Markers do not tell what a service holds."""
+
+    @abstractmethod
     def forget(self, batches: Sequence[int]) -> str:
         """How a person removes the rows and notes of batches: a sentence without its full stop."""
-        ...
 
+    @abstractmethod
     def describe(self, schema: "pa.Schema | None") -> str:
         """Describe the target in words. By `semel check`.
 
         It neither changes nor makes anything there, and raises what `check` would for `schema`.
         """
-        ...

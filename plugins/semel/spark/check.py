@@ -122,7 +122,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
         sources, samples = _sources(found, [s for s in specs if s.source.type == "files"])
         topics = _topics(found, [s for s in specs if s.source.type == "kafka"], log)
         needed = not specs or any(not spec.by_position for spec in specs)
-        _sinks(found, [s for s in specs if s.sink.type != "files"], log)
+        _sinks(found, [s for s in specs if not s.sink.in_folder], log)
         asked = probe.Asked(
             key=key if needed else None,
             token=secrets.token_hex(16),

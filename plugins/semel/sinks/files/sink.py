@@ -5,7 +5,7 @@ correctness, and never replaces what is there.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.declare.context import Context
-from semel.errors import TerminalError
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, ManifestFile, StagedFile
-from semel.sinks import Newest, Old, Presence, Won
+from semel.sinks import Old, Presence, Sink, Won
 from semel.storage import check_links, checksum, link_new, make_folder, sync_folder
 
 if TYPE_CHECKING:
@@ -55,18 +54,12 @@ class Looks:
             return Presence.ABSENT
 
 
-class Folder:
+class Folder(Sink):
     """Files below one folder, under the names that the manifest gives them."""
 
     def __init__(self, root: Path, context: Context, looks: Looks) -> None:
         self.root, self.address = root, str(root)
         self._context, self._looks = context, looks
-
-    def __enter__(self) -> "Folder":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """There is nothing to let go of."""
 
     def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
         """Prove that staged files can be given names here."""
@@ -76,9 +69,6 @@ class Folder:
     def check_replace(self, old: Old) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Files of a replay have names of their own: the marker tells which ones count."""
         return ()
-
-    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:
-        """Any files can be there together."""
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         """The file's final path."""
@@ -109,24 +99,6 @@ class Folder:
             below = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(self.root)}
             for folder in sorted(below, reverse=True):
                 sync_folder(folder)
-
-    def publish_accepting(self, won: Won, keep: Callable[[pa.Table], None]) -> None:  # noqa: ARG002
-        """Files are never refused."""
-        raise TerminalError(
-            f"the sink of batch {won.batch_id} is a folder of files, which refuses no row; run "
-            "finalize again, it says what is wrong"
-        )
-
-    def refused(self, won: Won) -> int:  # noqa: ARG002 - the seam's
-        """None are."""
-        return 0
-
-    def notes(self, newest: Newest | None = None) -> None:  # noqa: ARG002 - the seam's
-        """Markers tell it."""
-
-    def strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002 - the seam's
-        """Names of files tell it."""
-        return {}
 
     def rows(self, marker: "Published", *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
         """By the marker's data files."""

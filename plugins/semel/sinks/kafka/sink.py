@@ -19,7 +19,7 @@ import pyarrow as pa
 from semel import limits, sinks
 from semel.errors import CorruptionError, LimitError, TerminalError
 from semel.model.manifest import ManifestFile, Published, StagedFile
-from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Won
+from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Remote, Won
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import Ends, ends_of
@@ -35,7 +35,7 @@ _HIDDEN_SECONDS = 1.0
 """How long look waits for an open transaction before it fences the batch's own producer."""
 
 
-class KafkaSink:
+class KafkaSink(Remote):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     def __init__(self, target: KafkaTarget, pipeline: str) -> None:
@@ -88,9 +88,6 @@ class KafkaSink:
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
         """The columns, where only the job could tell them."""
         encode.fit(self._target, schema)
-
-    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:  # noqa: ARG002
-        return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
     # Keeps KP2.
     def look(self, won: Won) -> Sequence[Presence]:
@@ -165,10 +162,6 @@ class KafkaSink:
     def refused(self, won: Won) -> int:
         found = self._note(won)
         return len(found.refused) if found else 0
-
-    @property
-    def replaceable(self) -> bool:
-        return False
 
     def forget(self, batches: Sequence[int]) -> str:
         shown = ", ".join(map(str, batches))

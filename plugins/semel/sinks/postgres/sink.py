@@ -24,7 +24,7 @@ from semel.clients.sql import query
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
 from semel.model.manifest import ManifestFile, Published, StagedFile
-from semel.sinks import Newest, Notes, Old, Presence, Refuses, Won
+from semel.sinks import Newest, Notes, Old, Presence, Refuses, Remote, Won
 from semel.sinks.keys import twice
 from semel.sinks.postgres import encode, noted, replaced
 from semel.sinks.postgres.facts import TableFacts, create_statement, examine
@@ -52,7 +52,7 @@ class _SeenError(Exception):
     """Ends a transaction of which nothing is to stay."""
 
 
-class PostgresSink:
+class PostgresSink(Remote):
     """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     def __init__(self, target: PostgresTarget) -> None:
@@ -132,9 +132,6 @@ class PostgresSink:
         """Like `check`; returns what tasks need to find values that the table will refuse."""
         with self._transaction() as connection:
             return examine(connection, self._target, schema)
-
-    def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:  # noqa: ARG002
-        return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
     # Keeps PG2.
     def look(self, won: Won) -> Sequence[Presence]:
