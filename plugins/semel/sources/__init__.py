@@ -14,6 +14,7 @@ How a plan asks a source:
 
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -222,7 +223,7 @@ class Word:
     superseded: list[Partition]
 
 
-class Source(Protocol):
+class Source(ABC):
     """Where the records of a pipeline come from.
 
     The driver makes it from a pipeline's spec and sends it to tasks as it is. It holds no secret,
@@ -232,37 +233,38 @@ class Source(Protocol):
     split_size: int
     """The approximate number of positions in one split."""
 
+    @abstractmethod
     def discover(self) -> Shown:
         """List what exists now, in any interval. In the driver, outside any transaction."""
-        ...
 
+    @abstractmethod
     def match(self, shown: Shown, known: Known, window: Window) -> Matched:
         """Classify what is shown, and offer what may be read. Changes nothing; in the driver.
 
         FileNotFoundError: the source changed meanwhile; look again.
         """
-        ...
 
+    @abstractmethod
     def gone(self, gone: Gone, spans: list[tuple[int, int]]) -> Refusal:
         """The refusal shown for positions that vanished before anyone read them."""
-        ...
 
+    @abstractmethod
     def stop(self, offer: Offer, start: int, end: int, room: int, *, first: bool) -> int:
         """The last end of a record in (start, end], at most `room` after `start`; `start` if there
         is none. `first`: nothing has been taken yet, so one record is taken in any case.
 
         LimitError: it is too large and cannot be cut.
         """
-        ...
 
+    @abstractmethod
     def room(self, offers: Sequence[Offer]) -> int:
         """The positions of these offers that one batch may take, by the declared limits."""
-        ...
 
+    @abstractmethod
     def evidence(self, offer: Offer, end: int) -> Evidence:
         """The evidence that recognises an offer once all positions before `end` are read."""
-        ...
 
+    @abstractmethod
     def accept(
         self, shown: Shown, known: Known, name: str, *, same: bool, start: int, is_open: bool
     ) -> Word | None:
@@ -271,11 +273,10 @@ class Source(Protocol):
 
         SourceError: the name cannot be accepted so. FileNotFoundError: look again.
         """
-        ...
 
+    @abstractmethod
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         """Find the partitions of a lost ledger, as they look now. None: not found."""
-        ...
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
         """Prove the claims, and return their current places. In the driver, before the job.
@@ -283,25 +284,27 @@ class Source(Protocol):
         SourceError names what changed since the plan; ChangedError says that something else is
         there.
         """
-        ...
+        self.check(claims, batch_id)
+        return list(claims)
 
+    @abstractmethod
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         """Prove that each claimed range is still what was planned. SourceError otherwise."""
-        ...
 
-    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
+    def acknowledge(self, settled: Sequence[Settled]) -> str | None:  # noqa: ARG002
         """Report the position up to which each partition is finalized, if it is still the same
         partition. Called after `finalized`, if the declaration asks for it.
 
         This serves other tools only: it may be lost or repeated, and semel never reads it. Returns
         a sentence for the operator when a partition could not be reported, with the reason.
         """
-        ...
+        return None
 
-    def is_whole(self, claim: Claim) -> bool:
+    def is_whole(self, claim: Claim) -> bool:  # noqa: ARG002
         """Whether one task must read the whole claim."""
-        ...
+        return False
 
+    @abstractmethod
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
@@ -310,15 +313,14 @@ class Source(Protocol):
 
         SourceError: the content is no longer what was planned.
         """
-        ...
 
-    def joins(self, claim: Claim) -> bool:
+    def joins(self, claim: Claim) -> bool:  # noqa: ARG002
         """Whether a claim's bytes may be parsed together with those of other claims."""
-        ...
+        return False
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def text(self, split: "Split", batch_id: int) -> bytes:  # noqa: ARG002
         """The bytes of a split whose claim `joins`. SourceError as in `read`."""
-        ...
+        raise NotImplementedError("no claim of this source joins others")
 
     def lines_of(
         self, claim: Claim, positions: Sequence[int], batch_id: int
@@ -326,11 +328,11 @@ class Source(Protocol):
         """The line numbers, from 1, at ascending positions of a claim. None: the claimed content is
         gone, it has no lines, or counting takes too long.
         """
-        ...
+        return [None] * len(positions)
 
+    @abstractmethod
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """An upper bound for the number of records in a split. None: finding one takes too long."""
-        ...
 
 
 def in_window(when: datetime | None, window: Window) -> bool:

@@ -20,7 +20,7 @@ from semel.sources import (
     Offer,
     Partition,
     Refusal,
-    Settled,
+    Source,
     Window,
     Word,
 )
@@ -44,7 +44,7 @@ for a task. Fixed in the plan, so that every attempt cuts alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilesSource:
+class FilesSource(Source):
     """`source: {path: ...}`. `root` is the real path of its folder."""
 
     context: Context
@@ -90,9 +90,6 @@ class FilesSource:
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check_claims(claims, self.root, batch_id)
-
-    def acknowledge(self, settled: Sequence[Settled]) -> str | None:
-        return None
 
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.context) or is_gzip(claim.name)

@@ -20,6 +20,7 @@ from semel.sources import (
     Partition,
     Refusal,
     Settled,
+    Source,
     Window,
     Word,
 )
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 
 
 SPLIT_OFFSETS = 200_000
-"""The same of a topic, in offsets: some 40 MB of small messages."""
+"""Offsets that one task reads: some 40 MB of small messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaSource:
+class KafkaSource(Source):
     """`source: {type: kafka, ...}`."""
 
     context: Context
@@ -82,18 +83,11 @@ class KafkaSource:
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return claimed.locate(self.discover(), partitions)
 
-    def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        self.check(claims, batch_id)
-        return list(claims)
-
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
         claimed.check(self.cluster, claims, batch_id)
 
     def acknowledge(self, settled: Sequence[Settled]) -> str | None:
         return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, settled)
-
-    def is_whole(self, claim: Claim) -> bool:
-        return False
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
@@ -112,17 +106,6 @@ class KafkaSource:
         still()
         for part in records.digests():
             digest.update(part)
-
-    def joins(self, claim: Claim) -> bool:
-        return False
-
-    def text(self, split: "Split", batch_id: int) -> bytes:
-        raise NotImplementedError("the messages of a topic are no text")
-
-    def lines_of(
-        self, claim: Claim, positions: Sequence[int], batch_id: int
-    ) -> list[int | None]:
-        return [None] * len(positions)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         return split.end - split.start
