@@ -17,7 +17,7 @@ REJECTED_HEAD_BYTES = 4_096
 """Bytes that a dead letter keeps of a record longer than RECORD_BYTES_MAX."""
 
 KEYS_NAMED_MAX = 10
-"""Such keys that a summary names."""
+"""Keys, or columns, that one message names."""
 
 CSV_HEADER_BYTES_MAX = 1 << 20
 """Longest CSV header. What is longer has no line end at all, and is not a CSV file."""
@@ -41,7 +41,7 @@ LOOK_AGAIN_SECONDS = 60
 """How long a run with source.on_empty: wait does nothing before it looks again."""
 
 HOLDERS_SHOWN = 5
-"""Batches that such a plan names, from the newest on."""
+"""Batches that one message names, from the newest on."""
 
 PIECE_ROWS_MAX = 8_192
 """Rows of a file that are read at once: some 800 kB. More make nothing faster."""

@@ -1,6 +1,6 @@
--- The ledger of semel, whole: this file is the sum of sql/migrations/ (a test compares the two).
--- PostgreSQL 14 and newer. No triggers; each rule of docs/protocol.md that the database can hold is
--- a constraint here, with the damage that it prevents.
+-- The first schema of a ledger. It stays as it is once it was released: later changes are migrations of
+-- their own, and sql/schema.sql is the sum of all (a test compares the two). PostgreSQL 14 and newer.
+-- No triggers; each rule of docs/protocol.md that the database can hold is a constraint here.
 
 CREATE SCHEMA semel;
 CREATE EXTENSION IF NOT EXISTS btree_gist WITH SCHEMA public;

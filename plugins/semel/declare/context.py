@@ -29,6 +29,11 @@ class Context:
         """Whether a record's identity is its position: no catalog, no dedup."""
         return not self.record_id
 
+    @property
+    def json_columns(self) -> tuple[str, ...]:
+        """The columns that hold JSON as text."""
+        return tuple(name for name, kind in self.columns.items() if kind.word == "json")
+
     def arrow_schema(self) -> "pa.Schema":
         """The columns in Arrow; all may be null, because a record may lack any."""
         import pyarrow as pa

@@ -24,10 +24,10 @@ KEYS_SAMPLE_BYTES = 128 << 10
 """Bytes of a block that are searched for them: some hundredths of the time of its parse."""
 
 KEYS_PER_RECORD_MAX = 1_000
-"""Such keys of one record that are examined: a record of 64 MiB may have millions."""
+"""Keys of one record, unknown to the schema, that are examined: a record of 64 MiB may have millions."""
 
 KEY_CHARS_MAX = 60
-"""Characters of such a key that are shown."""
+"""Characters of an unknown key that are shown."""
 
 _BLANK = b" \t\r"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

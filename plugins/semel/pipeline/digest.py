@@ -24,6 +24,7 @@ _FIRST = frozenset(
 )
 """The first keys that there were: with these, a default is in the digest. Nothing is added here."""
 
+
 # Keeps P20.
 def digest(
     plain: dict[str, Any], changed: dict[str, Any], aside: Set[str], renamed: dict[str, str]
@@ -31,8 +32,8 @@ def digest(
     """Hex SHA-256 of a spec as plain JSON; of it, `changed` holds what is not a default.
 
     `aside`: keys of source and sink that do not count; `renamed`: keys of the source by their
-    first names. A key that came later counts only with another value than its default, so that a batch stays
-    the one that was planned when semel learns a key.
+    first names. A key that came later counts only with another value than its default, so that a
+    batch stays the one that was planned when semel learns a key.
     """
     names = {f"source.{now}": first for first, now in renamed.items()}
     shaping = _shaping(plain, changed, "", _NOT_OF_THE_DATA | aside, names)

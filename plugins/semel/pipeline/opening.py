@@ -99,7 +99,7 @@ def open_sinks(*now: Spec) -> Iterator[Callable[[Spec], Sink]]:
 
         def sink_of(spec: Spec) -> Sink:
             spec = spec.placed(places.get(spec.name, spec))
-            key = spec.name, spec.sink, _json_columns(spec)
+            key = spec.name, spec.sink, spec.of_sink().json_columns
             for known, sink in made:
                 if known == key:
                     return sink
@@ -107,7 +107,3 @@ def open_sinks(*now: Spec) -> Iterator[Callable[[Spec], Sink]]:
             return made[-1][1]
 
         yield sink_of
-
-
-def _json_columns(spec: Spec) -> tuple[str, ...]:
-    return tuple(n for n, kind in spec.column_types().items() if kind.word == "json")

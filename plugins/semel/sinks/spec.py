@@ -60,10 +60,8 @@ class Declared(Model):
 
     def meets(self, other: "Declared") -> str | None:
         """How the place of another sink of this kind is its own, if it is."""
-        *_, name = self.whereabouts()
-        if self.whereabouts() != other.whereabouts():
-            return None
-        return f"sink.{self.whereabouts()[0]}: {name} is the {self.whereabouts()[0]}"
+        what, *_, name = place = self.whereabouts()
+        return f"sink.{what}: {name} is the {what}" if place == other.whereabouts() else None
 
     def folder(self) -> Path | None:
         """The absolute folder of the output; None where it is no folder.

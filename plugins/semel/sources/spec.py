@@ -53,8 +53,9 @@ class Records(Model):
     `unit`: what positions count, and `part`: what each has positions of its own. `complete`: what a
     part has where it has something to read; `awaited`: what a part waits for that shows a record
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
-    what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether it is known of each part of which time it is. `aside`: keys
-    that say what a plan does, and not what is in a batch. `renamed`: keys by their first names.
+    what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
+    part has a time of its own. `aside`: keys that say what a plan does, and not what is in a batch.
+    `renamed`: keys by their first names.
     """
 
     unit: ClassVar[str]
@@ -122,7 +123,7 @@ class Records(Model):
         """Namespaces and names by OpenLineage's rules. `claimed`: the parts that batches read."""
         return [("file", str(self.folder()))]
 
-    def reads(self, place: Place) -> bool:  # noqa: ARG002 - of most kinds no sink writes what they read
+    def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
         """Whether what a sink writes to a place is read by it, as far as names tell."""
         return False
 
@@ -171,7 +172,7 @@ class Records(Model):
 
 def declarations() -> tuple[type[Records], ...]:
     """The declarations of all kinds. No Arrow and no client library is imported for them."""
-    return tuple(import_module(f"semel.sources.{kind}.spec").DECLARED for kind in KINDS)
+    return tuple(map(declaration, KINDS))
 
 
 def declaration(kind: str) -> type[Records]:

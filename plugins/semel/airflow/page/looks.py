@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 PAGE_LOOKS = 64
-"""Such looks that wait, or whose answers are kept, in one server at most."""
+"""Looks that wait, or whose answers are kept, in one server at most."""
 
 T = TypeVar("T")
 

@@ -13,7 +13,8 @@ from semel.sinks import Sink
 from semel.sinks.spec import Service, folder_of
 
 KAFKA_TRANSACTION_BYTES = 512 << 20
-"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in the time below."""
+"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in
+limits.KAFKA_TRANSACTION_SECONDS."""
 
 CONTROL = "_semel_"
 """How the name of a control topic begins; the topic's name follows."""

@@ -46,14 +46,13 @@ class PostgresSink(Service):
         from semel.sinks.postgres.sink import PostgresSink
         from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
-        texts = tuple(name for name, kind in context.columns.items() if kind.word == "json")
         target = PostgresTarget(
             dsn=dsn_of(self.connection),
             table=self.table,
             mode=self.mode,
             key=self.key,
             create=self.create,
-            json_columns=texts,
+            json_columns=context.json_columns,
         )
         return PostgresSink(target)
 
