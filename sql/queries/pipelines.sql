@@ -31,18 +31,6 @@ VALUES (:name, :sink_address, :archive_path, :identity, :shards, :bucket_seconds
 -- Its name or its sink is known: what that means is decided after this statement.
 ON CONFLICT DO NOTHING;
 
--- name: latest_spec
--- What the ids in the catalog were made of, or will be.
-SELECT spec FROM semel.batch
-WHERE pipeline_id = :pipeline_id AND status <> 'abandoned'
-ORDER BY commit_seq DESC NULLS LAST, batch_id DESC
-LIMIT 1;
-
--- name: complete_identity
--- Unless another process was faster.
-UPDATE semel.pipeline SET identity = :whole
-WHERE pipeline_id = :pipeline_id AND identity = :stored;
-
 -- name: move_sink
 -- Not under a batch that is on its way: its files and its marker would part.
 UPDATE semel.pipeline AS p SET sink_address = :sink_address, archive_path = :archive_path

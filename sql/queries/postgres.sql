@@ -25,10 +25,6 @@ SELECT current_setting('server_version_num')::integer AS version,
        b.oid IS NOT NULL AS has_batches,
        coalesce(has_table_privilege(b.oid, 'SELECT') AND has_table_privilege(b.oid, 'INSERT')
                 AND has_table_privilege(b.oid, 'UPDATE'), false) AS may_note,
-       coalesce(pg_has_role(b.relowner, 'USAGE'), true)
-       OR EXISTS (SELECT FROM pg_attribute AS a
-                  WHERE a.attrelid = b.oid AND a.attname = 'ledger' AND NOT a.attisdropped)
-         AS may_have_columns,
        t.oid AS oid, t.relkind::text AS kind,
        t.relpersistence = 'u' AS unlogged, b.relpersistence = 'u' AS batches_unlogged,
        pg_has_role(t.relowner, 'USAGE') AS is_owner,
@@ -106,15 +102,11 @@ CREATE TABLE IF NOT EXISTS {batches} (
     digest       text        NOT NULL,
     rows         bigint      NOT NULL,
     refused      bigint      NOT NULL DEFAULT 0,
+    generation   integer     NOT NULL,
+    ledger       text        NOT NULL,
+    mode         text        NOT NULL,
     published_at timestamptz NOT NULL DEFAULT now()
 );
-
--- name: alter_batches
--- Columns that came later.
-ALTER TABLE {batches}
-    ADD COLUMN IF NOT EXISTS generation integer NOT NULL DEFAULT 1,
-    ADD COLUMN IF NOT EXISTS ledger text,
-    ADD COLUMN IF NOT EXISTS mode text;
 
 -- name: look
 SELECT digest, refused
@@ -183,10 +175,6 @@ UNION ALL
 UNION ALL
 (SELECT * FROM {batches} WHERE table_name = {table} AND pipeline > {pipeline} LIMIT 1);
 
--- name: no_notes
--- For its columns.
-SELECT * FROM {batches} WHERE false;
-
 -- name: unnoted
 -- Whether rows of any batch are there.
 SELECT EXISTS (SELECT FROM {table} WHERE _semel_batch IS NOT NULL) AS there;
@@ -197,9 +185,8 @@ SELECT EXISTS (SELECT FROM {table} WHERE _semel_batch IS NOT NULL) AS there;
 SELECT (SELECT rows FROM {batches}
         WHERE table_name = {table} AND pipeline = {pipeline} AND batch_id = {batch_id}) AS rows,
        coalesce(max(batch_id) FILTER (WHERE commit_seq = {commit_seq}), 0) AS newest,
-       count(*) FILTER (WHERE commit_seq > {commit_seq}
-                          AND coalesce(to_jsonb(noted) ->> 'mode', {mode}) = 'upsert') > 0 AS later
-FROM {batches} AS noted
+       count(*) FILTER (WHERE commit_seq > {commit_seq} AND mode = 'upsert') > 0 AS later
+FROM {batches}
 WHERE table_name = {table} AND pipeline = {pipeline} AND commit_seq >= {commit_seq};
 
 -- name: strays

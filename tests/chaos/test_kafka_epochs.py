@@ -84,7 +84,7 @@ def test_lost_below_what_was_claimed_and_grown_past_it(topic: Topic, ledger: Led
 # Attacks KS9.
 @pytest.mark.rest
 def test_another_leader_that_lost_nothing(topic: Topic, ledger: Ledger) -> None:
-    """It goes on as it was, whatever an earlier version has kept of the leader before."""
+    """It goes on as it was, also where nothing was kept of the leader before."""
     spec = topic.spec(limits={"records_per_batch_max": 1500})
     run(ledger, spec, "r1")
     planned = plan(ledger, spec, "r2").batch.batch_id

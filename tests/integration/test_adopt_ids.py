@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -268,32 +268,6 @@ def test_what_has_expired_is_not_made_again(
     run(ledger, spec, "again")
     counts = markers(spec.sink_path())[-1].counts
     assert (counts.survivors, counts.duplicates_catalog) == (10, 20)
-
-
-# Attacks D8.
-def test_a_marker_without_buckets_forgets_all_that_it_may_have(
-    bench: Workbench, ledger: Ledger
-) -> None:
-    """One of an earlier version: once its ids are past their horizon, all up to its time is late."""
-    dedup = {"scope": "bucket", "horizon": "10 d"}
-    spec = bench.spec(record_time="at", dedup=dedup)
-    old = (datetime.now(UTC) - timedelta(days=15)).isoformat()
-    records = [{**event, "at": old} for event in events(0, 10)]
-    bench.write("in/0.jsonl", records)
-    run(ledger, spec, "r1")
-    (marker,) = markers(spec.sink_path())
-    backdate(marker, 14)
-    content = json.loads(marker.path.read_text())
-    assert content.pop("buckets") == [list(of) for of in marker.buckets.ranges]
-    marker.path.write_text(json.dumps(content))
-    lose(ledger)
-    assert adopt(ledger, spec, log=quiet).batches_expired == 1
-    now = datetime.now(UTC).isoformat()
-    ancient = {"id": "old", "n": 1, "at": "2000-01-01T00:00:00Z"}
-    bench.write("in/again.jsonl", [ancient, *records, {"id": "new", "n": 1, "at": now}])
-    run(ledger, spec, "again")
-    counts = markers(spec.sink_path())[-1].counts
-    assert (counts.survivors, counts.late) == (1, 11)
 
 
 def test_runs_are_few_and_of_one_span(

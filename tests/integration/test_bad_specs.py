@@ -1,17 +1,14 @@
 """Declarations that are wrong, or change at the wrong time; limits; intervals."""
 
-import json
 import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fixtures.batches.account import first_batch, ids, lines, quiet, refusals, run, settled
-from fixtures.batches.specs import as_first_stored, first_digest
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel import limits, pipeline, summary
-from semel.archive.marker import markers
+from semel import pipeline, summary
 from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -306,26 +303,6 @@ def test_lookback_takes_what_earlier_intervals_left(bench: Workbench, ledger: Le
     assert settled(spec).ids == ids(20, 42)
     on(ledger, spec, 1)
     assert settled(spec).ids == ids(10, 42)
-
-
-# Attacks P20.
-def test_a_batch_that_the_first_version_planned_is_finished(
-    bench: Workbench, ledger: Ledger
-) -> None:
-    """Its spec has `lateness` and none of the later keys; it is staged, committed and finalized."""
-    spec = daily(bench, lookback="1 day")
-    bench.write("in/2026-01-01.jsonl", events(0, 10))
-    batch = plan(ledger, spec, "day 1", (day(1), day(2))).batch
-    old = as_first_stored(spec)
-    assert first_digest(old) == spec.digest() == batch.spec_digest
-    with ledger.transaction() as connection:
-        connection.exec_driver_sql("UPDATE semel.batch SET spec = %s::jsonb", (json.dumps(old),))
-    on(ledger, spec, 1)
-    assert settled(spec).ids == ids(0, 10)
-    [marker] = markers(spec.sink_path())
-    # Its limits are those that it was planned with; they are no part of what the digest is of.
-    assert marker.spec.model_copy(update={"limits": spec.limits}) == spec
-    assert marker.spec_digest == spec.digest()
 
 
 def test_mtime_says_the_interval(bench: Workbench, ledger: Ledger) -> None:

@@ -1,6 +1,5 @@
 """What a pipeline's ids are made of cannot change in silence."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,7 @@ from fixtures.batches.workbench import Workbench
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
-from semel.plan import plan
 from semel.repair.accept import accept_columns
-
-OLD = ("record_id", "scope", "shards")
-"""The fields that identities had at first."""
 
 
 def visits(bench: Workbench, name: str, first: int, last: int) -> Path:
@@ -46,24 +41,11 @@ def by_number(bench: Workbench, kind: str = "bigint", **changes: object) -> Spec
     return bench.spec(source=source, **changes)
 
 
-def forget_fields(ledger: Ledger) -> None:
-    """Let the pipeline's row be as one that an earlier version registered."""
-    with ledger.engine.begin() as connection:
-        found = connection.exec_driver_sql("SELECT identity FROM semel.pipeline").scalar_one()
-        old = json.dumps({key: json.loads(found)[key] for key in OLD})
-        connection.exec_driver_sql("UPDATE semel.pipeline SET identity = %s", (old,))
-
-
 # Attacks P12.
-@pytest.mark.parametrize("registered_before", [False, True])
-def test_record_time_cannot_change(
-    bench: Workbench, ledger: Ledger, registered_before: bool
-) -> None:
+def test_record_time_cannot_change(bench: Workbench, ledger: Ledger) -> None:
     """In scope bucket it is part of each id; in scope horizon it is of no matter."""
     visits(bench, "a", 0, 100)
     run(ledger, by_time(bench), "r1")
-    if registered_before:
-        forget_fields(ledger)
     visits(bench, "again", 0, 100)
     with pytest.raises(TerminalError, match='record_time cannot change from "at" to "seen".*Put'):
         run(ledger, by_time(bench, record_time="seen"), "r2")
@@ -73,15 +55,10 @@ def test_record_time_cannot_change(
 
 
 # Attacks P12.
-@pytest.mark.parametrize("registered_before", [False, True])
-def test_an_id_column_keeps_its_type(
-    bench: Workbench, ledger: Ledger, registered_before: bool
-) -> None:
+def test_an_id_column_keeps_its_type(bench: Workbench, ledger: Ledger) -> None:
     """Not even new columns of the output that a person accepts let all ids pass as new."""
     numbers(bench, "a", 0, 100)
     run(ledger, by_number(bench), "r1")
-    if registered_before:
-        forget_fields(ledger)
     numbers(bench, "again", 0, 100)
     changed = by_number(bench, "string")
     accept_columns(ledger, changed)
@@ -91,20 +68,3 @@ def test_an_id_column_keeps_its_type(
     run(ledger, spec, "r2")
     account = settled(spec)
     assert (account.counts.survivors, account.counts.duplicates_catalog) == (100, 100)
-
-
-# Attacks P12.
-def test_what_an_old_row_lacks_comes_from_what_its_ids_were_made_of(
-    bench: Workbench, ledger: Ledger
-) -> None:
-    """From the latest batch that was not abandoned; where there is none, from the file."""
-    numbers(bench, "a", 0, 10)
-    made = plan(ledger, by_number(bench), "r1")
-    with ledger.engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM semel.claim")
-        connection.exec_driver_sql("UPDATE semel.batch SET status = 'abandoned'")
-    forget_fields(ledger)
-    run(ledger, by_number(bench, "string"), "r2")
-    with pytest.raises(TerminalError, match="cannot change from text to integer"):
-        plan(ledger, by_number(bench), "r3")
-    assert made.batch is not None

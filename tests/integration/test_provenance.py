@@ -224,8 +224,6 @@ def test_a_committed_batch_is_finalized_without_it(
     bench: Workbench, ledger: Ledger, damage: Any
 ) -> None:
     """What nobody can tell any more is left out of the marker; without transforms no text is kept.
-
-    So it is for an attempt that an earlier version staged.
     """
     spec = bench.spec()
     for number in (1, 2):

@@ -491,29 +491,6 @@ def test_two_ledgers(
     come(bench, ledger, spec, 2)
 
 
-def test_notes_of_an_earlier_version(
-    bench: Workbench, ledger: Ledger, spec: Spec, table: Warehouse
-) -> None:
-    """A semel_batch without the later columns gets them with the next batch; whose user is not its
-    owner is told the statement, which works.
-    """
-    table.run("ALTER TABLE semel_batch DROP COLUMN ledger, DROP COLUMN generation")
-    assert audit(spec).ok
-    come(bench, ledger, spec, 4)
-    assert noted(table) == [1, 2, 3, 4]
-    assert len(table.run("SELECT 1 FROM semel_batch WHERE ledger IS NULL")) == 3
-    table.run("ALTER TABLE semel_batch DROP COLUMN ledger, DROP COLUMN generation")
-    role = table.role()
-    table.run(f"GRANT ALL ON events, semel_batch TO {role.name}")
-    sink = Warehouse(dsn=role.dsn, folder=table.folder).sink(
-        "events", mode=spec.sink.mode, key=spec.sink.key, create=False
-    )
-    with pytest.raises(TerminalError, match="of an earlier version") as told:
-        sink.examine(None)
-    table.run(re.search(r"ALTER TABLE [^;]+", str(told.value))[0])
-    sink.examine(None)
-
-
 # Attacks H2.
 def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     """Markers that the ledger has as finalized, and that are gone, are missed before the next batch

@@ -12,7 +12,7 @@ KNOWN = {told: number for number, told in enumerate((Told.LISTED, Told.POSSIBLE)
 
 def note(number: int, **other: object) -> Note:
     values = {"pipeline": "flights", "batch_id": number, "commit_seq": number, "fence": 1}
-    return Note(**{**values, "rows": 10, **other})  # type: ignore[arg-type]
+    return Note(**{**values, "rows": 10, "ledger": "ours", **other})  # type: ignore[arg-type]
 
 
 def known(number: int, told: Told) -> Known:
@@ -45,8 +45,8 @@ def test_what_is_the_same(other: dict[str, int]) -> None:
 
 # Attacks H2.
 def test_whose_notes_are_foreign() -> None:
-    """Those of another pipeline or another ledger; without a ledger it is an earlier version's."""
-    notes = [note(1), note(2, pipeline="other"), note(3, ledger="theirs"), note(4, ledger="ours")]
+    """Those of another pipeline or another ledger; who knows no ledger takes any for its own."""
+    notes = [note(1), note(2, pipeline="other"), note(3, ledger="theirs"), note(4)]
     batches = [known(number, Told.LISTED) for number in (1, 4)]
     assert [one.batch_id for one in compare("flights", "ours", batches, notes).foreign] == [2, 3]
     assert [one.batch_id for one in compare("flights", None, batches, notes).foreign] == [2]

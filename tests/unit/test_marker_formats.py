@@ -63,7 +63,7 @@ def test_a_stored_sink_stays_readable(sink: Path) -> None:
 
 
 def test_an_archive_inside_of_the_sink_stays_readable(sink: Path) -> None:
-    """Where earlier versions made it, and nobody moved it."""
+    """Where the sink was a mount point once."""
     (sink.parent / "_semel" / "flights").rename(sink / "_semel")
     assert dataset(sink).count_rows() == 6
     assert audit(markers(sink)[0].spec, sink).ok

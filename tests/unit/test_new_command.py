@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 from pathlib import Path

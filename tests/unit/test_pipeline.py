@@ -144,8 +144,6 @@ BROKEN = [
      "2: source.interval_from: is mi"),
     ("  format: jsonl\n", "  format: jsonl\n  interval_from: mtime\n",
      "6: source.interval_from: has no meaning"),
-    ("  format: jsonl\n", "  format: jsonl\n  lateness: 2 hours\n",
-     "6: source.lateness: is called lookback now; rename it"),
     ("  format: jsonl\n", "  format: jsonl\n  lookback: 1 day\n",
      "6: source.lookback: has no meaning"),
     ("  format: jsonl\n", "  format: jsonl\n  select: interval\n  interval_from: \"%d.jsonl\"\n",
@@ -295,7 +293,7 @@ def test_a_stored_spec_that_does_not_fit_is_an_error(folder):
 
 
 def test_a_stored_limit_is_read_though_no_file_may_declare_it(folder):
-    """Markers and batches of an earlier version may hold a limit that is refused now."""
+    """Markers and batches keep the limits that they were made with."""
     stored = pipeline.load(written(folder, BASE)).to_json()
     stored["limits"]["orphan_after"] = "1 s"
     again = pipeline.Spec.from_json(stored)

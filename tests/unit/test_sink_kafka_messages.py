@@ -50,7 +50,7 @@ ROWS = pa.table({
 def test_keys_and_headers(key: Any, keys: list[bytes | None]) -> None:
     """A key of one column is its text, of several an object; null is no key; headers likewise."""
     place = {"pipeline": "events", "batch_id": 7, "fence": 1, "commit_seq": 9}
-    won = Won(**place, files=(), schema=ROWS.schema, digest="")
+    won = Won(**place, files=(), schema=ROWS.schema, digest="", ledger="")
     declared = target(key=key, headers=(("the-id", "id"), ("day", "day")))
     [batch] = ROWS.to_batches()
     made = encode.messages(declared, won, batch)

@@ -3,7 +3,7 @@
 It holds markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders
 of attempts. docs/protocol.md gives each file's schema. A sink of files has its archive beside it,
 so that the sink's folder holds only data files. The archive is inside (`_semel/`) if the two places
-cannot share links, or if an earlier version put it there.
+cannot share links.
 """
 
 import os

@@ -132,7 +132,7 @@ def take(
 
 def _changes(batch: Batch, now: Code) -> Iterator[str]:
     planned = batch.spec.get("code")
-    if planned is None:  # Planned by a version that did not record it.
+    if planned is None:  # Of a compare, whose one batch no plan has made.
         return
     when = f"batch {batch.batch_id} was planned"
     was, found = planned["files"], now.named.files

@@ -5,7 +5,7 @@ from collections import Counter
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import (
     BaseModel,
@@ -108,9 +108,6 @@ class Late(StrEnum):
 
 class Model(BaseModel):
     """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
-
-    renamed: ClassVar[dict[str, str]] = {}
-    """Keys of earlier versions, each with its name today. Stored specs still have them."""
 
     model_config = ConfigDict(
         frozen=True,

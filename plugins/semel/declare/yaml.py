@@ -192,8 +192,6 @@ def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
 
 
 def _unknown(loc: Key, model: type["BaseModel"]) -> str:
-    if now := model.renamed.get(str(loc[-1])):
-        return f"is called {now} now; rename it"
     known = [field.alias or name for name, field in model.model_fields.items()]
     close = get_close_matches(str(loc[-1]), known, n=1)
     told = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"

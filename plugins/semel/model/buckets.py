@@ -17,7 +17,6 @@ BUCKET_RANGES_MAX = 1_000
 """Ranges in a stored set of buckets, 20 kB. A year of working hours has 260. Beyond that, the
 smallest gaps count as part of the set."""
 
-_FIRST = -(1 << 63)
 _DENSE = 16
 """Up to this many buckets per record, marking each one is faster than sorting."""
 
@@ -60,11 +59,6 @@ class Buckets:
         if any(one >= two for one, two in pairwise(bounds)):
             raise ValueError(f"its ranges of buckets are not in order: {bounds[:20]}")
         return cls(bounds)
-
-    @classmethod
-    def before(cls, end: int) -> Self:
-        """All buckets before `end`."""
-        return cls((_FIRST, end))
 
     @classmethod
     def from_ledger(cls, multirange: Iterable[_Range]) -> Self:

@@ -180,10 +180,9 @@ class Spec(Model):
 
     def digest(self) -> str:
         """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
-        changed = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         aside = {f"source.{key}" for key in self.source.aside}
         aside |= {f"sink.{key}" for key in self.sink.aside}
-        return digest.digest(self.to_json(), changed, aside, self.source.renamed)
+        return digest.digest(self._plain(exclude_defaults=True), aside)
 
     def to_yaml(self) -> str:
         """The declaration without what is default, and its digest: for a person to read."""
@@ -196,20 +195,21 @@ class Spec(Model):
 
         The schema becomes a list of pairs, because Postgres' jsonb does not keep the order of keys.
         """
-        plain = self.model_dump(mode="json", by_alias=True)
+        return self._plain()
+
+    def _plain(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
         plain["source"]["schema"] = [list(pair) for pair in self.source.columns.items()]
         return plain | {"parser_rules": ddl.PARSER_RULES}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
         """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
-        now = sources.Records.renamed
-        source = {now.get(key, key): value for key, value in plain["source"].items()}
-        source["schema"] = dict(source["schema"])
+        source = plain["source"] | {"schema": dict(plain["source"]["schema"])}
         beside = ("parser_rules", "code")
         declared = {key: value for key, value in plain.items() if key not in beside}
         try:
-            return cls.model_validate(dict(declared, source=source))
+            return cls.model_validate(declared | {"source": source})
         except ValidationError as error:
             found = spec_yaml.problems_of(error, cls)
             shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)

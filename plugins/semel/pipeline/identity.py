@@ -52,16 +52,6 @@ def to_text(identity: dict[str, Any]) -> str:
     return json.dumps(identity)
 
 
-def is_whole(stored: str) -> bool:
-    """Whether a stored identity has all fields: an earlier version knew fewer."""
-    return {*_FIELDS, "types"} <= set(json.loads(stored))
-
-
-def completed(stored: str, made_of: Spec) -> str:
-    """A stored identity with the fields that it lacks, from the spec that its ids were made of."""
-    return to_text({**identity_of(made_of), **json.loads(stored)})
-
-
 # Keeps P12.
 def check(stored: str, spec: Spec) -> None:
     """TerminalError when the declaration is not what the catalog's ids were made of."""

@@ -41,11 +41,10 @@ def registering(ledger: Ledger, spec: Spec) -> Iterator[tuple[sa.Connection, Pip
             if found is not None and spec.sink_path() is None and found.sink_address != address:
                 raise elsewhere(spec, found.sink_address, address)
             found = pipelines.find(connection, spec.name)
-        pipeline = _completed(connection, found, spec)
-        identity.check(pipeline.identity, spec)
-        if _place(pipeline) != (address, kept):
-            pipeline = _moved(connection, pipeline, spec, address, kept)
-        yield connection, pipeline
+        identity.check(found.identity, spec)
+        if _place(found) != (address, kept):
+            found = _moved(connection, found, spec, address, kept)
+        yield connection, found
         failpoints.point("plan.before_register")
     failpoints.point("plan.after_register")
 
@@ -87,18 +86,6 @@ def _insert(connection: sa.Connection, spec: Spec, sink: Sink, kept: str) -> Non
         shards=spec.dedup.shards,
         bucket_seconds=spec.bucket_seconds,
     )
-
-
-def _completed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
-    """Add the identity fields that a row of an earlier version lacks."""
-    if identity.is_whole(pipeline.identity):
-        return pipeline
-    found = row(connection, "pipelines", "latest_spec", pipeline_id=pipeline.pipeline_id)
-    made_of = Spec.from_json(found["spec"]) if found else spec
-    whole = identity.completed(pipeline.identity, made_of)
-    values = {"pipeline_id": pipeline.pipeline_id, "stored": pipeline.identity, "whole": whole}
-    change(connection, "pipelines", "complete_identity", **values)
-    return pipelines.get(connection, pipeline.pipeline_id)
 
 
 # Keeps P15, D9.

@@ -81,8 +81,8 @@ class Won:
     files: "tuple[ManifestFile, ...]"
     schema: "pa.Schema"
     digest: str
+    ledger: str
     replaces: tuple[int, ...] = ()
-    ledger: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Old:
 class Note:
     """A target's record of a batch. `rows` counts the rows published or accepted as refused.
 
-    `ledger`: see `Pipeline.ledger`; None in notes of earlier versions.
+    `ledger`: see `Pipeline.ledger`.
     """
 
     pipeline: str
@@ -112,7 +112,7 @@ class Note:
     commit_seq: int
     fence: int
     rows: int
-    ledger: str | None = None
+    ledger: str
 
 
 class Newest(NamedTuple):

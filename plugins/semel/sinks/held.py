@@ -99,8 +99,7 @@ def compare(
     found: dict[Finding, list] = {finding: [] for finding in Finding}
     foreign = []
     for note in notes:
-        theirs = ledger is not None and note.ledger not in (None, ledger)
-        if note.pipeline != pipeline or theirs:
+        if note.pipeline != pipeline or ledger not in (None, note.ledger):
             foreign.append(note)
             continue
         own[note.batch_id] = note

@@ -55,7 +55,6 @@ class Records(Model):
     and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
     what is finalized; `way`: the keys that say how one gets there to tell it. `dated`: whether each
     part has a time of its own. `aside`: keys that say what a plan does, and not what is in a batch.
-    `renamed`: keys by their first names.
     """
 
     unit: ClassVar[str]
@@ -67,8 +66,6 @@ class Records(Model):
     acknowledged: ClassVar[bool] = False
     way: ClassVar[tuple[str, ...]] = ()
     aside: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
-    # "Allowed lateness" says another thing: how long a window waits for its records.
-    renamed: ClassVar[dict[str, str]] = {"lateness": "lookback"}
 
     type: str
     """The kind of source."""

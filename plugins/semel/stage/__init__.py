@@ -124,8 +124,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: Engine, log: Log = 
         )
     # Keeps S4.
     if batch.spec_digest != spec.digest():
-        if identity.is_whole(pipeline.identity):
-            identity.check(pipeline.identity, spec)  # Plan refuses such a change too.
+        identity.check(pipeline.identity, spec)  # Plan refuses such a change too.
         raise TerminalError(
             f"batch {batch_id} was planned by another version of the declaration of {spec.name} "
             f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put that file back, or "

@@ -37,10 +37,9 @@ class Shard:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Decode what `to_bytes` encoded. An earlier version stored the first and last bucket."""
+        """Decode what `to_bytes` encoded."""
         plain = json.loads(data)
-        hull = plain.pop("bucket_start", None), plain.pop("bucket_end", None)
-        ranges = plain.pop("buckets", None if hull[0] is None else [hull])
+        ranges = plain.pop("buckets")
         return cls(**plain, buckets=None if ranges is None else Buckets.of_ranges(ranges))
 
 

@@ -14,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from semel.errors import AGAIN, CorruptionError, RetryableError, StateError, Ter
 from semel.ledger import Ledger, change, pipelines, row, rows
 from semel.model.batch import Log
 from semel.model.buckets import Buckets, union
-from semel.pipeline import Scope, Spec, identity
+from semel.pipeline import Spec, identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.repair.adopt import runs
 from semel.repair.adopt.history import History, histories
@@ -36,7 +36,6 @@ from semel.repair.adopt.ids import GoneError, ids_of
 from semel.repair.adopt.insert import write_batches, write_partitions
 from semel.repair.adopt.landed import check_landed
 from semel.repair.adopt.partitions import Adoptee, partitions_of
-from semel.stage.read import RECORD_TIME_AHEAD_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +334,7 @@ def _catalog(
             next=AGAIN,
         )
     # Keeps D8.
-    lacking = [_buckets(marker) for marker in (*expired, *(marker for marker, _ in gone))]
+    lacking = [marker.buckets for marker in (*expired, *(marker for marker, _ in gone))]
     return _Catalog(
         runs=made.finish(),
         forgotten_buckets=union(lacking) or Buckets(),
@@ -346,18 +345,8 @@ def _catalog(
 
 def _last_time(marker: Marker) -> datetime:
     """The time from which the horizon of a batch's ids counts."""
-    buckets = _buckets(marker)
-    return last_time(marker.batch_time, buckets and buckets.end, marker.bucket_seconds)
-
-
-def _buckets(marker: Marker) -> Buckets | None:
-    """The possible buckets of a batch's ids, in scope `bucket`."""
-    if marker.buckets is not None or marker.spec.dedup.scope is not Scope.BUCKET:
-        return marker.buckets
-    # A marker of an earlier version. No record_time is more than a day ahead.
-    ahead = timedelta(seconds=RECORD_TIME_AHEAD_SECONDS)
-    newest = int((marker.batch_time + ahead).timestamp()) // marker.bucket_seconds
-    return Buckets.before(newest + 1)
+    end = marker.buckets and marker.buckets.end
+    return last_time(marker.batch_time, end, marker.bucket_seconds)
 
 
 # Keeps D4.

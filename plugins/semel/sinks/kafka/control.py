@@ -19,7 +19,7 @@ from semel.errors import CorruptionError, UnavailableError
 from semel.sinks import Won
 from semel.sinks.kafka.ends import Ends, Spans, ends_of
 
-FORMAT = 2
+FORMAT = 1
 
 _AT_ONCE = 10_000
 _POLL_SECONDS = 0.5
@@ -31,7 +31,7 @@ class Note:
 
     `rows` of its `total` rows have, in the order of its files; `refused` are the numbers of those
     among them that the topic did not take, which was accepted. Other messages may lie in `spans`.
-    `ledger`: as of `semel.sinks.Note`; format 1 has none.
+    `ledger`: as of `semel.sinks.Note`.
     """
 
     pipeline: str
@@ -40,10 +40,10 @@ class Note:
     fence: int
     digest: str
     total: int
+    ledger: str
     rows: int = 0
     refused: tuple[int, ...] = ()
     spans: Spans = field(default_factory=dict)
-    ledger: str | None = None
 
     @classmethod
     def of(cls, won: Won) -> Self:
@@ -80,8 +80,8 @@ class Note:
     def from_bytes(cls, data: bytes) -> Self:
         """ValueError: it is none, or of a format that is unknown here."""
         plain = json.loads(data)
-        if plain.pop("format", None) not in range(1, FORMAT + 1):
-            raise ValueError(f"its format is not one up to {FORMAT}")
+        if plain.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
         spans = {int(part): (int(a), int(b)) for part, (a, b) in plain.pop("spans").items()}
         return cls(**{**plain, "refused": tuple(plain["refused"])}, spans=spans)
 

@@ -249,10 +249,6 @@ def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["has_batches"] and not server["may_note"]:
         batches = target.batches.as_string()
         return [f"the user may not write to {BATCHES}; GRANT SELECT, INSERT, UPDATE ON {batches}"]
-    if not server["may_have_columns"]:
-        alter = query("postgres", "alter_batches").text.format(batches=target.batches.as_string())
-        return [f"its {BATCHES} is of an earlier version, and the user is not its owner; as its "
-                f"owner: {' '.join(alter.split()).rstrip(';')}"]  # fmt: skip
     if target.key and not server["may_temp"]:
         return ["the user may make no temporary table, which upsert needs; GRANT TEMP ON DATABASE"]
     return []

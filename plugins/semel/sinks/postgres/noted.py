@@ -13,7 +13,6 @@ from semel.sinks.postgres.link import Connection, filled, is_there
 from semel.sinks.postgres.target import PostgresTarget
 
 _NUMBERS = ("batch_id", "commit_seq", "fence", "rows", "refused")
-_LATER_COLUMNS = {"generation", "ledger", "mode"}
 
 
 def notes_of(
@@ -41,7 +40,7 @@ def notes_of(
                     commit_seq=commit_seq,
                     fence=fence,
                     rows=sum(counts),
-                    ledger=row.get("ledger"),  # Notes of an earlier version have no such column.
+                    ledger=row.get("ledger"),
                 )
             )
             continue
@@ -52,20 +51,6 @@ def notes_of(
         )
         damaged.append(Damaged(batch_id=row["batch_id"], what=what))
     return Notes(tuple(found), complete=not damaged, damaged=tuple(damaged))
-
-
-def is_current(connection: Connection, target: PostgresTarget) -> bool:
-    """Whether semel_batch is there, with all of its columns."""
-    if not is_there(connection, target.batches):
-        return False
-    found = connection.execute(filled(query("postgres", "no_notes"), batches=target.batches))
-    return {column.name for column in found.description} >= _LATER_COLUMNS
-
-
-def make(connection: Connection, target: PostgresTarget) -> None:
-    """Make semel_batch, or give it the columns that it lacks."""
-    for statement in (query("postgres", "create_batches"), query("postgres", "alter_batches")):
-        connection.execute(filled(statement, batches=target.batches))
 
 
 def refuse_others(connection: Connection, target: PostgresTarget, won: Won) -> None:
@@ -149,7 +134,6 @@ def of_marker(connection: Connection, target: PostgresTarget, marker: Published)
         pipeline=sql.Literal(marker.pipeline),
         batch_id=sql.Literal(marker.made_by),
         commit_seq=sql.Literal(marker.commit_seq),
-        mode=sql.Literal(target.mode),  # What notes of an earlier version are taken for.
         **_places(target),
     )
     return Told(**connection.execute(statement).fetchone())

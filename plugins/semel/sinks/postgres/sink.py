@@ -324,13 +324,12 @@ class PostgresSink(Remote):
         target = self._target
         with within(target, connection):
             facts = examine(connection, target, won.schema)
-            if noted.is_current(connection, target) and facts.exists and facts.has_key:
+            if is_there(connection, target.batches) and facts.exists and facts.has_key:
                 return
             # Two that make a table at once would fail, also with IF NOT EXISTS.
             connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
             facts = examine(connection, target, won.schema)
-            if not noted.is_current(connection, target):  # Else nobody shall wait for the lock.
-                noted.make(connection, target)
+            connection.execute(filled(query("postgres", "create_batches"), batches=target.batches))
             if not facts.exists:
                 connection.execute(create_statement(target, won.schema))
                 statement = query("postgres", "create_index")

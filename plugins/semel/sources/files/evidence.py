@@ -134,7 +134,7 @@ class Seen:
         """What `first_hash` may be of a partition with whose records the file begins.
 
         Its first line, also without its end, for another file may have ended there. "": only a
-        header was read, or an earlier version read it.
+        header was read.
         """
         if self.content is None:
             return set()

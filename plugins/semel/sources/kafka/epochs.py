@@ -75,7 +75,6 @@ class Read:
     @classmethod
     def of(cls, read: Partition | Claim) -> "Read":
         end = read.reached if isinstance(read, Partition) else read.end
-        # Earlier versions kept none.
         return cls(end=end, epoch=read.evidence.get("leader_epoch"))
 
 
