@@ -477,7 +477,9 @@ OF_MINUTES: dict[str, Removal] = {
     "compaction explains gaps alone":
         code("sinks.kafka.reading:_compacted", "missing <= gaps", new="True"),
     "a damaged note is its own batch's trouble":
-        code("sinks.kafka.control:of_all", "notes[batch] = error", new="raise"),
+        code("sinks.kafka.control:_notes", "notes[batch] = error", new="raise"),
+    "a topic's newest note is looked for":
+        code("sinks.kafka.control:newest", "if since and has and has in (", new="if since and None is not ("),
     "the audit reads the whole topic": other("sinks.kafka.reading:strays", lambda _: lambda *_: {}),
     "a cut begins where the last one ended":
         code(f"{LANDING}:_Landing._blocks", "self._note.rows", new="0"),

@@ -109,6 +109,44 @@ def test_two_ledgers(
 
 
 # Attacks H2.
+@pytest.mark.parametrize("create", [False, True])
+def test_a_topic_that_was_made_anew(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, create: bool
+) -> None:
+    """Empty, with its control topic, as after a broker's disk was lost: nothing lands beside what is
+    gone.
+    """
+    spec = declared(bench, outlet.make(), create=create)
+    bench.write("in/1.jsonl", events(0, 10))
+    run(ledger, spec, "r1")
+    for name in (outlet.topic, outlet.control):
+        outlet.kafka.delete(name)
+    if not create:
+        outlet.make()
+    bench.write("in/2.jsonl", events(10, 20))
+    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+        run(ledger, spec, "r2")
+    assert outlet.read() == []
+
+
+# Attacks H2.
+def test_a_topic_whose_newest_note_is_gone(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
+) -> None:
+    """Of a topic of an earlier time: whatever lies behind the notes that are left."""
+    spec = declared(bench, outlet.make())
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run(ledger, spec, f"r{number}")
+    kafka.produce(outlet.control, [Record(value=None, key=b'["events",2]')])
+    kafka.produce(outlet.control, [Record(value=b"of somebody", key=b"else")] * 300)
+    bench.write("in/3.jsonl", events(30, 40))
+    with pytest.raises(TerminalError, match="does not say that it holds batch 2"):
+        run(ledger, spec, "r3")
+    assert outlet.ids == ids(10, 30)
+
+
+# Attacks H2.
 def test_a_topic_of_an_earlier_time(
     bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
 ) -> None:

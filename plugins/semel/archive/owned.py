@@ -133,8 +133,8 @@ def check_held(
     the folder of an attempt's data files. A `replay` may publish what is missing.
     """
     kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
-    begun = any(one.told is Told.LISTED for one in known)
-    newest = staged and Newest(pipeline.name, count, staged, begun)
+    has = max((one.batch_id for one in known if one.told is Told.LISTED), default=None)
+    newest = staged and Newest(pipeline.name, count, staged, has)
     there, notes = traces.markers(kept), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()

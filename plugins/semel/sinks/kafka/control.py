@@ -7,7 +7,7 @@ alone, finds all of them.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,9 @@ from semel.sinks.kafka.ends import Ends, Spans, ends_of
 FORMAT = 1
 
 _AT_ONCE = 10_000
+_LAST = 200
+"""Offsets of a partition that hold its last notes: a batch has two, its note and the mark of its
+transaction, and two more for each cut."""
 _POLL_SECONDS = 0.5
 
 
@@ -117,21 +120,40 @@ def of_batch(cluster: Cluster, topic: str, won: Won, seconds: float) -> Note | N
     return find(cluster, topic, won.pipeline, won.batch_id, seconds, since)
 
 
-# Keeps KP13.
-def of_all(
-    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, *, seen: bool = False
-) -> Notes:
-    """The notes of all batches, of whichever pipeline, that were written after `since`. `seen`:
-    those alone that no open transaction hides.
+def of_all(cluster: Cluster, topic: str, seconds: float) -> Notes:
+    """The notes of all batches, of whichever pipeline. Raises as `_committed` does."""
+    return _notes(topic, _committed(cluster, topic, seconds))
+
+
+# Keeps H2.
+def newest(
+    cluster: Cluster, topic: str, seconds: float, since: Ends | None, has: tuple[str, int] | None
+) -> tuple[Notes, bool]:
+    """The last notes, and those that were written after `since`, but for what an open transaction
+    hides; and all of them, where the one of the batch `has` is not among these, or either is not
+    known. Then whether these are all.
     """
+    hidden = False
+
+    def seen(since: Ends | None) -> Iterator[Message]:
+        nonlocal hidden
+        try:
+            yield from _committed(cluster, topic, seconds, since, _LAST)
+        except BlockedError:
+            hidden = True
+
+    if since and has and has in (notes := _notes(topic, seen(since))):
+        return notes, False
+    return _notes(topic, seen(None)), not hidden
+
+
+# Keeps KP13.
+def _notes(topic: str, messages: Iterable[Message]) -> Notes:
+    """The last note of each batch among some messages of the topic."""
     found: dict[tuple[str, int], Message] = {}
-    try:
-        for message in _committed(cluster, topic, seconds, since):
-            if batch := _batch_of(message.key() or b""):
-                found[batch] = message
-    except BlockedError:
-        if not seen:
-            raise
+    for message in messages:
+        if batch := _batch_of(message.key() or b""):
+            found[batch] = message
     notes: Notes = {}
     for batch, message in found.items():
         try:
@@ -178,16 +200,20 @@ def _note(topic: str, message: Message) -> Note | None:
 
 # Keeps KP3.
 def _committed(
-    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None
+    cluster: Cluster, topic: str, seconds: float, since: Ends | None = None, last: int = 0
 ) -> Iterator[Message]:
     """All committed messages of a topic that were there when this was called.
 
-    Those from before `since` may be left out.
+    Those from before `since` may be left out, but for what `last` offsets of each partition hold.
     `seconds` is how long a transaction may stay open that hides the last of them. BlockedError: it
     stays open for longer. UnavailableError: the cluster is away.
     """
     with cluster.admin() as admin:
-        spans = ends_of(admin, topic).written_since(since)
+        ends = ends_of(admin, topic)
+    spans = {
+        part: (max(ends.spans[part][0], min(start, end - last)), end)
+        for part, (start, end) in ends.written_since(since).items()
+    }
     yield from between(cluster, topic, spans, seconds)
 
 

@@ -175,13 +175,19 @@ class KafkaSink(Remote):
         )
 
     def notes(self, newest: Newest | None = None) -> Notes:
-        """Those of batches of which some has landed. The newest ones are those since stage began,
-        but for what a transaction hides that is open: `look` fences the batch's own.
+        """Those of batches of which some has landed. The newest ones are the last ones and those
+        since stage began, but for what a transaction hides that is open: `look` fences the batch's
+        own.
         """
         if not control_is_there(self._target):
             return Notes(())
-        earlier = Ends.kept(newest.staged) if newest and newest.begun else None
-        notes = self._all_notes(earlier, seen=newest is not None)
+        place, whole = (self._target.cluster, self._target.control), True
+        if newest is None:
+            notes = self._all_notes()
+        else:
+            has = newest.has and (self._pipeline, newest.has)
+            since = Ends.kept(newest.staged)
+            notes, whole = control.newest(*place, _HIDDEN_SECONDS, since, has)
         every = notes.values()
         damaged = tuple(
             Damaged(batch_id=number, what=str(note))
@@ -200,7 +206,7 @@ class KafkaSink(Remote):
             for note in every
             if isinstance(note, Note)
         )
-        return Notes(found, complete=earlier is None and not damaged, damaged=damaged)
+        return Notes(found, complete=whole and not damaged, damaged=damaged)
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         """Of batches that no note speaks of, the messages of the whole topic."""
@@ -221,10 +227,9 @@ class KafkaSink(Remote):
             self._notes = notes if self._is_open else None
         return notes
 
-    def _all_notes(self, since: Ends | None = None, *, seen: bool = False) -> control.Notes:
+    def _all_notes(self) -> control.Notes:
         place = (self._target.cluster, self._target.control)
-        seconds = _HIDDEN_SECONDS if seen else limits.KAFKA_TRANSACTION_SECONDS
-        return control.of_all(*place, seconds, since, seen=seen)
+        return control.of_all(*place, limits.KAFKA_TRANSACTION_SECONDS)
 
     # Keeps KP10.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:
