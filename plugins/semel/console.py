@@ -75,7 +75,10 @@ def show(made: "Table") -> None:
     for width, column in zip(widths, made.columns, strict=True):
         column.width = width - 1
     result.width = max(result.width, sum(widths))  # Else rich cuts what is beyond it.
-    result.print(made, crop=False)
+    with result.capture() as drawn:
+        result.print(made, crop=False)
+    for line in drawn.get().splitlines():
+        print(line.rstrip(), file=result.file)  # The last column would be filled up.
 
 
 def _width(cell: Any) -> int:

@@ -103,7 +103,7 @@ def _both(
 def _there(admin: AdminClient, target: KafkaTarget, topic: str) -> _Topic:
     described = _described(admin, topic)
     if described is None:
-        raise TerminalError(_missing(target, topic))
+        raise TerminalError(no_topic(target, topic))
     for operation in _NEEDED:
         if operation not in (described.authorized_operations or _NEEDED):
             raise TerminalError(
@@ -153,7 +153,8 @@ def _tool(target: KafkaTarget, name: str) -> str:
     return f"{name} --bootstrap-server {target.cluster.address.removeprefix('kafka://')}"
 
 
-def _missing(target: KafkaTarget, topic: str) -> str:
+def no_topic(target: KafkaTarget, topic: str) -> str:
+    """What is said of a topic that is not there, or of its control topic."""
     make = f"{_tool(target, 'kafka-topics.sh')} --create --topic {topic}"
     if topic == target.topic:
         return (

@@ -23,7 +23,7 @@ from semel.sinks import Damaged, Newest, Notes, Old, Presence, Refuses, Remote, 
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import Note
 from semel.sinks.kafka.ends import Ends, ends_of
-from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine
+from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine, no_topic
 from semel.sinks.kafka.landing import Refusals, land, producer_of
 from semel.sinks.kafka.refused import RowCheck
 from semel.sinks.kafka.spec import CONTROL
@@ -222,6 +222,8 @@ class KafkaSink(Remote):
         """The notes of the pipeline's batches: within a block of the sink's own read once."""
         notes = self._notes
         if notes is None:
+            if not control_is_there(self._target):
+                raise TerminalError(no_topic(self._target, self._target.control))
             every = self._all_notes().items()
             notes = {number: note for (name, number), note in every if name == self._pipeline}
             self._notes = notes if self._is_open else None
