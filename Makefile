@@ -46,7 +46,7 @@ rest: venv ## What `make test` left out with the same SEMEL_SEED: some 12 minute
 
 .PHONY: proof
 proof: venv ## Run every case: all kills, controls, orders, clusters, the older PostgreSQL: 2 hours
-	@$(PYTEST) $(WORKERS) --tier proof tests
+	@$(PYTEST) $(WORKERS) --tier proof --timeout 900 tests
 	@.venv/bin/python tests/old_postgres.py --all
 
 .PHONY: soak
