@@ -7,7 +7,9 @@ decide, by Python; ids and hashes of rows meet in DuckDB, where each promise is 
 that was replayed, what became of its records is proven by the marker of its own output, which is
 kept aside, and the rows by the newest one: the source is read by both declarations where they read
 it differently.
-What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
+What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records; how
+a kind of source is read again lies in its room (semel.sources.reread). It shares how Kafka and a sink
+are reached, what a claim says, and how files of semel's own and a sink's rows are read.
 Known limitations: whether a bucket that an earlier batch had was forgotten (late) or a time was too
 far ahead at the moment of staging cannot be seen in files; a numeral that readers read in two ways
 may be in the output or in the dead letters. With transforms, output rows are matched by id or
@@ -29,7 +31,7 @@ from semel.archive.marker import Marker
 from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
-from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
+from semel.audit.reading import Reading, claims_of
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
@@ -120,7 +122,7 @@ class _Audit:
     @cached_property
     def _upserted(self) -> int:
         """The last place in the order of commits whose batch was put in in mode upsert."""
-        return max((m.commit_seq for m in self._markers if _upsert(m)), default=0)
+        return max((m.commit_seq for m in self._markers if m.spec.sink.replaces_rows), default=0)
 
     @cached_property
     def _reading(self) -> Reading:
@@ -306,7 +308,7 @@ class _Audit:
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,
-                "registered": fast.of_a_registry(first),
+                "registered": first.source.typed,
                 "replaced": self._may_be_replaced(marker),
                 "reread": marker.batch_id in self._reread,
                 "proven": marker.batch_id not in self._lost,
@@ -332,7 +334,7 @@ class _Audit:
                 "of_the_text": _decided_by(DecidedBy.TEXT),
                 "of_the_time": _decided_by(DecidedBy.TIME),
                 "of_the_sink": _decided_by(DecidedBy.SINK),
-                "of_the_registry": [UNKNOWN_SCHEMA],
+                "of_the_registry": _decided_by(DecidedBy.REGISTRY),
             },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
         }
@@ -442,10 +444,6 @@ class _Audit:
 
 def _from(place: str, rows: pa.Table) -> pa.Table:
     return zoneless(rows.append_column("file", pa.repeat(place, rows.num_rows)))
-
-
-def _upsert(marker: Marker) -> bool:
-    return getattr(marker.spec.sink, "mode", "append") == "upsert"
 
 
 def _named(marker: Marker) -> list[dict[str, int | bool]]:

@@ -14,7 +14,7 @@ import xxhash
 from semel import limits, settings
 from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
-from semel.audit.source import Lines
+from semel.sources.reread import Lines
 
 
 class Kept(NamedTuple):

@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Any
 
 from semel import limits
-from semel.audit.fields import split_fields
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import REST_COLUMN, Unknown
+from semel.sources.reread import split_fields
 
 Judge = Callable[[bytes], "Judged"]
 

@@ -1,18 +1,13 @@
-"""Values of Avro as text, by the schemas of a registry.
-
-The audit shares with semel's stage how a registry is reached, and nothing of how values are read.
-"""
+"""Values of Avro as text, by the schemas of a registry."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from semel import limits
-from semel.audit.avro import NotAvro, reader
 from semel.clients.kafka.registry import AVRO, Registry
+from semel.sources.kafka.audit.avro import NotAvro, reader
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -25,8 +20,8 @@ _Read = Callable[[bytes, int], tuple[str, list[str]]]
 
 @dataclass(kw_only=True)
 class Texts:
-    """The JSON of each value, empty where it has none. By the value's index: `bad` says why it is
-    none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
+    """What each value means as text, empty where that is none. By the value's index: `bad` says why
+    it is none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
 
     texts: list[bytes] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -43,15 +38,15 @@ class Schemas:
         self._client: SchemaRegistryClient | None = None
         self._known: dict[int, _Read | str | None] = {}
 
-    def read(self, values: Sequence[bytes], nothing: np.ndarray) -> Texts:
-        """What values mean, but for those that `nothing` marks.
+    def read(self, values: Sequence[bytes | None]) -> Texts:
+        """The JSON of values.
 
         TerminalError, UnavailableError: the registry does not answer as it should.
         """
         found = Texts()
         for at, value in enumerate(values):
             text = ""
-            if not nothing[at]:
+            if value is not None:
                 try:
                     text = self._text(at, value, found)
                 except NotAvro as error:
