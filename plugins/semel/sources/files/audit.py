@@ -1,6 +1,6 @@
 """Files as the audit reads them again: finding what was claimed, and cutting it into lines.
 
-It shares with semel's stage what a claim of a file says, and nothing of how files are found and read.
+It shares with stage what a claim of a file says, and nothing of how files are found and read.
 """
 
 import gzip
@@ -90,7 +90,7 @@ def _holds(path: str, claim: ClaimedFile) -> bool:
 
 @contextmanager
 def _content(path: str, end: int | None = None) -> Iterator[BinaryIO]:
-    """A file's content; of a gzip file what is in its first `end` bytes, where these are claimed."""
+    """A file's content; of a gzip file that of its first `end` bytes, if these are claimed."""
     with open(path, "rb") as file:
         if path.endswith(".gz"):
             packed = file if end is None else _Claimed(file, end)

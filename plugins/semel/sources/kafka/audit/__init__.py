@@ -1,1 +1,1 @@
-"""Topics as the audit reads them again: it shares with stage how a cluster is reached, and no reader."""
+"""Topics as the audit reads them again. Shared with stage is how a cluster is reached."""

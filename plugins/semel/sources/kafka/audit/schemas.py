@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from semel import limits
@@ -36,7 +37,7 @@ class Schemas:
         """`opened` ends the connection to it."""
         self._registry, self._opened = registry, opened
         self._client: SchemaRegistryClient | None = None
-        self._known: dict[int, _Read | str | None] = {}
+        self._known = cache(self._asked)
 
     def read(self, values: Sequence[bytes | None]) -> Texts:
         """The JSON of values.
@@ -60,9 +61,7 @@ class Schemas:
         if len(value) > limits.RECORD_BYTES_MAX:
             raise NotAvro(f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
         number = int.from_bytes(value[1:_HEAD_BYTES], "big")
-        if number not in self._known:
-            self._known[number] = self._asked(number)
-        read = self._known[number]
+        read = self._known(number)
         if read is None:
             found.unknown[at] = number
             raise NotAvro(f"the registry has no schema {number}")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,31 +87,24 @@ class Topics(Auditor):
         source: KafkaSource,
     ) -> None:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
-        self._registries, self._source = registries, source
-        self._schemas: dict[str, Schemas] = {}
-        self._known: dict[str, _Known | None] = {}
-        self._compacted: dict[str, bool] = {}
+        self._source = source
+        self._known, self._compacts = cache(self._found), cache(self._is_compacted)
+        self._schemas = cache(lambda at: Schemas(Registry(declared=at), registries))
 
     def read(
         self, claim: Claim, batch: int, source: KafkaSource
     ) -> tuple[tuple[str, ...], Iterator[Lines]]:
-        return in_order(source), self._lines(claim, self.place_of(claim), batch, source)
-
-    def _lines(
-        self, claim: Claim, place: tuple[str, int], batch: int, source: KafkaSource
-    ) -> Iterator[Lines]:
-        schemas = self._schemas_of(source.registry) if source.value == "avro" else None
-        for chunk in self._messages(claim, place):
-            yield _lines(batch, claim, source, chunk, schemas)
+        found, schemas = self._messages(claim, self.place_of(claim)), None
+        if source.value == "avro":  # Where the registry is declared to be now.
+            schemas = self._schemas(self._source.registry or source.registry)
+        return in_order(source), (_lines(batch, claim, source, some, schemas) for some in found)
 
     def place_of(self, claim: Claim) -> tuple[str, int]:
         """Topic and partition of a claim whose offsets are there. Errors as of `read`."""
         topic, _, number = claim.name.rpartition("/")
         if not number.isdecimal():
             raise CorruptionError(f"{claim.name!r} is no partition of a topic; restore its marker")
-        if topic not in self._known:
-            self._known[topic] = self._found(topic)
-        known = self._known[topic]
+        known = self._known(topic)
         if known is None:
             raise SourceError(f"the cluster has no topic {topic!r} that its user may see")
         if claim.identity != f"{known.topic_id}/{number}":
@@ -122,22 +116,11 @@ class Topics(Auditor):
             raise SourceError(f"it ends at offset {end}, before what was read: records were lost")
         return topic, int(number)
 
-    def _schemas_of(self, declared: str) -> Schemas:
-        """The registry that the pipeline declares now, or did when a batch was read."""
-        reached = self._source.registry or declared
-        if reached not in self._schemas:
-            self._schemas[reached] = Schemas(Registry(declared=reached), self._registries)
-        return self._schemas[reached]
-
     def compacted(self, claim: Claim) -> bool:
-        """Whether a claim's topic is compacted, so that records go from between others.
-
-        False also where the connection's user may not read the topic's configuration.
+        """Whether its topic is compacted. False also where the connection's user may not read the
+        topic's configuration.
         """
-        topic = claim.name.rpartition("/")[0]
-        if topic not in self._compacted:
-            self._compacted[topic] = self._is_compacted(topic)
-        return self._compacted[topic]
+        return self._compacts(claim.name.rpartition("/")[0])
 
     def _messages(
         self, claim: Claim, place: tuple[str, int]
@@ -264,24 +247,15 @@ def _lines(
 
 
 def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
-    """Values that are texts as they are."""
+    """Values that are texts, or bytes, as they are."""
     found = Texts(texts=[value or b"" for value in values])
-    for at, value in enumerate(values):
-        if value is not None and (why := _no_line(source, value)):
-            found.bad[at] = why
+    blank = b" \t".replace(source.csv.delimiter.encode(), b"")
+    for at, value in enumerate(values if source.value == "csv" else ()):
+        if value is not None and (b"\n" in value or b"\r" in value):
+            found.bad[at] = "it has a line break"
+        elif value is not None and not value.strip(blank):
+            found.bad[at] = "there is nothing in it"
     return found
-
-
-def _no_line(source: KafkaSource, value: bytes) -> str:
-    """Why a value is not the text of one record, whatever its columns are; empty: it is."""
-    if source.value == "bytes":
-        return ""
-    if source.value == "csv":
-        if b"\n" in value or b"\r" in value:
-            return "it has a line break"
-        if not value.strip(b" \t".replace(source.csv.delimiter.encode(), b"")):
-            return "there is nothing in it"
-    return ""
 
 
 def _beside(
