@@ -24,7 +24,7 @@ from semel.model.manifest import Kind, ManifestFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.sinks import Act, Sink, Won, judge
-from semel.sinks.files.sink import Folder, Looks
+from semel.sinks.linked import Linked, Looks
 from semel.sources import Settled
 from semel.storage import remove_folder
 
@@ -117,7 +117,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
         # Keeps F5.
-        publish(sink, Folder(root, spec.of_sink(), looks), output, files, looks)
+        publish(sink, Linked(root, looks), output, files, looks)
         count = sink.refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.content(spec, pipeline, batch, won, counts, files)
@@ -181,7 +181,9 @@ def _won(
     )
 
 
-def publish(sink: Sink, kept: Sink, won: Won, files: list[ManifestFile], looks: Looks) -> None:
+def publish(
+    sink: Sink, kept: Linked, won: Won, files: list[ManifestFile], looks: Looks
+) -> None:
     """Make a batch visible and durable, or raise before touching anything.
 
     `files` is the whole manifest: what of it is not `won`'s goes to the archive, `kept`.

@@ -60,6 +60,9 @@ CREATE OR REPLACE TEMP TABLE sifted AS
 SELECT line_no, batch, claim, part, pos, beside, [CAST(line AS VARCHAR)] AS f, true AS good
 FROM lines;
 
+-- name: insert
+INSERT INTO {table} BY NAME SELECT * FROM incoming;
+
 -- name: insert_source
 INSERT INTO {table}
 SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}

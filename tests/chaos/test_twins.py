@@ -137,7 +137,7 @@ def test_finalize_never_marks_what_it_did_not_see_done(
         raise FileNotFoundError
 
     with monkeypatch.context() as patch:
-        patch.setattr("semel.sinks.files.sink.link_new", nothing)
+        patch.setattr("semel.sinks.linked.link_new", nothing)
         with pytest.raises(Exception, match=str(batch_id)):
             finalized(scene, batch_id)
     scene.finish("r1", "r2")

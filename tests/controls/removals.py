@@ -293,8 +293,8 @@ OF_SECONDS: dict[str, Removal] = {
     "siblings of the winner are lost":
         sql("commit.win_attempt", "status IN ('running', 'staged')", "false"),
     "size and checksum decide, not existence":
-        other("sinks.files.sink:Looks._presence", presence_by_name),
-    "a final name is never replaced": other("sinks.files.sink:link_new", replacing_link),
+        other("sinks.linked:Looks._presence", presence_by_name),
+    "a final name is never replaced": other("sinks.linked:link_new", replacing_link),
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
     "a task's ledger has its attempt":

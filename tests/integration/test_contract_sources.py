@@ -1,5 +1,7 @@
 """The contract of sources, by one suite for all: another source is another entry of SOURCES."""
 
+import importlib
+import json
 import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -299,6 +301,16 @@ def test_the_ledger_keeps_evidence_as_it_is(place: Place, ledger: Ledger) -> Non
     batch = plan(ledger, spec, "r1").batch.batch_id
     (claim,) = claimed(ledger, batch)
     assert (claim.name, claim.identity, claim.evidence) == (offer.name, offer.identity, evidence)
+
+
+def test_executors_look_at_what_the_driver_sees(place: Place) -> None:
+    """`semel check` says what is there; a task, which gets plain values, can look at it. A kind that
+    says nothing of it is listed."""
+    place.append(0, 10)
+    source = open_source(place.spec())
+    told, look = source.probe()
+    assert "of events in" in told and Source.probe(source) == ("1 to read", None)
+    importlib.import_module(look.module).look(*json.loads(json.dumps(look.values)))
 
 
 def test_a_look_before_the_first_plan_changes_nothing(place: Place, ledger: Ledger) -> None:

@@ -130,12 +130,7 @@ def test_no_room_reaches_itself() -> None:
     assert not complaints, told(complaints)
 
 
-KNOW_KINDS = {
-    "airflow/surroundings.py": 1,  # A connection's type, as Airflow calls it.
-    "audit/fast.py": 3, "audit/reading.py": 5, "audit/schemas.py": 1, "audit/source.py": 1,
-    "audit/topics.py": 8,
-    "compare/path.py": 2, "finalize.py": 1, "spark/check.py": 6, "spark/probe.py": 3,
-}  # fmt: skip
+KNOW_KINDS = {"compare/path.py": 2}
 """Lines that ask for a kind of source or sink outside of its room. May only become fewer."""
 
 KINDS = {*sources.KINDS, *sinks.KINDS}
@@ -168,6 +163,26 @@ def test_a_kind_is_known_in_its_room() -> None:
     assert not more, f"let the declaration of the kind answer, in sources/ or sinks/: {more}"
     fewer = {name: found.get(name, 0) for name in KNOW_KINDS if found.get(name, 0) < KNOW_KINDS[name]}
     assert not fewer, f"write the smaller number into KNOW_KINDS: {fewer}"
+
+
+_JUDGES = r"semel\.(audit|sources\.reread|sources\.\w+\.audit)\b"
+_SHARED = (
+    r"semel\.sources(\.spec|\.\w+\.spec|\.files\.claimed)?"  # Declarations; what a claim says.
+    r"|semel\.formats\.(output|pieces|table)"  # How semel's own files are read.
+)
+
+
+def test_the_audit_shares_no_reader() -> None:
+    """What reads records again for the audit imports nothing of how they are read for a batch."""
+    complaints = [
+        f"{tree.shown(path)}:{line}: {name} reads records for stage; the audit reads by itself"
+        for path in PACKAGE
+        if re.match(_JUDGES, tree.module_of(path))
+        for line, name in imports(path, lazy=True, types=True)
+        if re.match(r"semel\.(sources|formats|stage|spark|catalog|ledger)\b", name)
+        if not re.match(_JUDGES, name) and not re.fullmatch(_SHARED, name)
+    ]
+    assert not complaints, told(complaints)
 
 
 def test_the_rooms_are_drawn() -> None:

@@ -16,13 +16,13 @@ from fixtures.files.records import blocks_of
 from semel.audit import audit, fast
 from semel.audit.engine import Engine, SourceReader
 from semel.audit.exact import Rules, Word, csv_judge, json_judge
-from semel.audit.fields import split_fields
-from semel.audit.source import lines as cut
 from semel.declare.ddl import PARSER_RULES, ColumnType, parse
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.csv import Csv
 from semel.formats.jsonl import JsonLines
+from semel.sources.files.audit import lines as cut
 from semel.sources.files.claimed import ClaimedFile
+from semel.sources.reread import split_fields
 from tiers import examples
 
 KINDS = {

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from fixtures.files.records import read_whole
 from fixtures.kafka.registry import record
-from semel.audit.avro import NotAvro, reader
 from semel.audit.exact import Rules, Word, json_judge
 from semel.declare.ddl import PARSER_RULES, parse
 from semel.formats.avro import SchemaError, decoder
 from semel.formats.jsonl import JsonLines
 from semel.formats.lines import BadRecords
+from semel.sources.kafka.audit.avro import NotAvro, reader
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 

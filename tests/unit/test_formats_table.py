@@ -11,7 +11,6 @@ from fixtures.files.honest import HonestSink, spec_of
 from semel.archive import traces
 from semel.archive.marker import markers
 from semel.audit import audit, fast
-from semel.audit.source import csv_of
 from semel.declare import ddl
 from semel.errors import CorruptionError, TerminalError
 from semel.formats import table
@@ -23,6 +22,7 @@ from semel.pipeline import Spec, json_schema
 from semel.reader import dataset
 from semel.reports.find import find
 from semel.sources.files.source import FilesSource
+from semel.sources.reread import csv_of
 from semel.stage.part_files import PartWriter, write_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -134,7 +134,7 @@ def test_an_unknown_source_format_is_never_another_one(tmp_path: Path) -> None:
         with pytest.raises(TerminalError, match="source.format 'avro' is not one of"):
             ask(spec.of_source())
     with pytest.raises(TerminalError, match="'avro' has no reader in the audit"):
-        csv_of(spec)
+        csv_of(spec.source)
     made = HonestSink(tmp_path)
     made.land("a.jsonl", {"id": "1"})
     made.batch()

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from semel.audit.topics import Topics
 from semel.errors import UnavailableError
 from semel.sinks.kafka.ends import ends_of
 from semel.sources.kafka import topics
+from semel.sources.kafka.audit.topics import Topics
 from semel.sources.kafka.edges import find_edges
 from semel.sources.kafka.matching import Does, Held, judge
 from semel.sources.kafka.topics import Extent, FoundPartition
@@ -54,7 +54,8 @@ def audited(admin: Moving) -> int:
     """Where a partition ends as an audit finds it."""
     reading = Topics(None, None, admin, None, None)
     claim = SimpleNamespace(name="t/0", identity="i/0", start=7, end=7)
-    return reading.open(claim).claim.end
+    reading.place_of(claim)
+    return claim.end
 
 
 ASKERS = {

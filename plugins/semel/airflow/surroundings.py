@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from semel.pipeline import Spec
 
 LEDGER_CONNECTION = "semel_ledger"
+_CONNECTION_TYPE = "postgres"  # As Airflow calls it.
 
 FOLDERS = (
     settings.DATA_VARIABLE,
@@ -89,10 +90,10 @@ def _address(connection: Connection) -> str:
     import sqlalchemy as sa
     from psycopg.conninfo import make_conninfo
 
-    if connection.conn_type != "postgres":
+    if connection.conn_type != _CONNECTION_TYPE:
         raise TerminalError(
             f"the Airflow connection {LEDGER_CONNECTION} is of type {connection.conn_type!r}; "
-            f"make it one of type postgres, or set {settings.LEDGER_VARIABLE}"
+            f"make it one of type {_CONNECTION_TYPE}, or set {settings.LEDGER_VARIABLE}"
         )
     # What the extra field says goes to the driver: sslmode, sslrootcert.
     options = {name: str(value) for name, value in connection.extra_dejson.items()}

@@ -8,6 +8,8 @@ that was replayed, what became of its records is proven by the marker of its own
 kept aside, and the rows by the newest one: the source is read by both declarations where they read
 it differently.
 What it does not do: ask the ledger, the catalog or Spark, or use semel's own readers of records.
+Each kind of source is read again by code in its own room (semel.sources.reread). Shared are: how
+Kafka is reached, what a claim says, and how a sink's rows and semel's own files are read.
 Known limitations: whether a bucket that an earlier batch had was forgotten (late) or a time was too
 far ahead at the moment of staging cannot be seen in files; a numeral that readers read in two ways
 may be in the output or in the dead letters. With transforms, output rows are matched by id or
@@ -29,7 +31,7 @@ from semel.archive.marker import Marker
 from semel.audit import fast, files, generations
 from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
-from semel.audit.reading import UNKNOWN_SCHEMA, Reading, claims_of
+from semel.audit.reading import Reading, claims_of
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
@@ -80,11 +82,8 @@ class _Audit:
         self._markers: list[Marker] = []
         self._replaced = Generations()
         self._letters: Letters = {}
-        self._lost: set[int] = set()
-        self._gone: set[int] = set()
         self._output_gone: dict[int, OutputGoneError] = {}
         self._superseded: dict[int, SupersededError] = {}
-        self._reread: set[int] = set()
         self._notes: Notes | None = None
         self._in_flight: set[int] = set()
         self._to_replay: set[int] = set()
@@ -110,7 +109,8 @@ class _Audit:
         self._read_letters()
         self._read_decisions()
         self._read_source()
-        self._read_output()
+        with open_sinks(self._spec) as sink_of:
+            self._read_output(sink_of)
         self._write_batches()
         self._engine.run("record")
         # 3. Hold the two against each other.
@@ -120,7 +120,7 @@ class _Audit:
     @cached_property
     def _upserted(self) -> int:
         """The last place in the order of commits whose batch was put in in mode upsert."""
-        return max((m.commit_seq for m in self._markers if _upsert(m)), default=0)
+        return max((m.commit_seq for m in self._markers if m.spec.sink.replaces_rows), default=0)
 
     @cached_property
     def _reading(self) -> Reading:
@@ -197,17 +197,21 @@ class _Audit:
     def _read_decisions(self) -> None:
         columns = ["source_partition_id", "offset", "reason", "record_id"]
         for marker, table in self._kept(Kind.DECISIONS, columns):
-            batch = pa.array([marker.batch_id] * table.num_rows, pa.int64())
             spec = (self._replaced.first(marker) or marker).spec
             identity = fast.identity(spec, lambda name: f"record_id.{fast.column(name)}")
             ids = zoneless(pa.Table.from_struct_array(table.column("record_id")))
             table = table.set_column(3, "record_id", ids.to_struct_array())
-            try:
-                self._engine.insert_with(
-                    "insert_decision", table.append_column("batch", batch), {"id": identity}
-                )
-            except duckdb.Error as error:
-                self._unreadable(marker, "its decisions", error)
+            self._insert("insert_decision", "its decisions", marker, table, {"id": identity})
+
+    def _insert(
+        self, statement: str, what: str, marker: Marker, rows: pa.Table, braces: dict[str, str]
+    ) -> None:
+        """Bring what a batch has into the engine. Rows that DuckDB cannot read so are told."""
+        batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), rows.num_rows)
+        try:
+            self._engine.run(statement, braces, incoming=rows.append_column("batch", batch))
+        except duckdb.Error as error:
+            self._unreadable(marker, what, error)
 
     def _kept(self, kind: Kind, columns: list[str]) -> Iterator[tuple[Marker, pa.Table]]:
         """The decisions or dead letters of each batch. What cannot be read was blamed before."""
@@ -220,18 +224,14 @@ class _Audit:
                     continue
 
     def _read_source(self) -> None:
-        reading = self._reading
-        reading.run()
-        self._lost, self._gone, self._reread = reading.lost, reading.gone, reading.reread
-        self._engine.insert("letter", letters_table(self._letters, reading.wrong_bytes))
+        self._reading.run()
+        letters = letters_table(self._letters, self._reading.wrong_bytes)
+        self._engine.run("insert", {"table": "letter"}, incoming=letters)
 
-    def _read_output(self) -> None:
-        """Ids, positions and content hashes of the output's rows."""
-        with open_sinks(self._spec) as sink_of:
-            self._read_output_of(sink_of)
-
-    def _read_output_of(self, sink_of: Callable[[Spec], Sink]) -> None:
-        """`sink_of`: of a batch's declaration; not asked where it is a folder."""
+    def _read_output(self, sink_of: Callable[[Spec], Sink]) -> None:
+        """Ids, positions and content hashes of the output's rows. `sink_of`: of a batch's
+        declaration; not asked where it is a folder.
+        """
         for marker in self._markers:
             spec, names = marker.spec, set(columns_in_files(marker).names)
             column = partial(fast.in_output, spec)
@@ -246,10 +246,9 @@ class _Audit:
             }
             if set(spec.record_id) <= names:
                 braces["id"] = fast.identity(spec, column)
-            for table in gathered(
-                self._output_of(sink_of, marker, wanted), limits.AUDIT_CHUNK_BYTES
-            ):
-                self._insert_output(marker, table, braces)
+            found = self._output_of(sink_of, marker, wanted)
+            for rows in gathered(found, limits.AUDIT_CHUNK_BYTES):
+                self._insert("insert_output", "its output", marker, rows, braces)
 
     def _output_of(
         self, sink_of: Callable[[Spec], Sink], marker: Marker, wanted: list[str]
@@ -268,7 +267,7 @@ class _Audit:
             except SupersededError as error:
                 self._superseded[marker.batch_id] = error
             except OutputGoneError as error:
-                self._lost.add(marker.batch_id)
+                self._reading.lost.add(marker.batch_id)
                 self._output_gone[marker.batch_id] = error
             except TerminalError as error:
                 self._unreadable(marker, sink.address, error)
@@ -279,13 +278,6 @@ class _Audit:
                     yield _from(file.path, table)
             except (pa.ArrowException, OSError) as error:
                 self._unreadable(marker, file.path, error)
-
-    def _insert_output(self, marker: Marker, rows: pa.Table, braces: dict[str, str]) -> None:
-        batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), rows.num_rows)
-        try:
-            self._engine.insert_with("insert_output", rows.append_column("batch", batch), braces)
-        except duckdb.Error as error:
-            self._unreadable(marker, "its output", error)
 
     def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
         why = str(error).splitlines()[0]
@@ -306,18 +298,18 @@ class _Audit:
                 "bucketed": first.dedup.scope is Scope.BUCKET,
                 "transformed": bool(marker.spec.transforms),
                 "checked": not first.sink.in_folder,
-                "registered": fast.of_a_registry(first),
+                "registered": first.source.typed,
                 "replaced": self._may_be_replaced(marker),
-                "reread": marker.batch_id in self._reread,
-                "proven": marker.batch_id not in self._lost,
+                "reread": marker.batch_id in self._reading.reread,
+                "proven": marker.batch_id not in self._reading.lost,
             }
             rows.append(row)
             if row["bucketed"]:
                 named += _named(marker)
-        if named:
-            self._engine.insert("named", pa.Table.from_pylist(named))
-        if rows:
-            self._engine.insert("batch", pa.Table.from_pylist(rows))
+        for table, found in (("named", named), ("batch", rows)):
+            if found:
+                incoming = pa.Table.from_pylist(found)
+                self._engine.run("insert", {"table": table}, incoming=incoming)
 
     def _prove(self) -> None:
         found = self._findings
@@ -325,14 +317,14 @@ class _Audit:
         read = sum(c.records_read for c in counts.values())
         dropped = sum(c.duplicates_batch + c.duplicates_catalog for c in counts.values())
         letters = sum(c.quarantined + c.late for c in counts.values())
-        lost = [m.commit_seq for m in self._markers if m.batch_id in self._lost]
+        lost = [m.commit_seq for m in self._markers if m.batch_id in self._reading.lost]
         shown = AUDIT_OFFENDERS_SHOWN
         values = {
             "letters": {
                 "of_the_text": _decided_by(DecidedBy.TEXT),
                 "of_the_time": _decided_by(DecidedBy.TIME),
                 "of_the_sink": _decided_by(DecidedBy.SINK),
-                "of_the_registry": [UNKNOWN_SCHEMA],
+                "of_the_registry": _decided_by(DecidedBy.REGISTRY),
             },
             "decisions": {"proven_below": min(lost, default=1 << 62)},
         }
@@ -396,9 +388,7 @@ class _Audit:
         """Whether later batches may have replaced rows of this one, in mode upsert, or did, in a
         compacted topic.
         """
-        if marker.batch_id in self._superseded:
-            return True
-        return marker.commit_seq < self._upserted
+        return marker.batch_id in self._superseded or marker.commit_seq < self._upserted
 
     def _verdict(self) -> Verdict:
         ways = sorted({_matched_by(marker) for marker in self._markers})
@@ -414,9 +404,9 @@ class _Audit:
                 f"the sink has rows of batches {shown}, which no marker lists: these are not "
                 "finalized, and nothing of them was proven"
             )
-        if self._gone:
+        if gone := self._reading.gone:
             why = "the topic's retention, or its compaction, has deleted records that were read"
-            notes.append(f"{those(self._gone)} {_UNPROVEN}: {why}, as it is to")
+            notes.append(f"{those(gone)} {_UNPROVEN}: {why}, as it is to")
         if self._output_gone:
             first = self._output_gone[min(self._output_gone)]
             notes.append(f"{those(self._output_gone)} {_UNPROVEN}: {first}")
@@ -430,8 +420,8 @@ class _Audit:
             pipeline=self._spec.name,
             sink=str(self._sink or open_sink(self._spec).address),
             batches=len(self._markers),
-            gone=len(self._gone | self._output_gone.keys()),
-            to_replay=runs(self._to_replay - self._gone, [m.batch_id for m in self._markers]),
+            gone=len(gone | self._output_gone.keys()),
+            to_replay=runs(self._to_replay - gone, [m.batch_id for m in self._markers]),
             replayed=sum(marker.generation > 1 for marker in self._markers),
             proved_by=", ".join(_PROVED_BY[way] for way in ways) or "nothing to prove",
             checks=self._findings.checks(),
@@ -442,10 +432,6 @@ class _Audit:
 
 def _from(place: str, rows: pa.Table) -> pa.Table:
     return zoneless(rows.append_column("file", pa.repeat(place, rows.num_rows)))
-
-
-def _upsert(marker: Marker) -> bool:
-    return getattr(marker.spec.sink, "mode", "append") == "upsert"
 
 
 def _named(marker: Marker) -> list[dict[str, int | bool]]:

@@ -2,7 +2,6 @@
 
 import tempfile
 from dataclasses import replace
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 import duckdb
@@ -11,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from semel import limits, settings
+from semel import limits
 from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
-from semel.audit.source import Lines
+from semel.clients.sql import query
+from semel.sources.reread import Lines
 
 
 class Kept(NamedTuple):
@@ -31,20 +31,18 @@ class Kept(NamedTuple):
 Letters = dict[tuple[int, int], dict[int, list[tuple[str, Kept]]]]
 """Dead letters by (batch, source partition) and offset: reason and kept bytes, once each."""
 
+_LETTER = pa.schema(
+    [
+        ("batch", pa.int64()), ("part", pa.int64()), ("pos", pa.int64()), ("reason", pa.string()),
+        ("wrong_bytes", pa.bool_()),
+    ]
+)  # fmt: skip
 _JUDGED = pa.schema(
     [
         ("batch", pa.int64()), ("claim", pa.int32()), ("part", pa.int64()), ("pos", pa.int64()),
         ("word", pa.string()), ("why", pa.string()), ("f", pa.list_(pa.string())),
     ]
 )  # fmt: skip
-
-
-@cache
-def statement(name: str) -> str:
-    """The statement `-- name: <name>` of sql/queries/audit.sql, as DuckDB takes it."""
-    text = (settings.sql_dir() / "queries" / "audit.sql").read_text(encoding="utf-8")
-    parts = (part.partition("\n") for part in text.split("-- name: ")[1:])
-    return {head.strip(): body for head, _, body in parts}[name]
 
 
 class Engine:
@@ -64,47 +62,39 @@ class Engine:
         self.connection.close()
         self._folder.cleanup()
 
-    def run(self, name: str, braces: dict[str, str] | None = None) -> None:
-        """Run a statement that returns nothing, with `braces` filled."""
-        text = statement(name)
+    def run(
+        self, name: str, braces: dict[str, str] | None = None, **tables: pa.Table
+    ) -> None:
+        """Run a statement that returns nothing, with `braces` filled, and reads these tables."""
+        text = query("audit", name).text
+        for table, rows in tables.items():
+            self.connection.register(table, rows)
         self.connection.execute(text.format_map(braces) if braces else text)
+        for table in tables:
+            self.connection.unregister(table)
 
     def rows(self, name: str, **values: Any) -> list[dict[str, Any]]:
         """The rows of a statement."""
-        found = self.connection.execute(statement(name), values)
+        found = self.connection.execute(query("audit", name).text, values)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    def insert(self, table: str, rows: pa.Table) -> None:
-        """Add rows to a table, by the columns' names."""
-        self.connection.register("incoming", rows)
-        self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
-        self.connection.unregister("incoming")
-
-    def insert_with(self, name: str, rows: pa.Table, braces: dict[str, str]) -> None:
-        """Run an insert statement that reads `incoming`."""
-        self.connection.register("incoming", rows)
-        self.run(name, braces)
-        self.connection.unregister("incoming")
-
 
 class SourceReader:
-    """Reads lines into a table like `source`: fast where that decides, exactly elsewhere."""
+    """Reads lines into a table like `source`: fast where that decides, exactly elsewhere.
+
+    `wrong_bytes`: the dead letters (batch, source partition, offset) that keep other bytes than the
+    source has.
+    """
 
     def __init__(self, engine: Engine, letters: Letters, table: str = "source") -> None:
         self._engine = engine
         self._table = table
         self._letters = letters
-        self._wrong: set[tuple[int, int, int]] = set()
+        self.wrong_bytes: set[tuple[int, int, int]] = set()
         self._held: list[Lines] = []
         self._bytes = 0
         self._dialect: Dialect | None = None
-        self.records = 0
-
-    @property
-    def wrong_bytes(self) -> set[tuple[int, int, int]]:
-        """Dead letters (batch, source partition, offset) that keep other bytes than the source."""
-        return self._wrong
 
     def read(self, lines: Lines, dialect: Dialect) -> None:
         """Take lines; they are in the table after the next `flush`."""
@@ -128,22 +118,16 @@ class SourceReader:
             tables.append(_table(lines, fast, base, text=self._dialect.form != "bytes"))
             exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
             base += len(lines.kept)
-            self.records += int(np.count_nonzero(lines.kept))
-        connection = self._engine.connection
-        connection.register("lines", pa.concat_tables(tables))
-        self._engine.run(*sift(self._dialect))
-        connection.unregister("lines")
-        left = connection.execute("SELECT line_no FROM sifted WHERE NOT good")
+        self._engine.run(*sift(self._dialect), lines=pa.concat_tables(tables))
+        left = self._engine.connection.execute("SELECT line_no FROM sifted WHERE NOT good")
         rest = left.fetchnumpy()["line_no"]
         starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
         for number in np.sort(rest):
             at = int(np.searchsorted(starts, number, side="right")) - 1
             exact.append((held[at], int(number - starts[at])))
-        connection.register("judged", self._judged(exact))
         d = self._dialect
         braces = {"table": self._table, "id": d.id, "bucket": d.bucket, "content": d.content}
-        self._engine.run("insert_source", braces)
-        connection.unregister("judged")
+        self._engine.run("insert_source", braces, judged=self._judged(exact))
 
     def _slow(self, lines: Lines) -> np.ndarray:
         """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
@@ -186,15 +170,11 @@ class SourceReader:
             beside.append(_beside(lines).slice(at, 1))
             found_letters = self._letters.get((lines.batch, part), {}).get(position, ())
             if any(not _kept_right(raw, kept) for _, kept in found_letters):
-                self._wrong.add((lines.batch, part, position))
+                self.wrong_bytes.add((lines.batch, part, position))
             values = found.values or (None,) * width
             ordinal = lines.claim.ordinal
             rows.append((lines.batch, ordinal, part, position, found.word, found.why, values))
-        columns = list(zip(*rows, strict=True)) or [()] * len(_JUDGED)
-        table = pa.table(
-            [pa.array(list(c), f.type) for c, f in zip(columns, _JUDGED, strict=True)],
-            schema=_JUDGED,
-        )
+        table = _of_rows(rows, _JUDGED)
         return table.append_column("beside", pa.concat_arrays(beside) if beside else pa.nulls(0))
 
 
@@ -274,11 +254,12 @@ def letters_table(letters: Letters, wrong: set[tuple[int, int, int]]) -> pa.Tabl
         for position, copies in found.items()
         for reason, _ in copies
     ]
-    columns = list(zip(*rows, strict=True)) or [()] * 5
-    names = ("batch", "part", "pos", "reason", "wrong_bytes")
-    kinds = (pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.bool_())
-    arrays = [pa.array(list(c), kind) for c, kind in zip(columns, kinds, strict=True)]
-    return pa.table(arrays, names=list(names))
+    return _of_rows(rows, _LETTER)
+
+
+def _of_rows(rows: list[tuple], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table([list(column) for column in columns], schema=schema)
 
 
 def zoneless(table: pa.Table) -> pa.Table:

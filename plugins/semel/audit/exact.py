@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Any
 
 from semel import limits
-from semel.audit.fields import split_fields
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import REST_COLUMN, Unknown
+from semel.sources.reread import split_fields
 
 Judge = Callable[[bytes], "Judged"]
 
@@ -238,19 +238,14 @@ def _json_value(
             raise _BadError(f"{name} is not an object")
         _members(value, kind.fields, replace(rules, id=()), doubts)
         return None
-    if kind.word == "map":
-        if not isinstance(value, _Object):
-            raise _BadError(f"{name} is not an object")
-        if value.twice:
+    if kind.word in ("map", "array"):
+        is_map = kind.word == "map"
+        if not isinstance(value, _Object if is_map else list):
+            raise _BadError(f"{name} is not an {'object' if is_map else 'array'}")
+        if is_map and value.twice:
             raise _BadError(f"{name} has a key twice")
-        for one in value.values():
+        for one in value.values() if is_map else value:
             _json_value(name, kind.element, one, replace(rules, id=()), doubts)
-        return None
-    if kind.word == "array":
-        if not isinstance(value, list):
-            raise _BadError(f"{name} is not an array")
-        for element in value:
-            _json_value(name, kind.element, element, replace(rules, id=()), doubts)
         return None
     if kind.word == "json":
         if _holds_constant(value):

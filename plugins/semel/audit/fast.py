@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.audit.exact import Rules
-from semel.audit.source import csv_of
 from semel.declare.ddl import ColumnType
 from semel.declare.parts import Unknown
 from semel.formats.table import sink_format
 from semel.pipeline import Scope, Spec
-from semel.sources.kafka.spec import KafkaSource
+from semel.sources.reread import csv_of
 from semel.sources.spec import Csv
 
 _TYPES = {
@@ -44,7 +43,7 @@ class Dialect:
 
 def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int) -> Dialect:
     """The dialect of a batch's source, by the number of the rules that it was read by."""
-    others = beside(spec)
+    others = spec.source.beside
     columns = {name: kind for name, kind in spec.column_types().items() if name not in others}
     place = {name: f"f[{at}]" for at, name in enumerate(columns, start=1)}
     place |= {name: f"beside.{column(name)}" for name in others}
@@ -52,33 +51,18 @@ def dialect(spec: Spec, header: tuple[str, ...], bucket_seconds: int, rules: int
         form=spec.source.format,
         columns=tuple(columns.items()),
         beside=tuple(others.items()),
-        csv=csv_of(spec),
+        csv=csv_of(spec.source),
         header=header,
         rules=Rules(
             number=rules,
             id=spec.record_id,
             unknown=spec.source.unknown,
-            typed=of_a_registry(spec),
+            typed=spec.source.typed,
         ),
         id=identity(spec, place.__getitem__),
         bucket=_bucket(spec, place, bucket_seconds),
         content=content(spec, place.__getitem__),
     )
-
-
-def beside(spec: Spec) -> dict[str, str]:
-    """The columns that are not of a record's text, each with what fills it."""
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return {}
-    filled = {source.key: "key", source.timestamp: "timestamp"}
-    filled |= {name: f"header {header}" for name, header in source.headers.items()}
-    return {name: what for name, what in filled.items() if name}
-
-
-def of_a_registry(spec: Spec) -> bool:
-    """Whether records are read by schemas of a registry."""
-    return isinstance(spec.source, KafkaSource) and spec.source.registry is not None
 
 
 def duck_type(kind: ColumnType) -> str:

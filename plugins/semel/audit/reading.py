@@ -7,31 +7,24 @@ of.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 
 from semel.archive.marker import Marker
-from semel.audit import fast, source, topics
+from semel.audit import fast
 from semel.audit.engine import Engine, Letters, SourceReader
 from semel.audit.generations import Generations
-from semel.audit.source import Finder, Lines
-from semel.audit.topics import GoneError, Topics
 from semel.audit.verdict import Findings, Offender
-from semel.errors import CorruptionError, SourceError, TerminalError
+from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
+from semel.model.reasons import Reason
 from semel.pipeline import Spec
-from semel.sources.files.spec import FilesSource
-from semel.sources.kafka.spec import KafkaSource
+from semel.sources.reread import Auditor, GoneError, Lines
+from semel.sources.spec import Records
 
-UNKNOWN_SCHEMA = "unknown_schema"
-"""The reason of a dead letter whose schema the registry did not have when it was read."""
-
-_Opened = source.Opened | topics.Opened
 _Places = dict[int, np.ndarray] | None
 """Offsets (int64) by source partition of the records that count; None: all do."""
 
@@ -58,7 +51,7 @@ class Reading:
         self._reader = SourceReader(engine, letters)
         self._again = SourceReader(engine, letters, "reread")
         self._open = ExitStack()
-        self._topics: Topics | None = None
+        self._auditors: dict[str, Auditor] = {}
         self._seen: dict[int, _Seen] = {}
         self.lost: set[int] = set()
         self.gone: set[int] = set()
@@ -98,18 +91,38 @@ class Reading:
         return seen.bytes if seen and marker.admits is None else 0
 
     def _read_claim(self, marker: Marker, first: Marker, claim: Claim, places: _Places) -> None:
+        seen = self._seen.setdefault(marker.batch_id, _Seen())
         try:
-            opened = self._opened(marker, claim)
-            seen = self._seen.setdefault(marker.batch_id, _Seen())
-            seen.gaps += claim.end - claim.start
-            dialect = self._read(self._reader, first, opened, places, seen)
-            if first is not marker and self._dialect(marker, opened) != dialect:
-                self.reread.add(marker.batch_id)
-                self._read(self._again, marker, opened, places, _Seen())
+            then = self._read(self._reader, first, claim, places, seen)
+            if first is not marker:
+                now = self._read(self._again, marker, claim, places, _Seen(), unless=then)
+                self.reread |= {marker.batch_id} if now != then else set()
         except GoneError:
             self._forget(marker)
         except (SourceError, CorruptionError, OSError) as error:
             self._blame(marker, claim, error)
+
+    def _read(
+        self,
+        reader: SourceReader,
+        marker: Marker,
+        claim: Claim,
+        places: _Places,
+        seen: "_Seen",
+        unless: fast.Dialect | None = None,
+    ) -> fast.Dialect:
+        """Read a claim's records by a marker's declaration. Returns what that makes of them; where
+        this is `unless`, they are not read.
+        """
+        source = marker.spec.source
+        header, pieces = self._auditor(source).read(claim, marker.batch_id, source)
+        seen.gaps += claim.end - claim.start
+        dialect = self._dialect(marker, header)
+        for piece in _at(places, pieces) if dialect != unless else ():
+            seen.add(piece)
+            self._check_schemas(marker, piece)
+            reader.read(piece, dialect)
+        return dialect
 
     def _forget(self, marker: Marker) -> None:
         self.lost.add(marker.batch_id)
@@ -118,30 +131,21 @@ class Reading:
     def _compacted(self, marker: Marker, claims: list[Claim]) -> bool:
         """Whether compaction has taken records of a batch: as many as are missing, or more."""
         seen = self._seen.get(marker.batch_id)
-        if self._topics is None or seen is None or marker.batch_id in self.lost:
-            return False
-        if marker.spec.source.counts_bytes:
+        if seen is None or marker.batch_id in self.lost:
             return False
         missing = marker.counts.records_read - seen.records
-        return 0 < missing <= seen.gaps and any(map(self._topics.compacted, claims))
+        compacted = self._auditor(marker.spec.source).compacted
+        return 0 < missing <= seen.gaps and any(map(compacted, claims))
 
-    def _opened(self, marker: Marker, claim: Claim) -> _Opened:
-        """What has a claim's records now, where the pipeline's source is declared to be."""
-        now, then = self._spec.source, marker.spec.source
-        if isinstance(then, FilesSource):
-            return self._finder.open(claim)
-        if self._topics is None:
-            reached = now if isinstance(now, KafkaSource) else then
-            self._topics = self._open.enter_context(topics.opened(reached))
-        return self._topics.open(claim)
-
-    @cached_property
-    def _finder(self) -> Finder:
-        files = (m for m in self._markers if isinstance(m.spec.source, FilesSource))
-        roots = {Path(claim.name).parent for marker in files for claim in marker.claims}
-        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
-            roots |= {root for root in (self._spec.source_root(),) if root is not None}
-        return Finder(roots)
+    def _auditor(self, then: Records) -> Auditor:
+        """What reads claims of a kind of source, where the pipeline declares it to be now."""
+        if then.type not in self._auditors:
+            now = self._spec.source
+            declared = now if now.type == then.type else then
+            markers = (m for m in self._markers if m.spec.source.type == then.type)
+            made = declared.auditor(claim for marker in markers for claim in marker.claims)
+            self._auditors[then.type] = self._open.enter_context(made)
+        return self._auditors[then.type]
 
     def _left_to(self, marker: Marker) -> _Places:
         """The dead letters that were left to an admission, None of another batch.
@@ -169,39 +173,18 @@ class Reading:
             if batch == before
         }
 
-    def _read(
-        self,
-        reader: SourceReader,
-        marker: Marker,
-        opened: _Opened,
-        places: _Places,
-        seen: "_Seen",
-    ) -> fast.Dialect:
-        """Read a claim's records by a marker's declaration. Returns what that makes of them."""
-        dialect = self._dialect(marker, opened)
-        for piece in _at(places, opened.lines(marker.batch_id, marker.spec)):
-            seen.add(piece)
-            self._check_schemas(marker, piece)
-            reader.read(piece, dialect)
-        return dialect
-
     # Keeps KS8.
     def _check_schemas(self, marker: Marker, piece: Lines) -> None:
         """SourceError: a value was read by a schema that nobody has any more."""
-        if not isinstance(piece, topics.Messages) or not piece.unknown:
-            return
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
-        for at, number in piece.unknown.items():
+        for at, why in piece.unknown.items():
             told = letters.get(int(piece.positions[at]), ())
-            if piece.kept[at] and not any(reason == UNKNOWN_SCHEMA for reason, _ in told):
-                raise SourceError(
-                    f"the Schema Registry has no schema {number} any more, by which offset "
-                    f"{piece.positions[at]} was read; register it again under this id (mode IMPORT)"
-                )
+            if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
+                raise SourceError(why)
 
-    def _dialect(self, marker: Marker, opened: _Opened) -> fast.Dialect:
-        header, own = opened.header(marker.spec), set(marker.spec.source.columns)
-        if header and sorted(header) != sorted(own - fast.beside(marker.spec).keys()):
+    def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.Dialect:
+        source = marker.spec.source
+        if sorted(header) != sorted(source.columns.keys() - source.beside.keys()):
             told = self._spec.limits.log_samples
             raise SourceError(
                 f"its CSV header names {list(header) if told else f'{len(header)} columns'}"

@@ -223,6 +223,20 @@ class Word:
     superseded: list[Partition]
 
 
+class Look(NamedTuple):
+    """What tasks of `semel check` do on their executors: call `look` of a module with `values`. It
+    raises what is wrong there, of which `part` is the name.
+
+    `right`, `remedy`: what is said where nothing is wrong, and what to do where something is.
+    """
+
+    part: str
+    module: str
+    values: tuple[Any, ...]
+    right: str
+    remedy: str
+
+
 class Source(ABC):
     """Where the records of a pipeline come from.
 
@@ -333,6 +347,14 @@ class Source(ABC):
     @abstractmethod
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         """An upper bound for the number of records in a split. None: finding one takes too long."""
+
+    def probe(self) -> tuple[str, Look | None]:
+        """What is there, in words, and what executors are to look at. By `semel check`, in the
+        driver.
+
+        SemelError: it cannot be read; its `next` is what to do.
+        """
+        return f"{len(self.discover().found)} to read", None
 
 
 def in_window(when: datetime | None, window: Window) -> bool:

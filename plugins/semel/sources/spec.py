@@ -2,10 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,7 +25,11 @@ from semel.declare.parts import (
 from semel.declare.place import Place
 from semel.declare.wording import size
 from semel.declare.yaml import Problem, Problems
+from semel.model.batch import Claim
 from semel.sources import Source
+
+if TYPE_CHECKING:
+    from semel.sources.reread import Auditor
 
 KINDS = ("files", "kafka")
 """A kind is a folder here: `spec.py` holds its declaration, `source.py` its Source."""
@@ -123,6 +128,23 @@ class Records(Model):
     def reads(self, place: Place) -> bool:  # noqa: ARG002 - most kinds have no sink
         """Whether what a sink writes to a place is read by it, as far as names tell."""
         return False
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The columns that are not of a record's text, each with what fills it."""
+        return {}
+
+    @property
+    def typed(self) -> bool:
+        """Whether values have types of their own, by a schema that they name."""
+        return False
+
+    @abstractmethod
+    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":
+        """What reads all these claims again, where they are by this declaration; apart from `open`.
+
+        TerminalError, UnavailableError: it cannot be reached, also within the block.
+        """
 
     def folder(self) -> Path | None:
         """The absolute folder that it reads, symlinks resolved; None where it is no folder.

@@ -1,11 +1,10 @@
 """check: whether ledger, Spark, its executors and the folders are as semel needs them.
 
-How it works: the driver takes a lock in the ledger and writes a file beside each sink; a Spark job
-of more tasks than there are slots looks for both, from each executor, and writes files that the
-driver then gives second names (semel.spark.probe). Nothing of it stays.
+How it works: the driver takes a lock in the ledger, writes a file beside each sink and looks at
+each source; a Spark job of more tasks than there are slots looks for all of it, from each executor,
+and writes files that the driver then gives second names (semel.spark.probe). Nothing of it stays.
 """
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -23,18 +22,14 @@ from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, settings
 from semel.archive import layout, owned
-from semel.clients.kafka.registry import Registry
-from semel.declare.wording import FILES_NAMED_MAX, count
-from semel.errors import AGAIN, ANEW, SemelError, SourceError, TerminalError, UnavailableError
+from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.model.batch import Log
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
 from semel.sinks import Remote
-from semel.sources.files.content import HEAD_BYTES
-from semel.sources.files.listing import list_files
-from semel.sources.kafka.tried import try_to_read
+from semel.sources import Look
 from semel.spark import probe
 from semel.spark.engine import JOB_FAILURES, translated
 from semel.spark.session import open_engine
@@ -60,24 +55,11 @@ _REMEDIES = {
     "environment, and let it reach that address",
     "folders": "mount the data folder there, under the driver's path, and let that user write to "
     "it: one user for driver and executors, or a common group and umask 002",
-    "source": "mount the source's folder there, under the driver's path, and let that user read it",
-    "topics": "give that executor what the driver has: `pip install 'semel[kafka]'` (with Avro "
-    "'semel[avro]' too), the variables of the connections (AIRFLOW_CONN_...), the files that they "
-    "name, and a way to each broker",
     "links": "run executors and driver as one user, or give both a common group and the executors "
     "umask 002",
     "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
     "clocks": "set the clocks of these machines by NTP (chrony, systemd-timesyncd)",
 }
-_EXECUTORS = {
-    "semel": "semel on executors",
-    "ledger": "ledger from executors",
-    "folders": "sink from executors",
-    "source": "source from executors",
-    "topics": "topics from executors",
-    "cache": "cache of executors",
-}
-"""What a task looks at, as it is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,25 +101,22 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
         ahead, key = _ledger(found, stack)
         log("the folders")
         folders = _folders(found, stack, specs)
-        sources, samples = _sources(found, [s for s in specs if s.source.type == "files"])
-        topics = _topics(found, [s for s in specs if s.source.type == "kafka"], log)
+        looks = _sources(found, specs, log)
         needed = not specs or any(not spec.by_position for spec in specs)
         _sinks(found, [s for s in specs if not s.sink.in_folder], log)
         asked = probe.Asked(
             key=key if needed else None,
             token=secrets.token_hex(16),
             folders=tuple(map(str, folders)),
-            sources=tuple(map(str, sources)),
-            samples=tuple(samples),
+            looks=tuple((look.part, look.module, look.values) for look in looks),
             seconds=CHECK_TASK_SECONDS,
-            topics=tuple(topics),
         )
         for folder in folders:
             (folder / "driver").write_text(asked.token, encoding="utf-8")
         log("Spark")
         began = time.time()
         if _spark(found, spark, asked, log):
-            _executors(found, asked, needed=needed)
+            _executors(found, asked, looks, needed=needed)
             _links(found, folders)
             _clocks(found, ahead, began, time.time())
     return found
@@ -204,63 +183,19 @@ def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     return made
 
 
-def _sources(found: Checked, specs: list[Spec]) -> tuple[set[Path], list[probe.Sample]]:
-    """The folders of the sources that the driver can read, and the beginning of the newest files.
-    """
-    sources, samples = set(), []
+def _sources(found: Checked, specs: list[Spec], log: Log) -> list[Look]:
+    """What executors are to look at of the sources that the driver can read."""
+    looks = []
     for spec in specs:
+        log(f"the source of {spec.name}")
         try:
-            listing = list_files(spec.of_source())
-            samples += [_sample(listing.root / file.path) for file in listing.found[-1:]]
-            closed = [f"{each.name}: {each.reason}" for each in listing.refused]
-            trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
-        except OSError as error:
-            trouble = str(error)
-        if trouble:
-            found.add(
-                "source", f"{spec.name}: {trouble}",
-                f"make or mount {spec.source_root()}, and let user {os.geteuid()} read all below "
-                "it",
-            )  # fmt: skip
-        else:
-            sources.add(listing.root)
-            found.add("source", f"{len(listing.found)} files of {spec.name} in {listing.root}")
-    return sources, samples
-
-
-def _topics(found: Checked, specs: list[Spec], log: Log) -> list[probe.Topics]:
-    """The topics that the driver can read."""
-    made = []
-    for spec in specs:
-        log(f"the topics of {spec.name}")
-        try:
-            source = open_source(spec)
-            shown = source.discover()
-            names = tuple(sorted({one.topic for one in shown.found}))
-            if shown.missing:
-                raise SourceError(
-                    f"{source.cluster} has no topic {', '.join(shown.missing)}, or its user may "
-                    "not see it"
-                )
-            registry = Registry.of(spec.source.registry)
-            try_to_read(source.cluster, names, registry)
+            told, look = open_source(spec).probe()
         except SemelError as error:
-            found.add("source", f"{spec.name}: {error}", error.next or _REMEDY_OF_TOPICS)
-            continue
-        declared = spec.source
-        made.append(
-            probe.Topics(
-                connection=declared.connection, servers=declared.bootstrap_servers, names=names,
-                registry=declared.registry,
-            )  # fmt: skip
-        )
-        found.add(
-            "source",
-            f"{count(len(shown.found), 'partition')} of {count(len(names), 'topic')} of "
-            f"{spec.name} in {source.cluster}: a message of each topic was read, or it has none"
-            + (f"; {registry} answers" if registry else ""),
-        )
-    return made
+            found.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.type))
+        else:
+            found.add("source", told)
+            looks += [look] if look else []
+    return looks
 
 
 def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
@@ -272,14 +207,15 @@ def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
             told = sink.describe(None if spec.transforms else columns_of(spec))
             owned.check_markers(spec, sink)
         except SemelError as error:
-            again = f"do that, and run this again; docs/{spec.sink.type}.md has what is needed"
-            remedy = error.next if error.next not in (AGAIN, ANEW) else ""
-            found.add("sink", f"{spec.name}: {error}", remedy or again)
+            found.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
         else:
             found.add("sink", f"{spec.name}: {told}")
 
 
-_REMEDY_OF_TOPICS = "do that, and run this again; docs/kafka.md has all about connection and rights"
+def _remedy(error: SemelError, kind: str) -> str:
+    """What to do about a source or a sink of a kind."""
+    again = f"do that, and run this again; docs/{kind}.md has what is needed"
+    return again if error.next in ("", AGAIN, ANEW) else error.next
 
 
 def _there(path: Path) -> Path:
@@ -298,13 +234,6 @@ def _own_folder(base: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
-
-
-def _sample(path: Path) -> probe.Sample:
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    digest = hashlib.sha256(head).hexdigest()
-    return probe.Sample(path=str(path), length=len(head), digest=digest)
 
 
 def _spark(found: Checked, spark: str | None, asked: probe.Asked, log: Log) -> bool:
@@ -350,33 +279,38 @@ def _job_remedy(text: str) -> str:
     return "see Spark's own log of that executor, then run this again"
 
 
-def _executors(found: Checked, asked: probe.Asked, *, needed: bool) -> None:
+def _executors(
+    found: Checked, asked: probe.Asked, looks: list[Look], *, needed: bool
+) -> None:
     """What is wrong with each part, and where."""
     hosts = sorted({answer.host for answer in found.answers})
     pythons = sorted({answer.python for answer in found.answers})
     processes = len({(answer.host, answer.process) for answer in found.answers})
     found.add("executors", f"{processes} on {', '.join(hosts)}; Python {', '.join(pythons)}")
-    right = {
-        "semel": f"version {__version__}",
-        "ledger": "the driver's" if asked.key is not None else "not asked",
-        "folders": f"{len(asked.folders)} folders, written and read both ways",
-        "source": f"{len(asked.sources)} folders, {len(asked.samples)} files read",
-        "topics": f"{count(sum(len(t.names) for t in asked.topics), 'topic')} read",
-        "cache": ", ".join(sorted({answer.cache for answer in found.answers})),
-    }
-    if not needed:
-        right["ledger"] = "not needed: identity by position"
-    for part, name in _EXECUTORS.items():
-        if part == "topics" and not asked.topics:
-            continue
+    ledger = "the driver's" if asked.key is not None else "not asked"
+    folders = f"{len(asked.folders)} folders, written and read both ways"
+    rights: dict[str, dict[str, None]] = {}
+    for look in looks:  # Of several pipelines, each thing once.
+        rights.setdefault(look.part, {})[look.right] = None
+    parts = {
+        "semel on executors": ("semel", f"version {__version__}"),
+        "ledger from executors": (
+            "ledger", ledger if needed else "not needed: identity by position"
+        ),
+        "sink from executors": ("folders", folders),
+        **{f"{part} from executors": (part, "; ".join(told)) for part, told in rights.items()},
+        "cache of executors": ("cache", ", ".join(sorted({a.cache for a in found.answers}))),
+    }  # fmt: skip
+    remedies = _REMEDIES | {look.part: look.remedy for look in looks}
+    for name, (part, right) in parts.items():
         where: dict[str, set[str]] = {}
         for answer in found.answers:
             if trouble := _trouble(answer, part):
                 where.setdefault(trouble, set()).add(f"{answer.host} (user {answer.user})")
         for trouble, places in where.items():
-            found.add(name, f"{', '.join(sorted(places))}: {trouble}", _REMEDIES[part])
+            found.add(name, f"{', '.join(sorted(places))}: {trouble}", remedies[part])
         if not where:
-            found.add(name, right[part])
+            found.add(name, right)
 
 
 def _trouble(answer: probe.Answer, part: str) -> str:

@@ -4,7 +4,7 @@ This module travels to executors as it stands, for they may have another semel, 
 imports nothing of semel until it is called, and says of each part by itself what is wrong with it.
 """
 
-import hashlib
+import importlib
 import json
 import os
 import platform
@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 ANSWER = "answer string"
@@ -21,41 +22,20 @@ ANSWER = "answer string"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The first `length` bytes of a source file, as the driver read them: a SHA-256."""
-
-    path: str
-    length: int
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Topics:
-    """Topics of a Kafka cluster: its Airflow connection, which the task looks up, or addresses; and
-    the Schema Registry of their values."""
-
-    connection: str | None
-    servers: str | None
-    names: tuple[str, ...]
-    registry: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What each task is to look at.
 
     `key`: an advisory lock that the driver holds in its ledger; None when the ledger is not asked.
-    `token` stands in the file `driver` of each of the folders. A task takes `seconds` at least, so
-    that the others come to other executors.
+    `token` stands in the file `driver` of each of the folders. `looks`: of each source the part
+    that it concerns, the module whose `look` is called, and with what (plain values). A task takes
+    `seconds` at least, so that the others come to other executors.
     """
 
     key: int | None
     token: str
     folders: tuple[str, ...]
-    sources: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    looks: tuple[tuple[str, str, tuple[Any, ...]], ...]
     seconds: float
-    topics: tuple[Topics, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +84,15 @@ def answer(asked: Asked) -> Answer:
     found: dict[str, Any] = {
         "semel": "", "ahead_seconds": None, "cache": "", "made": [],
     }  # fmt: skip
-    parts = {"semel": _semel, "folders": _folders, "source": _source, "cache": _cache}
-    if asked.key is not None:
-        parts["ledger"] = _ledger
-    if asked.topics:
-        parts["topics"] = _topics
-    troubles = {}
-    for name, look in parts.items():
+    parts = [("semel", _semel), ("folders", _folders), ("cache", _cache), ("ledger", _ledger)]
+    parts += [(part, partial(_look, module, values)) for part, module, values in asked.looks]
+    troubles: dict[str, str] = {}
+    for name, look in parts:
         try:
             look(asked, found)
         except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
             text = str(error).strip().splitlines()
-            troubles[name] = f"{type(error).__name__}: {text[0] if text else ''}"
+            troubles.setdefault(name, f"{type(error).__name__}: {text[0] if text else ''}")
     time.sleep(max(0.0, asked.seconds - (time.monotonic() - began)))
     return Answer(
         host=socket.gethostname(),
@@ -135,6 +112,8 @@ def _semel(_: Asked, found: dict[str, Any]) -> None:
 
 
 def _ledger(asked: Asked, found: dict[str, Any]) -> None:
+    if asked.key is None:
+        return
     from semel import settings
     from semel.ledger import Ledger, row
 
@@ -163,23 +142,8 @@ def _folders(asked: Asked, found: dict[str, Any]) -> None:
         found["made"].append(path)
 
 
-def _source(asked: Asked, _: dict[str, Any]) -> None:
-    for folder in asked.sources:
-        os.listdir(folder)
-    for sample in asked.samples:
-        with open(sample.path, "rb") as file:
-            if hashlib.sha256(file.read(sample.length)).hexdigest() != sample.digest:
-                raise LookupError(f"{sample.path} has another content than the driver sees")
-
-
-def _topics(asked: Asked, _: dict[str, Any]) -> None:
-    from semel.clients.kafka.cluster import Cluster
-    from semel.clients.kafka.registry import Registry
-    from semel.sources.kafka.tried import try_to_read
-
-    for one in asked.topics:
-        cluster = Cluster(connection=one.connection, servers=one.servers)
-        try_to_read(cluster, one.names, Registry.of(one.registry))
+def _look(module: str, values: tuple[Any, ...], *_: object) -> None:
+    importlib.import_module(module).look(*values)
 
 
 def _cache(_: Asked, found: dict[str, Any]) -> None:

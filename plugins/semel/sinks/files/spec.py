@@ -38,7 +38,8 @@ class FilesSink(Declared):
 
     def open(self, context: Context, address: str | None, looks: object) -> Sink:
         """The folder, where the ledger says that it is."""
-        from semel.sinks.files.sink import Folder, Looks
+        from semel.sinks.files.sink import Folder
+        from semel.sinks.linked import Looks
 
         there = Path(address) if address and Path(address).is_absolute() else self.folder()
         return Folder(there, context, looks or Looks())

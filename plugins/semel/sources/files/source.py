@@ -16,6 +16,7 @@ from semel.sources import (
     Evidence,
     Gone,
     Known,
+    Look,
     Matched,
     Offer,
     Partition,
@@ -24,7 +25,7 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.files import accepted, claimed, matching, offers, places, refusals
+from semel.sources.files import accepted, claimed, matching, offers, places, probe, refusals
 from semel.sources.files.claimed import ClaimedFile
 from semel.sources.files.content import is_gzip
 from semel.sources.files.evidence import FilePartition, read_up_to
@@ -146,3 +147,6 @@ class FilesSource(Source):
         claim = ClaimedFile.of(split.claim)
         ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
         return ends if ends is None else ends + (split.end == claim.end)
+
+    def probe(self) -> tuple[str, Look]:
+        return probe.probe(self.context)

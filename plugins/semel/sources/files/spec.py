@@ -1,10 +1,11 @@
 """The declaration of files as a source."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -20,9 +21,14 @@ from semel.declare.parts import (
     Unknown,
     path_problem,
 )
+from semel.errors import TerminalError
 from semel.formats.table import SOURCES, source_format
+from semel.model.batch import Claim
 from semel.sources import Source
 from semel.sources.spec import Csv, Records
+
+if TYPE_CHECKING:
+    from semel.sources.reread import Auditor
 
 
 class FilesSource(Records):
@@ -64,6 +70,15 @@ class FilesSource(Records):
     def selected_by(self) -> str:
         """What gives a file its time."""
         return f"`{self.interval_from}`"
+
+    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":
+        """Renamed files are looked for where files were claimed, and in the folder."""
+        from semel.sources.files.audit import Finder
+
+        roots = {Path(claim.name).parent for claim in claims}
+        with suppress(TerminalError):  # A source that left the data roots is found by its claims.
+            roots.add(self.folder())
+        return nullcontext(Finder(roots))
 
     def folder(self) -> Path:
         """The folder before the first part of `path` with a wildcard."""

@@ -15,6 +15,7 @@ from semel.sources import (
     Evidence,
     Gone,
     Known,
+    Look,
     Matched,
     Offer,
     Partition,
@@ -24,7 +25,7 @@ from semel.sources import (
     Window,
     Word,
 )
-from semel.sources.kafka import claimed, epochs, matching, topics
+from semel.sources.kafka import claimed, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import messages
 from semel.sources.kafka.records import Records
@@ -109,3 +110,6 @@ class KafkaSource(Source):
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
         return split.end - split.start
+
+    def probe(self) -> tuple[str, Look]:
+        return probe.probe(self.context, self.cluster)

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, ClassVar, Literal
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,8 +12,12 @@ from semel.declare.context import Context
 from semel.declare.parts import Limits, OnRefused, Text, Unknown, twice
 from semel.declare.place import Place, reached
 from semel.formats.table import source_format
+from semel.model.batch import Claim
 from semel.sources import Source
 from semel.sources.spec import Csv, Records
+
+if TYPE_CHECKING:
+    from semel.sources.reread import Auditor
 
 _MARK, _NO_DOT = "[A-Za-z0-9._-]", "[A-Za-z0-9_-]"
 TOPIC = rf"^({_NO_DOT}{_MARK}?|\.{_NO_DOT}|{_MARK}{{3,249}})$"
@@ -127,6 +132,12 @@ class KafkaSource(Records):
         matches = self.pattern is not None and re.fullmatch(self.pattern, str(place[-1]))
         return place[-1] in self.topics or bool(matches)
 
+    def auditor(self, claims: Iterable[Claim]) -> "AbstractContextManager[Auditor]":  # noqa: ARG002
+        """The topics that claims name."""
+        from semel.sources.kafka.audit.topics import opened
+
+        return opened(self)
+
     @property
     def acknowledged(self) -> bool:
         """Whether the source is told what is finalized."""
@@ -149,9 +160,16 @@ class KafkaSource(Records):
         return tuple(name for name in (self.connection, registry) if name)
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """The columns that are not of a message's value."""
-        return tuple(name for name in (self.key, self.timestamp, *self.headers) if name)
+    def beside(self) -> dict[str, str]:
+        """Key, timestamp and headers."""
+        filled = {self.key: "key", self.timestamp: "timestamp"}
+        filled |= {name: f"header {header}" for name, header in self.headers.items()}
+        return {name: what for name, what in filled.items() if name}
+
+    @property
+    def typed(self) -> bool:
+        """By schemas of a registry."""
+        return self.registry is not None
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
@@ -189,7 +207,8 @@ class KafkaSource(Records):
 
     def _beside_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """What is wrong with the columns that are not of the value."""
-        if name := twice(self.beside):
+        filled = (self.key, self.timestamp, *self.headers)
+        if name := twice(tuple(name for name in filled if name)):
             yield ("schema", name), "is filled by two of key, timestamp and headers"
         text = ("string", "binary")
         wanted = {

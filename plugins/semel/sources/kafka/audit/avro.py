@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any
+from uuid import UUID
 
 Read = Callable[["Input"], Any]
 """Takes one value of a schema from the input."""
@@ -156,28 +157,21 @@ def _full(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-def _union(branches: list[Read]) -> Read:
-    def read(source: Input) -> Any:
-        index = source.long()
-        if index < 0:
-            source.doubts.append("the number of its kind in a union is below 0")
-        if not -len(branches) <= index < len(branches):
-            raise NotAvro(f"a union has no kind {index}")
-        return branches[index](source)
+def _one_of(source: Input, choices: list[Any], what: str) -> Any:
+    index = source.long()
+    if index < 0:
+        source.doubts.append(f"the number of a {what} is below 0")
+    if not -len(choices) <= index < len(choices):
+        raise NotAvro(f"there is no {what} of the number {index}")
+    return choices[index]
 
-    return read
+
+def _union(branches: list[Read]) -> Read:
+    return lambda source: _one_of(source, branches, "kind in a union")(source)
 
 
 def _enum(symbols: list[str]) -> Read:
-    def read(source: Input) -> str:
-        index = source.long()
-        if index < 0:
-            source.doubts.append("the number of a symbol is below 0")
-        if not -len(symbols) <= index < len(symbols):
-            raise NotAvro(f"an enum has no symbol {index}")
-        return symbols[index]
-
-    return read
+    return lambda source: _one_of(source, symbols, "symbol of an enum")
 
 
 def _blocks(source: Input, one: Callable[[], None]) -> None:
@@ -239,8 +233,7 @@ def _base64(data: bytes) -> str:
 
 
 def _uuid(data: bytes) -> str:
-    text = data.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    return str(UUID(bytes=data))
 
 
 _PLAIN: dict[str, Read] = {

@@ -1,18 +1,14 @@
-"""Values of Avro as text, by the schemas of a registry.
-
-The audit shares with semel's stage how a registry is reached, and nothing of how values are read.
-"""
+"""Values of Avro as text, by the schemas of a registry."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from semel import limits
-from semel.audit.avro import NotAvro, reader
 from semel.clients.kafka.registry import AVRO, Registry
+from semel.sources.kafka.audit.avro import NotAvro, reader
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -25,8 +21,8 @@ _Read = Callable[[bytes, int], tuple[str, list[str]]]
 
 @dataclass(kw_only=True)
 class Texts:
-    """The JSON of each value, empty where it has none. By the value's index: `bad` says why it is
-    none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
+    """What each value means as text, empty where that is none. By the value's index: `bad` says why
+    it is none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
 
     texts: list[bytes] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -41,17 +37,17 @@ class Schemas:
         """`opened` ends the connection to it."""
         self._registry, self._opened = registry, opened
         self._client: SchemaRegistryClient | None = None
-        self._known: dict[int, _Read | str | None] = {}
+        self._known = cache(self._asked)
 
-    def read(self, values: Sequence[bytes], nothing: np.ndarray) -> Texts:
-        """What values mean, but for those that `nothing` marks.
+    def read(self, values: Sequence[bytes | None]) -> Texts:
+        """The JSON of values.
 
         TerminalError, UnavailableError: the registry does not answer as it should.
         """
         found = Texts()
         for at, value in enumerate(values):
             text = ""
-            if not nothing[at]:
+            if value is not None:
                 try:
                     text = self._text(at, value, found)
                 except NotAvro as error:
@@ -65,9 +61,7 @@ class Schemas:
         if len(value) > limits.RECORD_BYTES_MAX:
             raise NotAvro(f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
         number = int.from_bytes(value[1:_HEAD_BYTES], "big")
-        if number not in self._known:
-            self._known[number] = self._asked(number)
-        read = self._known[number]
+        read = self._known(number)
         if read is None:
             found.unknown[at] = number
             raise NotAvro(f"the registry has no schema {number}")

@@ -1,27 +1,23 @@
-"""The source as topics: reading the messages at claimed offsets again, by a reader of its own.
-
-It shares with semel's stage how a cluster is reached, and nothing of how messages are read.
-"""
+"""The messages at claimed offsets, read again by the audit's own reader."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from semel import limits
-from semel.audit import fast
-from semel.audit.schemas import Schemas
-from semel.audit.source import Lines
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, meaning, offsets_of
 from semel.clients.kafka.registry import Registry
 from semel.errors import CorruptionError, SourceError, UnavailableError
 from semel.model.batch import Claim
-from semel.pipeline import Spec
+from semel.sources.kafka.audit.schemas import Schemas, Texts
 from semel.sources.kafka.spec import ALL_HEADERS, KafkaSource
+from semel.sources.reread import Auditor, GoneError, Lines, in_order
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -37,20 +33,14 @@ _SILENT_SECONDS = 30
 """A cluster that gives nothing for so long, though there is something, is away."""
 
 
-class GoneError(SourceError):
-    """What was read is not in the topic any more, as the topic's own configuration wants it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Messages(Lines):
     """The messages of a range of offsets: a record is a message's value, as it is.
 
-    `values`: the values where `data` holds what they mean as JSON, those of Avro. `unknown`: which
-    of these name a schema that the registry does not have, and its id.
+    `values`: the values where `data` holds what they mean as JSON, those of Avro.
     """
 
     values: Sequence[bytes | None] | None = None
-    unknown: Mapping[int, int] = field(default_factory=dict)
 
     def raw(self, index: int) -> bytes:
         return self.text(index) if self.values is None else self.values[index] or b""
@@ -60,32 +50,7 @@ class Messages(Lines):
 
     @property
     def bytes_read(self) -> int:
-        if self.values is None:
-            return len(self.data)
-        return sum(len(value or b"") for value in self.values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """Claimed offsets that are there."""
-
-    topics: "Topics"
-    claim: Claim
-    topic: str
-    partition: int
-
-    def header(self, spec: Spec) -> tuple[str, ...]:
-        """The order of the fields of CSV, which is the schema's."""
-        others = fast.beside(spec)
-        return tuple(name for name in spec.source.columns if name not in others)
-
-    def lines(self, batch: int, spec: Spec) -> Iterator[Lines]:
-        """The messages, in pieces. GoneError, SourceError: as `Topics.open`, found meanwhile."""
-        for chunk in self.topics.read(self):
-            found = _lines(batch, self.claim, spec, chunk)
-            if spec.source.value == "avro":
-                found = _of_avro(found, self.topics.schemas(spec.source.registry))
-            yield found
+        return len(self.data) if self.values is None else sum(map(len, filter(None, self.values)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +65,7 @@ class _Known:
 
 @contextmanager
 def opened(source: KafkaSource) -> "Iterator[Topics]":
-    """A reader of the cluster that a pipeline declares, for the length of a block.
-
-    TerminalError, UnavailableError: it cannot be reached, also within the block.
-    """
+    """As `KafkaSource.auditor`."""
     cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
     reading = cluster.consumer(
         isolation_level="read_committed", auto_offset_reset="error", enable_partition_eof=True,
@@ -113,7 +75,7 @@ def opened(source: KafkaSource) -> "Iterator[Topics]":
         yield Topics(cluster, consumer, admin, registries, source)
 
 
-class Topics:
+class Topics(Auditor):
     """Reads from one cluster, with one consumer."""
 
     def __init__(
@@ -125,23 +87,24 @@ class Topics:
         source: KafkaSource,
     ) -> None:
         self._cluster, self._consumer, self._admin = cluster, consumer, admin
-        self._registries, self._source = registries, source
-        self._schemas: dict[str, Schemas] = {}
-        self._known: dict[str, _Known | None] = {}
-        self._compacted: dict[str, bool] = {}
+        self._source = source
+        self._known, self._compacts = cache(self._found), cache(self._is_compacted)
+        self._schemas = cache(lambda at: Schemas(Registry(declared=at), registries))
 
-    def open(self, claim: Claim) -> Opened:
-        """The offsets of a claim, in the topic that it names.
+    def read(
+        self, claim: Claim, batch: int, source: KafkaSource
+    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        found, schemas = self._messages(claim, self.place_of(claim)), None
+        if source.value == "avro":  # Where the registry is declared to be now.
+            schemas = self._schemas(self._source.registry or source.registry)
+        return in_order(source), (_lines(batch, claim, source, some, schemas) for some in found)
 
-        GoneError: its retention has passed some. SourceError: the topic is gone, another one has
-        its name, or it ends before.
-        """
+    def place_of(self, claim: Claim) -> tuple[str, int]:
+        """Topic and partition of a claim whose offsets are there. Errors as of `read`."""
         topic, _, number = claim.name.rpartition("/")
         if not number.isdecimal():
             raise CorruptionError(f"{claim.name!r} is no partition of a topic; restore its marker")
-        if topic not in self._known:
-            self._known[topic] = self._found(topic)
-        known = self._known[topic]
+        known = self._known(topic)
         if known is None:
             raise SourceError(f"the cluster has no topic {topic!r} that its user may see")
         if claim.identity != f"{known.topic_id}/{number}":
@@ -151,31 +114,20 @@ class Topics:
             raise _deleted(claim)
         if end < claim.end:
             raise SourceError(f"it ends at offset {end}, before what was read: records were lost")
-        return Opened(topics=self, claim=claim, topic=topic, partition=int(number))
-
-    def schemas(self, declared: str) -> Schemas:
-        """The registry that the pipeline declares now, or did when a batch was read."""
-        reached = self._source.registry or declared
-        if reached not in self._schemas:
-            self._schemas[reached] = Schemas(Registry(declared=reached), self._registries)
-        return self._schemas[reached]
+        return topic, int(number)
 
     def compacted(self, claim: Claim) -> bool:
-        """Whether a claim's topic is compacted, so that records go from between others.
-
-        False also where the connection's user may not read the topic's configuration.
+        """Whether its topic is compacted. False also where the connection's user may not read the
+        topic's configuration.
         """
-        topic = claim.name.rpartition("/")[0]
-        if topic not in self._compacted:
-            self._compacted[topic] = self._is_compacted(topic)
-        return self._compacted[topic]
+        return self._compacts(claim.name.rpartition("/")[0])
 
-    def read(self, opened: Opened) -> Iterator[Sequence["Message"]]:
+    def _messages(
+        self, claim: Claim, place: tuple[str, int]
+    ) -> Iterator[Sequence["Message"]]:
         """The messages that a committed reader sees, in order; the offsets between have none."""
-        claim, codes = opened.claim, client().KafkaError
-        self._consumer.assign(
-            [client().TopicPartition(opened.topic, opened.partition, claim.start)]
-        )
+        codes = client().KafkaError
+        self._consumer.assign([client().TopicPartition(*place, claim.start)])
         following, largest, deadline = claim.start, 1, time.monotonic() + _SILENT_SECONDS
         while following < claim.end:
             room = max(1, min(_AT_ONCE, limits.AUDIT_CHUNK_BYTES // largest))
@@ -260,63 +212,56 @@ def _deleted(claim: Claim) -> GoneError:
     return GoneError(f"{claim.name!r}: offsets from {claim.start} on were deleted since")
 
 
-def _lines(batch: int, claim: Claim, spec: Spec, found: Sequence["Message"]) -> Messages:
+def _lines(
+    batch: int,
+    claim: Claim,
+    source: KafkaSource,
+    found: Sequence["Message"],
+    schemas: Schemas | None,
+) -> Messages:
     """Messages as records: one is no record where it has no value, unless that is declared."""
-    source: KafkaSource = spec.source
     values = [message.value() for message in found]
     nothing = np.array([value is None for value in values], bool)
-    lengths = [len(value or b"") for value in values]
-    beside, bad = _beside(spec, found)
-    kept = np.ones(len(found), bool) if source.tombstones == "keep" else ~nothing
-    for at in np.flatnonzero(~nothing).tolist():
-        if why := _no_line(source, values[at]):
-            bad[at] = why
+    read = schemas.read(values) if schemas else _plain(source, values)
+    beside, bad = _beside(source, found)
+    offsets = [message.offset() for message in found]
+    lengths = [len(text) for text in read.texts]
     return Messages(
         batch=batch,
         claim=claim,
-        data=b"".join(value or b"" for value in values),
+        data=b"".join(read.texts),
         bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        positions=np.array([message.offset() for message in found], np.int64),
-        kept=kept,
-        bad=bad,
+        positions=np.array(offsets, np.int64),
+        kept=np.ones(len(found), bool) if source.tombstones == "keep" else ~nothing,
+        bad=read.bad | bad,
+        doubts=read.doubts,
+        unknown={
+            at: f"the Schema Registry has no schema {number} any more, by which offset "
+            f"{offsets[at]} was read; register it again under this id (mode IMPORT)"
+            for at, number in read.unknown.items()
+        },
         nothing=nothing,
         beside=beside,
+        values=values if schemas else None,
     )
 
 
-def _of_avro(messages: Messages, schemas: Schemas) -> Messages:
-    """The same with what the values mean as their text."""
-    values = [messages.text(at) for at in range(len(messages.positions))]
-    found = schemas.read(values, messages.nothing)
-    lengths = [len(text) for text in found.texts]
-    return replace(
-        messages,
-        data=b"".join(found.texts),
-        bounds=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        bad=found.bad | dict(messages.bad),
-        doubts=found.doubts,
-        values=values,
-        unknown=found.unknown,
-    )
-
-
-def _no_line(source: KafkaSource, value: bytes) -> str:
-    """Why a value is not the text of one record, whatever its columns are; empty: it is."""
-    if source.value == "bytes":
-        return ""
-    if source.value == "csv":
-        if b"\n" in value or b"\r" in value:
-            return "it has a line break"
-        if not value.strip(b" \t".replace(source.csv.delimiter.encode(), b"")):
-            return "there is nothing in it"
-    return ""
+def _plain(source: KafkaSource, values: Sequence[bytes | None]) -> Texts:
+    """Values that are texts, or bytes, as they are."""
+    found = Texts(texts=[value or b"" for value in values])
+    blank = b" \t".replace(source.csv.delimiter.encode(), b"")
+    for at, value in enumerate(values if source.value == "csv" else ()):
+        if value is not None and (b"\n" in value or b"\r" in value):
+            found.bad[at] = "it has a line break"
+        elif value is not None and not value.strip(blank):
+            found.bad[at] = "there is nothing in it"
+    return found
 
 
 def _beside(
-    spec: Spec, found: Sequence["Message"]
+    source: KafkaSource, found: Sequence["Message"]
 ) -> tuple[pa.StructArray | None, dict[int, str]]:
     """The columns that are not of the value; and the messages whose text there is none."""
-    source: KafkaSource = spec.source
     columns: dict[str, pa.Array] = {}
     bad: dict[int, str] = {}
     raw: dict[str, list[bytes | None]] = {}
@@ -326,7 +271,7 @@ def _beside(
         if header != ALL_HEADERS:  # Nested, and so not compared.
             raw[name] = [_last(message.headers(), header) for message in found]
     for name, values in raw.items():
-        if spec.source.columns[name] == "binary":
+        if source.columns[name] == "binary":
             columns[name] = pa.array(values, pa.binary())
             continue
         texts = [_text(value) for value in values]

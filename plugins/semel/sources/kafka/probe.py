@@ -5,21 +5,51 @@ from collections.abc import Collection
 
 from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
 from semel.clients.kafka.registry import Registry
+from semel.declare.context import Context
+from semel.declare.wording import count
 from semel.errors import SourceError
+from semel.sources import Look
 from semel.sources.kafka.avro import id_of
-from semel.sources.kafka.topics import ids_of, is_missing
+from semel.sources.kafka.topics import discover, ids_of, is_missing
 
 _STEP_SECONDS = 0.1
 
+_REMEDY = (
+    "give that executor what the driver has: `pip install 'semel[kafka]'` (with Avro 'semel[avro]' "
+    "too), the variables of the connections (AIRFLOW_CONN_...), the files that they name, and a "
+    "way to each broker"
+)
 
-def try_to_read(
-    cluster: Cluster, topics: Collection[str], registry: Registry | None = None
+
+def probe(context: Context, cluster: Cluster) -> tuple[str, Look]:
+    """As `Source.probe`. Executors are to read a message of each topic too."""
+    shown = discover(cluster, context.declared)
+    if shown.missing:
+        raise SourceError(
+            f"{cluster} has no topic {', '.join(shown.missing)}, or its user may not see it"
+        )
+    names = tuple(sorted({one.topic for one in shown.found}))
+    declared = context.declared.registry
+    values = cluster.connection, cluster.servers, names, declared
+    look(*values)
+    topics = count(len(names), "topic")
+    told = (
+        f"{count(len(shown.found), 'partition')} of {topics} of {context.name} in {cluster}: a "
+        "message of each topic was read, or it has none"
+    ) + (f"; {Registry.of(declared)} answers" if declared else "")
+    return told, Look("topics", __name__, values, f"{topics} read", _REMEDY)
+
+
+def look(
+    connection: str | None, servers: str | None, topics: Collection[str], declared: str | None
 ) -> None:
-    """Fetch a message of each topic, or find that its first partition has none; of a registry the
-    schemas that they name.
+    """Fetch a message of each topic of a cluster, or find that its first partition has none; of the
+    declared registry the schemas that they name.
 
     SourceError: a topic is not there, or a schema. Others: see cluster.meaning and Registry.find.
     """
+    cluster = Cluster(connection=connection, servers=servers)
+    registry = Registry.of(declared)
     found = _first(cluster, topics)
     if registry is None:
         return

@@ -1,89 +1,31 @@
-"""The source as files: finding a claimed file again, and cutting its claimed bytes into lines.
+"""Files as the audit reads them again: finding what was claimed, and cutting it into lines.
 
-What a claim holds is given as Lines, whatever its source is.
+It shares with stage what a claim of a file says, and nothing of how files are found and read.
 """
 
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.audit.fields import record_end, split_fields
-from semel.errors import SourceError, TerminalError
+from semel.errors import SourceError
 from semel.model.batch import Claim
-from semel.pipeline import Spec
 from semel.sources.files.claimed import ClaimedFile
-from semel.sources.spec import Csv
+from semel.sources.reread import Auditor, Lines, csv_of, in_order, record_end, split_fields
+from semel.sources.spec import Csv, Records
 
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Records of one claim, one after the other: data[bounds[i]:bounds[i + 1]], line ends included.
-
-    `positions` (int64) are their places in the source; `kept` leaves out what is no record, such as
-    blank lines. Of what is no line of a file: `bad` names records, by their index, that are no good
-    whatever their text says, and why; `doubts` those of which readers may differ, and why;
-    `nothing` marks those without any value; `beside` holds the columns that are not of the text, as
-    a struct.
-    """
-
-    batch: int
-    claim: Claim
-    data: bytes
-    bounds: np.ndarray
-    positions: np.ndarray
-    kept: np.ndarray
-    bad: Mapping[int, str] = field(default_factory=dict)
-    doubts: Mapping[int, str] = field(default_factory=dict)
-    nothing: np.ndarray | None = None
-    beside: pa.StructArray | None = None
-
-    def raw(self, index: int) -> bytes:
-        """One record without its line end."""
-        record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
-        # A CR before the CR makes it no line end.
-        return record if record.endswith(b"\r\r") else record.removesuffix(b"\r")
-
-    def text(self, index: int) -> bytes:
-        """What is judged of it."""
-        return self.raw(index)
-
-    @property
-    def bytes_read(self) -> int:
-        """What the source holds of them."""
-        return len(self.data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A file that has what was claimed, and the claim."""
-
-    claim: ClaimedFile
-    path: str
-
-    def header(self, spec: Spec) -> tuple[str, ...]:
-        """The order of the fields of CSV; () for others. SourceError: no header can be read."""
-        csv = csv_of(spec)
-        return header_of(self.path, csv) if csv else ()
-
-    def lines(self, batch: int, spec: Spec) -> Iterator[Lines]:
-        """Its records, in pieces. SourceError: a gzip stream is damaged."""
-        return lines(batch, self.claim, self.path, csv_of(spec))
-
-
-class Finder:
+class Finder(Auditor):
     """Finds claimed files, also under another name: by what is in them, never by name alone."""
 
     def __init__(self, roots: set[Path]) -> None:
@@ -102,13 +44,16 @@ class Finder:
                         found.append((os.stat(path).st_ino, path))
         return found
 
-    def open(self, claim: Claim) -> Opened:
-        """The file of a claim. SourceError: it is nowhere. CorruptionError: it is no file's."""
+    def read(
+        self, claim: Claim, batch: int, source: Records
+    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
         found = ClaimedFile.of(claim)
         path = self.find(found)
         if path is None:
             raise SourceError("neither it nor a renamed file has the claimed bytes")
-        return Opened(claim=found, path=path)
+        csv = csv_of(source)
+        header = header_of(path, csv) if csv else in_order(source)
+        return header, lines(batch, found, path, csv)
 
     def find(self, claim: ClaimedFile) -> str | None:
         """The path of the file that a claim was made on, or None.
@@ -128,7 +73,7 @@ def _holds(path: str, claim: ClaimedFile) -> bool:
     What was claimed of a plain file may be in a packed one since, and the other way round.
     """
     try:
-        with _content(path, claim) as file:
+        with open(path, "rb") if claim.packed else _content(path) as file:
             head = file.read(claim.head_length)
             if xxhash.xxh3_128_hexdigest(head) != claim.head_hash:
                 return False
@@ -144,36 +89,20 @@ def _holds(path: str, claim: ClaimedFile) -> bool:
 
 
 @contextmanager
-def _content(path: str, claim: ClaimedFile) -> Iterator[BinaryIO]:
-    """The bytes that a claim's positions count."""
+def _content(path: str, end: int | None = None) -> Iterator[BinaryIO]:
+    """A file's content; of a gzip file that of its first `end` bytes, if these are claimed."""
     with open(path, "rb") as file:
-        if path.endswith(".gz") and not claim.packed:
-            with gzip.GzipFile(fileobj=file) as content:
+        if path.endswith(".gz"):
+            packed = file if end is None else _Claimed(file, end)
+            with gzip.GzipFile(fileobj=packed) as content:  # type: ignore
                 yield content  # type: ignore
         else:
             yield file
 
 
-def csv_of(spec: Spec) -> Csv | None:
-    """How a batch's CSV is written; None: it is JSON, or bytes as they are.
-
-    TerminalError: the audit reads none of the format by itself, and proves nothing.
-    """
-    match spec.source.format:
-        case "jsonl" | "bytes":
-            return None
-        case "csv":
-            return spec.source.csv
-        case other:
-            raise TerminalError(
-                f"source.format {other!r} has no reader in the audit, which shares none with "
-                "semel's stage; audit with the semel that read it"
-            )
-
-
 def header_of(path: str, csv: Csv) -> tuple[str, ...]:
     """The names in a CSV file's header, in its order."""
-    with _open(path, os.stat(path).st_size) as file:
+    with _content(path) as file:
         head = file.read(limits.CSV_HEADER_BYTES_MAX)
     line = head[: _header_end(head, csv)].removeprefix(_BOM).rstrip(b"\r\n")
     try:
@@ -191,8 +120,7 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
     SourceError: a gzip stream is damaged.
     """
     blank = b" \t\r".replace(csv.delimiter.encode(), b"") if csv else b" \t\r"
-    opened = _open(path, claim.end) if claim.packed else _content(path, claim)
-    with opened as file:
+    with _content(path, claim.end if claim.packed else None) as file:
         start, end = (0, None) if claim.packed else (claim.start, claim.end)
         file.seek(start)
         whole = csv is not None and csv.multiline
@@ -211,17 +139,6 @@ def lines(batch: int, claim: ClaimedFile, path: str, csv: Csv | None) -> Iterato
                 )  # fmt: skip
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise SourceError(f"{path!r}: its gzip stream is damaged ({error})") from error
-
-
-@contextmanager
-def _open(path: str, end: int) -> Iterator[BinaryIO]:
-    """A file's content; of a gzip file that of its first `end` bytes, which are what is claimed."""
-    with open(path, "rb") as file:
-        if path.endswith(".gz"):
-            with gzip.GzipFile(fileobj=_Claimed(file, end)) as content:  # type: ignore
-                yield content  # type: ignore
-        else:
-            yield file
 
 
 class _Claimed:

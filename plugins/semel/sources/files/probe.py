@@ -1,0 +1,49 @@
+"""Whether files can be read: for `semel check`, in the driver and in tasks."""
+
+import hashlib
+import os
+
+from semel.declare.context import Context
+from semel.declare.wording import FILES_NAMED_MAX
+from semel.errors import SourceError
+from semel.sources import Look
+from semel.sources.files.content import HEAD_BYTES
+from semel.sources.files.listing import list_files
+
+_REMEDY = "mount the source's folder there, under the driver's path, and let that user read it"
+
+
+def probe(context: Context) -> tuple[str, Look]:
+    """As `Source.probe`. Executors are to see the folder, and in it the newest file."""
+    try:
+        listing = list_files(context)
+        closed = [f"{each.name}: {each.reason}" for each in listing.refused]
+        trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
+        newest = [_beginning(str(listing.root / file.path)) for file in listing.found[-1:]]
+    except OSError as error:
+        trouble = str(error)
+    if trouble:
+        raise SourceError(
+            trouble,
+            next=f"make or mount {context.declared.folder()}, and let user {os.geteuid()} read all "
+            "below it",
+        )
+    root = str(listing.root)
+    right = f"{root}, and its newest file" if newest else root
+    seen = Look("source", __name__, (root, newest), right, _REMEDY)
+    return f"{len(listing.found)} files of {context.name} in {root}", seen
+
+
+def look(root: str, files: list[tuple[str, int, str]]) -> None:
+    """In a task: fail unless a folder is there, with these files as the driver has seen them."""
+    os.listdir(root)
+    for path, length, digest in files:
+        if _beginning(path, length)[2] != digest:
+            raise LookupError(f"{path} has another content than the driver sees")
+
+
+def _beginning(path: str, length: int = HEAD_BYTES) -> tuple[str, int, str]:
+    """The first `length` bytes of a file: its path, how many there are, and their SHA-256."""
+    with open(path, "rb") as file:
+        head = file.read(length)
+    return path, len(head), hashlib.sha256(head).hexdigest()

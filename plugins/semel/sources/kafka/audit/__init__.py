@@ -1,0 +1,1 @@
+"""Topics as the audit reads them again. Shared with stage is how a cluster is reached."""

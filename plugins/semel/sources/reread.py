@@ -1,0 +1,145 @@
+"""Reading claims again, for the audit: what it asks of a kind of source, and what it is given.
+
+A kind's part of it lies in its own room. It has readers of its own, and shares none with stage.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from semel.errors import SourceError, TerminalError
+from semel.model.batch import Claim
+from semel.sources.spec import Csv, Records
+
+
+class GoneError(SourceError):
+    """What was read is not there any more, as the source's own configuration wants it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Records of one claim, one after the other: data[bounds[i]:bounds[i + 1]], line ends included.
+
+    `positions` (int64) are their places in the source; `kept` leaves out what is no record, such as
+    blank lines. Of what is no line of a file: `bad` names records, by their index, that are no good
+    whatever their text says, and why; `doubts` those of which readers may differ, and why;
+    `unknown` those that nobody can read any more, and why; `nothing` marks those without any value;
+    `beside` holds the columns that are not of the text, as a struct.
+    """
+
+    batch: int
+    claim: Claim
+    data: bytes
+    bounds: np.ndarray
+    positions: np.ndarray
+    kept: np.ndarray
+    bad: Mapping[int, str] = field(default_factory=dict)
+    doubts: Mapping[int, str] = field(default_factory=dict)
+    unknown: Mapping[int, str] = field(default_factory=dict)
+    nothing: np.ndarray | None = None
+    beside: pa.StructArray | None = None
+
+    def raw(self, index: int) -> bytes:
+        """One record without its line end."""
+        record = self.data[self.bounds[index] : self.bounds[index + 1]].removesuffix(b"\n")
+        # A CR before the CR makes it no line end.
+        return record if record.endswith(b"\r\r") else record.removesuffix(b"\r")
+
+    def text(self, index: int) -> bytes:
+        """What is judged of it."""
+        return self.raw(index)
+
+    @property
+    def bytes_read(self) -> int:
+        """What the source holds of them."""
+        return len(self.data)
+
+
+class Auditor(ABC):
+    """Reads the claims of one kind of source, within a block."""
+
+    @abstractmethod
+    def read(
+        self, claim: Claim, batch: int, source: Records
+    ) -> tuple[tuple[str, ...], Iterator[Lines]]:
+        """What a claim is of: the order of the columns in CSV, and its records, in pieces; as a
+        batch declares its source.
+
+        GoneError: the source has deleted some. SourceError: it has others, or none. Both also while
+        pieces are taken. CorruptionError: the claim is of another kind.
+        """
+
+    def compacted(self, claim: Claim) -> bool:  # noqa: ARG002 - most kinds keep what they have
+        """Whether the source removes records from between others."""
+        return False
+
+
+def in_order(source: Records) -> tuple[str, ...]:
+    """The columns of a record's text, as the schema has them."""
+    return tuple(name for name in source.columns if name not in source.beside)
+
+
+def csv_of(source: Records) -> Csv | None:
+    """How CSV is written; None: it is JSON, or bytes as they are.
+
+    TerminalError: the audit reads none of the format by itself, and proves nothing.
+    """
+    match source.format:
+        case "jsonl" | "bytes":
+            return None
+        case "csv":
+            return source.csv
+        case other:
+            raise TerminalError(
+                f"source.format {other!r} has no reader in the audit, which shares none with "
+                "semel's stage; audit with the semel that read it"
+            )
+
+
+def split_fields(text: str, delimiter: str, quote: str) -> list[tuple[str, bool]] | None:
+    """The fields of one CSV record, each with whether it was quoted; None: a quote does not end.
+
+    A quote means something at the start of a field only; there, two are one within quotes.
+    """
+    fields: list[tuple[str, bool]] = []
+    at = 0
+    while True:
+        value, quoted = "", text.startswith(quote, at)
+        if quoted:
+            at += 1
+            while True:
+                end = text.find(quote, at)
+                if end < 0:
+                    return None
+                value += text[at:end]
+                at = end + 1
+                if not text.startswith(quote, at):
+                    break
+                value += quote
+                at += 1
+        end = text.find(delimiter, at)
+        fields.append((value + text[at : end if end >= 0 else len(text)], quoted))
+        if end < 0:
+            return fields
+        at = end + 1
+
+
+def record_end(text: bytes, start: int, delimiter: bytes, quote: bytes) -> int:
+    """The offset behind a CSV record that may hold line ends within quotes, LF included."""
+    at = start
+    while True:
+        if text.startswith(quote, at):
+            at += 1
+            while (at := text.find(quote, at) + 1) and text.startswith(quote, at):
+                at += 1
+            if not at:
+                return len(text)
+        line, field = text.find(b"\n", at), text.find(delimiter, at)
+        if line < 0 and field < 0:
+            return len(text)
+        if field < 0 or 0 <= line < field:
+            return line + 1
+        at = field + 1
