@@ -134,7 +134,7 @@ KNOW_KINDS = {
     "airflow/surroundings.py": 1,  # A connection's type, as Airflow calls it.
     "audit/fast.py": 3, "audit/reading.py": 5, "audit/schemas.py": 1, "audit/source.py": 1,
     "audit/topics.py": 8,
-    "compare/path.py": 2, "finalize.py": 1, "spark/check.py": 6, "spark/probe.py": 3,
+    "finalize.py": 1, "spark/check.py": 6, "spark/probe.py": 3,
 }  # fmt: skip
 """Lines that ask for a kind of source or sink outside of its room. May only become fewer."""
 
