@@ -15,8 +15,8 @@ Known limitations: docs/operations.md has them.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class _Compare:
     ) -> Comparison:
         """Run the batch path, and compare with what it made."""
         chosen, engine = self._chosen, self._engine
-        known = self._timed("known ids", lambda: find_known(engine, chosen, scratch))
+        with self._timed("known ids"):
+            known = find_known(engine, chosen, scratch)
         if known:
             self._log(f"{known:,} ids are known from batches outside of the range")
         with open_job() as job:
@@ -91,7 +92,8 @@ class _Compare:
                 self._log("the batch path runs once more, to see if it gives the same")
                 outputs.add(AGAIN, run("again"))
 
-            made = self._timed("stage", lambda: run("once"))
+            with self._timed("stage"):
+                made = run("once")
             outputs = self._outputs([made])
             for marker in chosen.markers:
                 outputs.add_apart(LIVE, marker, letters=chosen.judges_last(marker))
@@ -102,8 +104,8 @@ class _Compare:
                 for c in own
             ]
             engine.run("insert_claims", pa.Table.from_pylist(claims))
-            self._differ(outputs, run_again)
-            return self._answer(outputs, other="batch path", known=known, counts=made.counts)
+            more = {"other": "batch path", "known": known, "counts": made.counts}
+            return self._answer(outputs, run_again, **more)
 
     def with_pipeline(self, other: Chosen) -> Comparison:
         """Compare with the output of another pipeline's batches of the same range."""
@@ -118,34 +120,29 @@ class _Compare:
         self._told &= other.spec.limits.log_samples
         self._declared.append(other.spec)
         outputs = self._outputs(other.markers)
-        self._differ(outputs, None)
-        return self._answer(outputs, other=other.spec.name, other_batches=other.batches)
+        return self._answer(
+            outputs, None, other=other.spec.name, other_batches=other.batches
+        )
 
     def _outputs(self, others: Sequence[Output]) -> Outputs:
         """The rows of both sides, in the engine."""
         chosen = self._chosen
         self._log(f"reads the output of {count(len(chosen.markers), 'batch', 'batches')}")
         outputs = Outputs.of(self._engine, chosen.spec, [*chosen.markers, *others])
-
-        def read() -> None:
-            with open_sinks(*self._declared) as sink_of:
-                for side, some in ((LIVE, chosen.markers), (OTHER, others)):
-                    for made in some:
-                        outputs.add(side, made, sink_of)
-
-        self._timed("read outputs", read)
+        with self._timed("read outputs"), open_sinks(*self._declared) as sink_of:
+            for side, some in ((LIVE, chosen.markers), (OTHER, others)):
+                for made in some:
+                    outputs.add(side, made, sink_of)
         return outputs
 
-    def _differ(self, outputs: Outputs, run_again: Callable[[], None] | None) -> None:
-        def differ() -> None:
+    def _answer(
+        self, outputs: Outputs, run_again: Callable[[], None] | None, **more: Any
+    ) -> Comparison:
+        """Compare. `more`: what of the answer is of one kind of compare alone."""
+        with self._timed("compare"):
             self._engine.run("differ")
             keyless = outputs.by == "row"
             causes.blame(self._engine, self._chosen, keyless=keyless, run_again=run_again)
-
-        self._timed("compare", differ)
-
-    def _answer(self, outputs: Outputs, **more: Any) -> Comparison:
-        """The answer; `more`: what is of one kind of compare alone."""
         totals = self._engine.rows("totals")
         [counted] = self._engine.rows("rows")
         apart: dict[str, dict[str, int]] = defaultdict(dict)
@@ -210,8 +207,8 @@ class _Compare:
                     return Position(source=claim.name, line=line, offset=pos)
         return None
 
-    def _timed(self, name: str, call: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
-        done = call()
+        yield
         self._seconds[name] = round(time.monotonic() - began, 3)
-        return done
