@@ -6,7 +6,7 @@ CREATE TABLE batch (batch BIGINT, commit_seq BIGINT, batch_time TIMESTAMP, horiz
                     matched_by VARCHAR, identified BOOLEAN, bucketed BOOLEAN, transformed BOOLEAN,
                     checked BOOLEAN, registered BOOLEAN, replaced BOOLEAN, reread BOOLEAN, proven BOOLEAN);
 -- In scope bucket: which buckets the ids of a batch are of, by its marker. Its end is exclusive.
-CREATE TABLE named (batch BIGINT, commit_seq BIGINT, low BIGINT, high BIGINT, exact BOOLEAN);
+CREATE TABLE named (batch BIGINT, commit_seq BIGINT, low BIGINT, high BIGINT);
 CREATE TABLE source (batch BIGINT, claim INTEGER, part BIGINT, pos BIGINT, word VARCHAR,
                      why VARCHAR, id VARCHAR, bucket BIGINT, content UBIGINT);
 -- The same, read by the declaration of the newest output, where that reads it otherwise.
@@ -196,7 +196,7 @@ FROM (
     UNION ALL
     SELECT 'records', batch, NULL, NULL, NULL,
            'its marker names the bucket ' || bucket || ' of record_time, and it has no record of it'
-    FROM (SELECT batch, unnest([low, high - 1]) AS bucket FROM named WHERE exact)
+    FROM (SELECT batch, unnest([low, high - 1]) AS bucket FROM named)
     JOIN batch USING (batch) ANTI JOIN there USING (batch, bucket)
     WHERE proven
 )

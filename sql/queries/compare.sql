@@ -1,4 +1,4 @@
--- compare: what the ledger says of the batches in a range, and the one batch of the scratch ledger.
+-- compare: what the ledger says of the batches in a range.
 
 -- name: batches
 -- Those that were not given up; a batch that has not committed may yet get a time in the range. A
@@ -30,26 +30,3 @@ FROM semel.claim AS c
 JOIN semel.source_partition AS p USING (source_partition_id)
 WHERE c.batch_id = ANY(CAST(:batches AS bigint[]))
 ORDER BY c.batch_id, c.ordinal;
-
--- name: insert_partitions
--- Under the numbers that they have in the ledger: so positions are the same. Closed, for no plan
--- asks for them, and two may have had one name.
-INSERT INTO semel.source_partition (source_partition_id, pipeline_id, name, generation, identity,
-                                    closed_at)
-OVERRIDING SYSTEM VALUE
-SELECT c.source_partition_id, :pipeline_id, c.name, 1, c.identity, clock_timestamp()
-FROM jsonb_to_recordset(CAST(:partitions AS jsonb))
-         AS c (source_partition_id bigint, name text, identity text);
-
--- name: insert_batch
--- Its number is none that a ledger gives.
-INSERT INTO semel.batch (batch_id, pipeline_id, request_key, ordinal, spec, spec_digest,
-                         split_bytes)
-OVERRIDING SYSTEM VALUE
-VALUES (0, :pipeline_id, 'compare', 1, CAST(:spec AS jsonb), :spec_digest, :split_bytes);
-
--- name: insert_claims
-INSERT INTO semel.claim (batch_id, ordinal, source_partition_id, span, evidence)
-SELECT :batch_id, c.ordinal, c.source_partition_id, int8range(c.start, c."end"), c.evidence
-FROM jsonb_to_recordset(CAST(:claims AS jsonb))
-         AS c (ordinal int, source_partition_id bigint, start bigint, "end" bigint, evidence jsonb);

@@ -8,7 +8,6 @@ CREATE TABLE output (side TINYINT, batch BIGINT, file INTEGER, key VARCHAR, cont
 CREATE TABLE apart (side TINYINT, batch BIGINT, part BIGINT, pos BIGINT, reason VARCHAR,
                     letter BOOLEAN, key VARCHAR);
 CREATE TABLE claim (batch BIGINT, part BIGINT, first BIGINT, behind BIGINT);
-CREATE TABLE fact (batch BIGINT, cause VARCHAR);
 CREATE TABLE repeated (seq BIGINT, h1 UBIGINT, h2 UINTEGER, shard USMALLINT);
 CREATE TABLE first_seen (seq BIGINT, h1 UBIGINT, h2 UINTEGER);
 
@@ -31,30 +30,27 @@ ORDER BY shard, h1, h2;
 INSERT INTO output
 SELECT {side}, {batch}, {file}, {key}, {content}, {part}, {pos} FROM incoming;
 
--- name: insert_decisions
+-- name: insert_apart
 INSERT INTO apart
-SELECT {side}, {batch}, source_partition_id, "offset", reason, false, {key} FROM incoming;
+SELECT {side}, {batch}, source_partition_id, "offset", reason, {letter}, {key} FROM incoming;
 
--- name: insert_letters
-INSERT INTO apart
-SELECT {side}, {batch}, source_partition_id, "offset", reason, true, NULL FROM incoming;
+-- name: insert_claims
+INSERT INTO claim SELECT batch, part, first, behind FROM incoming;
 
--- name: verdicts
+-- name: apart
+SELECT side, reason, count(*) AS records FROM verdict GROUP BY ALL ORDER BY ALL;
+
+-- name: differ
 -- Records that one side alone kept out of its output.
 CREATE TABLE verdict AS
 SELECT a.* FROM apart AS a
 ANTI JOIN apart AS b ON b.side <> a.side AND b.part = a.part AND b.pos = a.pos;
 
--- name: apart
-SELECT side, reason, count(*) AS records FROM verdict GROUP BY ALL ORDER BY ALL;
-
--- name: count
 CREATE TABLE counted AS
 SELECT key, content, count(*) FILTER (side = 0) AS live, count(*) FILTER (side = 1) AS other
 FROM output WHERE side < 2
 GROUP BY key, content;
 
--- name: differ
 CREATE TABLE difference AS
 WITH differing AS (
     SELECT key, sum(live) AS live, sum(other) AS other,
@@ -86,12 +82,15 @@ FROM differing AS d
 LEFT JOIN placed AS l ON l.key = d.key AND l.side = 0
 LEFT JOIN placed AS o ON o.key = d.key AND o.side = 1;
 
--- name: place
 -- A row that only the batch path has is of the batch that claimed its record.
 UPDATE difference AS d SET batch = c.batch
 FROM claim AS c
 WHERE d.batch IS NULL AND c.part = d.other_at.part
   AND c.first <= d.other_at.pos AND d.other_at.pos < c.behind;
+
+-- name: apart
+SELECT CASE side WHEN 0 THEN 'only_live' ELSE 'only_other' END AS side, reason, count(*) AS records
+FROM verdict GROUP BY ALL ORDER BY ALL;
 
 -- name: blame_letters
 -- What the batch path took, and the live path set aside.
@@ -145,9 +144,7 @@ SELECT DISTINCT batch FROM difference WHERE cause IS NULL ORDER BY batch;
 -- name: blame_batches
 -- One whose batch is not known may be of any of them.
 UPDATE difference SET cause = $cause
-WHERE cause IS NULL
-  AND (batch IN (SELECT f.batch FROM fact AS f WHERE f.cause = $cause)
-       OR batch IS NULL AND EXISTS (SELECT 1 FROM fact AS f WHERE f.cause = $cause));
+WHERE cause IS NULL AND (batch IS NULL OR batch = ANY($batches));
 
 -- name: blame_random
 UPDATE difference SET cause = 'not_deterministic'
@@ -170,17 +167,13 @@ SELECT cause, count(*) AS differences FROM difference GROUP BY cause ORDER BY 2 
 SELECT count(*) FILTER (side = 0) AS live, count(*) FILTER (side = 1) AS other FROM output;
 
 -- name: shown
-SELECT key, live, other, kind, cause, reason, live_at, other_at, batch, live_part, live_pos,
-       other_part, other_pos
+SELECT key, live, other, kind, cause, reason, live_at, other_at,
+       COALESCE(live_part, live_at.part) AS live_part, COALESCE(live_pos, live_at.pos) AS live_pos,
+       COALESCE(other_part, other_at.part) AS other_part,
+       COALESCE(other_pos, other_at.pos) AS other_pos
 FROM difference
 ORDER BY batch, key LIMIT $shown;
 
 -- name: examples
 SELECT {key}, {content}, {columns} FROM incoming WHERE {content} = ANY($contents)
 QUALIFY row_number() OVER (PARTITION BY {key}, {content}) = 1;
-
--- name: insert_claims
-INSERT INTO claim SELECT batch, part, first, behind FROM incoming;
-
--- name: insert_facts
-INSERT INTO fact SELECT batch, cause FROM incoming;

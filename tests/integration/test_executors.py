@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from pyspark import cloudpickle
 
 from fixtures.batches.account import ids, quiet, run, settled
+from fixtures.batches.compares import batch, compared
 from fixtures.batches.workbench import Workbench, events
 from fixtures.postgres.server import database, point_executors
 from fixtures.spark.local import LocalEngine
@@ -136,6 +137,19 @@ def test_no_executor_needs_the_ledger_by_position(
     point("")
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 5)
+
+
+def test_no_executor_needs_the_ledger_for_a_compare(
+    bench: Workbench, ledger: Ledger, point: Point, any_engine: LocalEngine | SparkEngine
+) -> None:
+    """The ids that a compare knows are in files of its own."""
+    spec = bench.spec()
+    for n in range(2):
+        bench.write(f"in/{n}.jsonl", events(n * 3, n * 3 + 5))
+        batch(ledger, spec)
+    point("")
+    found = compared(ledger, spec, 2, engine=any_engine)
+    assert found.equal and (found.known, found.rows_other) == (2, 3)
 
 
 def test_executors_without_python(

@@ -434,11 +434,10 @@ def _from(place: str, rows: pa.Table) -> pa.Table:
     return zoneless(rows.append_column("file", pa.repeat(place, rows.num_rows)))
 
 
-def _named(marker: Marker) -> list[dict[str, int | bool]]:
-    """The ranges of buckets that a marker names; of an earlier version's, all that there are."""
-    exact = marker.buckets is not None
-    ranges = marker.buckets.ranges if exact else [(-(1 << 63), (1 << 63) - 1)]
-    row = {"batch": marker.batch_id, "commit_seq": marker.commit_seq, "exact": exact}
+def _named(marker: Marker) -> list[dict[str, int]]:
+    """The ranges of buckets that a marker names."""
+    row = {"batch": marker.batch_id, "commit_seq": marker.commit_seq}
+    ranges = marker.buckets.ranges if marker.buckets else ()
     return [{**row, "low": low, "high": high} for low, high in ranges]
 
 

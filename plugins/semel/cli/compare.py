@@ -8,7 +8,7 @@ from semel import console
 from semel.cli import options
 
 if TYPE_CHECKING:
-    from semel.compare import Comparison, Difference, Range, Side
+    from semel.compare import Comparison, Difference, Side
 
 DIFFERENCES_SHOWN = 20
 """Differences that `semel compare` shows unless told otherwise; all are counted."""
@@ -57,20 +57,25 @@ def compare(
 ) -> None:
     """Check that many small batches gave what one batch gives that reads all of it at once.
 
-    What the finalized batches of a range read is read again, as one batch, by the same stage,
-    commit and finalize, into a scratch folder with a scratch database, which are removed again. The
-    two outputs are compared as sets, by record id, by position or by whole rows. Each difference is
-    told with its cause. Nothing of the pipeline changes. Exit code 0: equal; 1: different.
+    What the finalized batches of a range read is read again, as one batch, by the same stage, into
+    a scratch folder, which is removed again. The two outputs are compared as sets, by record id, by
+    position or by whole rows. Each difference is told with its cause. Nothing of the pipeline
+    changes. Exit code 0: equal; 1: different.
 
     Example: semel compare flights --interval 2026-01-01 2026-01-08
     """
     from semel import pipeline as pipelines
     from semel import settings
     from semel.cli.connect import open_ledger
+    from semel.compare import Range
     from semel.compare import compare as look
     from semel.spark.session import open_engine
 
-    wanted = _range(interval, batches, other)
+    between, numbers = options.range_of(interval, batches)
+    if other is not None and between is None:
+        raise typer.BadParameter("--with needs --interval: each pipeline has its own numbers")
+    (start, end), (first, last) = between or (None, None), numbers or (None, None)
+    wanted = Range(start=start, end=end, first=first, last=last)
     spec = pipelines.find(pipeline)
     second = pipelines.find(other) if other is not None else None
 
@@ -91,21 +96,6 @@ def compare(
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
     if not found.equal:
         raise typer.Exit(1)
-
-
-def _range(
-    interval: options.Span | None, batches: str | None, other: str | None
-) -> "Range":
-    from semel.compare import Range
-
-    between, numbers = options.range_of(interval, batches)
-    if between is not None:
-        start, end = between
-        return Range(start=start, end=end)
-    if other is not None:
-        raise typer.BadParameter("--with needs --interval: each pipeline has its own numbers")
-    first, last = numbers
-    return Range(first=first, last=last)
 
 
 def _lines(found: "Comparison", unit: str, *, told: bool) -> list[str]:

@@ -4,8 +4,7 @@ How it works, each in a transaction of its own:
 1. forget the buckets of id runs whose horizon is over (scope bucket), then retire these runs;
 2. merge small id runs, so that a classification asks few filters;
 3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
-4. remove staged files of attempts that are proven lost, or whose batch is finalized, and what
-   compares left that were killed;
+4. remove staged files of attempts that are proven lost, or whose batch is finalized;
 5. finalize committed batches whose runs are gone;
 6. remove the files of outputs that replays replaced some time ago.
 """
@@ -34,7 +33,7 @@ from semel.collect import merge
 from semel.collect.merge import merge_candidates
 from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.finalize import finalize
-from semel.ledger import Ledger, pipelines, scratch
+from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
@@ -79,7 +78,6 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
     failpoints.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, log)
     try:
-        scratch.remove_left(ledger, layout.staging(kept))
         folders, freed = _remove_staged(ledger, pipeline_id, kept)
     except OSError as error:
         raise RetryableError(

@@ -8,36 +8,32 @@ from semel.model.batch import Counts
 
 
 class Cause(StrEnum):
-    """Why two outputs differ, in the order in which causes are tried."""
+    """Why two outputs differ, in the order in which causes are tried. `says`: the sentence."""
 
-    LATE = "late"
-    QUARANTINED = "quarantined"
-    QUARANTINED_BY_OTHER = "quarantined_in_batch_path"
-    COPY = "copy_won"
-    FORGOTTEN = "forgotten"
-    FILE = "output_changed"
-    SOURCE = "source_changed"
-    RANDOM = "not_deterministic"
-    CODE = "code_changed"
-    SPEC = "declaration_changed"
-    TRANSFORM = "transform"
-    UNKNOWN = "unknown"
+    def __new__(cls, word: str, says: str) -> "Cause":
+        made = str.__new__(cls, word)
+        made._value_, made.says = word, says
+        return made
 
+    says: str
 
-ABOUT = {
-    Cause.LATE: "the live path set the record aside as late",
-    Cause.QUARANTINED: "the live path quarantined the record",
-    Cause.QUARANTINED_BY_OTHER: "the batch path quarantines records of this batch",
-    Cause.COPY: "another copy of the repeated id won",
-    Cause.FORGOTTEN: "the live path took the id again: its horizon was over",
-    Cause.FILE: "an output file is not what its marker lists",
-    Cause.SOURCE: "the source was edited after it was read",
-    Cause.RANDOM: "two runs of the batch path differ here: the transforms are not deterministic",
-    Cause.CODE: "other code made the batch",
-    Cause.SPEC: "the pipeline was declared otherwise when the batch was made",
-    Cause.TRANSFORM: "the transforms make other rows when a batch holds other records",
-    Cause.UNKNOWN: "the cause cannot be told",
-}
+    LATE = "late", "the live path set the record aside as late"
+    QUARANTINED = "quarantined", "the live path quarantined the record"
+    QUARANTINED_BY_OTHER = (
+        "quarantined_in_batch_path", "the batch path quarantines records of this batch"
+    )  # fmt: skip
+    COPY = "copy_won", "another copy of the repeated id won"
+    FORGOTTEN = "forgotten", "the live path took the id again: its horizon was over"
+    FILE = "output_changed", "an output file is not what its marker lists"
+    SOURCE = "source_changed", "the source was edited after it was read"
+    RANDOM = (
+        "not_deterministic",
+        "two runs of the batch path differ here: the transforms are not deterministic",
+    )
+    CODE = "code_changed", "other code made the batch"
+    SPEC = "declaration_changed", "the pipeline was declared otherwise when the batch was made"
+    TRANSFORM = "transform", "the transforms make other rows when a batch holds other records"
+    UNKNOWN = "unknown", "the cause cannot be told"
 
 
 @dataclass(frozen=True, kw_only=True)

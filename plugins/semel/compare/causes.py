@@ -2,10 +2,10 @@
 the batch path once more. Each cause is tried only on rows that no earlier one explains.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
 from semel.archive import layout, provenance
 from semel.archive.marker import Marker, read_marker
@@ -14,6 +14,7 @@ from semel.compare.engine import Engine
 from semel.compare.which import Chosen
 from semel.errors import SourceError
 from semel.model.manifest import Kind
+from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.ids import job_of
 from semel.stage import account
@@ -27,37 +28,33 @@ def blame(
     """Give each difference its cause. `run_again` runs the batch path once more, as side AGAIN;
     None: there is no batch path. `keyless`: rows are matched by their content alone.
     """
+    spec = chosen.spec
     if run_again is not None:
         for step in ("blame_letters", "blame_copies", "blame_other_letters"):
             engine.run(step)
         if not keyless:
             engine.run("blame_letters_of_none")
     _blame_batches(engine, chosen, Cause.FILE, _file_changed)
-    _blame_batches(engine, chosen, Cause.SOURCE, _source_changed)
-    if run_again is not None and chosen.spec.transforms and engine.rows("unexplained"):
+    _blame_batches(engine, chosen, Cause.SOURCE, partial(_source_changed, chosen))
+    if run_again is not None and spec.transforms and engine.rows("unexplained"):
         run_again()
         engine.run("blame_random", keyless=keyless)
-    _blame_batches(engine, chosen, Cause.CODE, _code_changed)
-    _blame_batches(engine, chosen, Cause.SPEC, _spec_changed)
-    rest = Cause.TRANSFORM if chosen.spec.transforms else Cause.UNKNOWN
-    engine.run("blame_rest", cause=str(rest))
+    _blame_batches(engine, chosen, Cause.CODE, partial(_code_changed, spec))
+    _blame_batches(engine, chosen, Cause.SPEC, lambda m: m.spec_digest != spec.digest())
+    engine.run("blame_rest", cause=str(Cause.TRANSFORM if spec.transforms else Cause.UNKNOWN))
 
 
 def _blame_batches(
-    engine: Engine, chosen: Chosen, cause: Cause, holds: Callable[[Chosen, Marker], bool]
+    engine: Engine, chosen: Chosen, cause: Cause, holds: Callable[[Marker], bool]
 ) -> None:
     wanted = {row["batch"] for row in engine.rows("unexplained")}
-    asked: Iterable[Marker] = chosen.markers
-    if None not in wanted:  # Of rows whose batch is not known, it may be any.
-        asked = (m for m in chosen.markers if m.batch_id in wanted)
-    found = [marker.batch_id for marker in asked if holds(chosen, marker)] if wanted else []
-    if found:
-        facts = {"batch": found, "cause": [str(cause)] * len(found)}
-        engine.insert("insert_facts", pa.table(facts))
-        engine.run("blame_batches", cause=str(cause))
+    # Of rows whose batch is not known, it may be any.
+    asked = [m for m in chosen.markers if wanted & {m.batch_id, None}]
+    if found := [marker.batch_id for marker in asked if holds(marker)]:
+        engine.run("blame_batches", cause=str(cause), batches=found)
 
 
-def _file_changed(chosen: Chosen, marker: Marker) -> bool:  # noqa: ARG001 - as the others
+def _file_changed(marker: Marker) -> bool:
     files = marker.of_kind(Kind.DATA) if marker.sink is not None else ()
     return any(
         (path := marker.path_of(file)).lstat().st_size != file.bytes
@@ -70,13 +67,11 @@ def _source_changed(chosen: Chosen, marker: Marker) -> bool:
     """Whether the source is not what the winner read, by the declaration of that time."""
     if marker.admits is not None:
         return False  # Its root tells it.
-    claims = chosen.claims[marker.batch_id]
+    claims, split_bytes = chosen.claims[marker.batch_id], chosen.split_bytes[marker.batch_id]
     if marker.replay is not None:  # The digest is of the first output, and its declaration.
         first = layout.replaced(marker.archive, marker.batch_id, 1)
         marker = read_marker(first, marker.sink)
-    source = open_source(marker.spec)
-    split_bytes = chosen.split_bytes[marker.batch_id]
-    job = job_of(marker, tuple(claims), source, split_bytes)
+    job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
     nothing = np.zeros(0, np.int64)
     try:
         reports = [read_again(job, split, nothing).report for split in job.splits]
@@ -85,19 +80,6 @@ def _source_changed(chosen: Chosen, marker: Marker) -> bool:
     return account.input_digest(job, reports) != marker.input_digest
 
 
-def _code_changed(chosen: Chosen, marker: Marker) -> bool:
-    now = provenance.look(chosen.spec).named.digest
+def _code_changed(spec: Spec, marker: Marker) -> bool:
+    now = provenance.look(spec).named.digest
     return marker.code_digest is not None and marker.code_digest != now
-
-
-def _spec_changed(chosen: Chosen, marker: Marker) -> bool:
-    return marker.spec_digest != chosen.spec.digest()
-
-
-def reasons(rows: Iterable[dict]) -> Iterator[tuple[str, dict[str, int]]]:
-    """How many records one side alone kept out, by reason."""
-    names = {0: "only_live", 1: "only_other"}
-    for side, name in names.items():
-        found = {r["reason"]: r["records"] for r in rows if r["side"] == side}
-        if found:
-            yield name, found

@@ -1,33 +1,32 @@
-"""The batch path: what a range of batches read, read again as one batch, by stage, commit and
-finalize as they are, into a scratch sink with a scratch ledger. Nothing of it stays.
+"""The batch path: what a range of batches read, read again as one batch, by stage's own job.
+
+The job has no part in the ledger: its claims, its spec and the ids that it knows are given. What it
+writes stays in a scratch folder, below the folder of the archive's attempts.
 """
 
-import json
+import fcntl
 import os
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from semel import settings
-from semel.archive import layout
-from semel.archive.marker import Marker, read_marker
-from semel.compare.known import teach
+from semel.archive import provenance
 from semel.compare.which import Chosen
-from semel.errors import AGAIN, RetryableError, SemelError, TerminalError
-from semel.ledger import Ledger, change, pipelines
-from semel.ledger import scratch as scratch_ledgers
-from semel.model.batch import Claim, Log, Pipeline
+from semel.declare.wording import count
+from semel.errors import AGAIN, RetryableError, SemelError, SourceError, TerminalError
+from semel.model.arrow import arrow_type
+from semel.model.batch import Claim, Counts, Log
+from semel.model.manifest import Kind, MarkedFile, StagedFile
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink, open_source
-from semel.repair.adopt.ids import ShardIds
-from semel.runs.run import steps_of
-from semel.sinks.files.spec import FilesSink
-from semel.stage import Engine, Outcome
-from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
+from semel.sinks import Refuses
+from semel.stage import account, make_folders, moved
+from semel.stage.job import Engine, Outcome, StageJob, columns_of
 from semel.storage import make_folder, remove_folder
 
 _BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
@@ -35,147 +34,129 @@ _BATCH = 0  # No ledger gives this number, so no command that an error names tou
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What the batch path made. `seconds` of each of its steps."""
+    """What the batch path made, as a marker tells it of a batch. All files lie below `sink`."""
 
-    marker: Marker
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AsTable:
-    """An engine whose tasks set aside the rows that the pipeline's table refuses, as its own do."""
-
-    engine: Engine
+    pipeline: str
     spec: Spec
+    sink: Path
+    sink_schema: pa.Schema
+    files: tuple[MarkedFile, ...]
+    counts: Counts
+    batch_id: int = _BATCH
 
-    def run(self, job: StageJob) -> Outcome:
-        wanted = job.output_schema()
-        if not self.spec.sink.position_columns:
-            wanted = pa.schema(f for f in wanted if f.name not in (SOURCE_COLUMN, OFFSET_COLUMN))
-        refuses = open_sink(self.spec).check(wanted, job.data_dir)
-        return self.engine.run(replace(job, refuses=refuses))
+    def of_kind(self, kind: Kind) -> tuple[MarkedFile, ...]:
+        """The files of one kind."""
+        return tuple(file for file in self.files if file.kind is kind)
+
+    def path_of(self, file: MarkedFile) -> Path:
+        """The path of a file."""
+        return self.sink / file.path
 
 
 @contextmanager
-def batch_path(
-    ledger: Ledger, chosen: Chosen, engine: Engine, known: list[ShardIds], log: Log
-) -> Iterator[Made]:
-    """Run the batch path; what it made is there for the length of a block.
+def scratch_folder(staging: Path) -> Iterator[Path]:
+    """A folder below `staging` for the length of a block. Removes what killed compares left.
 
-    SemelError: as of stage, commit and finalize.
+    Its maker holds a lock on it, which ends with the process. While one is made, nobody else looks
+    for those without.
     """
-    with scratch_ledgers.scratch_ledger(ledger) as scratch:
-        staging = layout.staging(Path(chosen.pipeline.archive_path))
-        folder = scratch_ledgers.folder_of(scratch, staging)
-        make_folder(folder)
-        try:
-            yield _run(scratch, chosen, folder, engine, known, log)
-        finally:
-            remove_folder(folder)
+    make_folder(staging)
+    folder = staging / f"compare-{secrets.token_hex(6)}"
+    with ExitStack() as kept:
+        with _locked(staging):
+            for left in staging.glob("compare-*"):
+                with suppress(BlockingIOError, FileNotFoundError), _locked(left, fcntl.LOCK_NB):
+                    remove_folder(left)
+            make_folder(folder)
+            kept.enter_context(_locked(folder))
+        kept.callback(remove_folder, folder)
+        yield folder
 
 
-def _run(
-    scratch: Ledger,
-    chosen: Chosen,
-    folder: Path,
-    engine: Engine,
-    known: list[ShardIds],
-    log: Log,
-) -> Made:
-    spec = _spec(chosen.spec, folder)
-    if not chosen.spec.sink.in_folder and not spec.transforms:
-        engine = _AsTable(engine=engine, spec=chosen.spec)
-    seconds: dict[str, float] = {}
-
-    def said(line: str) -> None:
-        log(f"batch path: {line.replace(f'batch {_BATCH}, ', '')}")
-
-    pipeline = _plan(scratch, chosen, spec)
-    if known:
-        teach(scratch, pipeline, int(spec.dedup.horizon.total_seconds()), known, folder)
-    for name, step in steps_of(scratch, spec, _BATCH, engine, said).items():
-        began = time.monotonic()
-        try:
-            step()
-        except SemelError as error:
-            kind = RetryableError if isinstance(error, RetryableError) else TerminalError
-            raise kind(
-                f"the batch path of {spec.name} failed at {name}, and was removed; the live "
-                f"output was not touched: {error}",
-                next=AGAIN,
-            ) from error
-        seconds[name] = round(time.monotonic() - began, 3)
-    marker = read_marker(layout.marker(folder / "archive", _BATCH), spec.sink_path())
-    return Made(marker=marker, seconds=seconds)
+@contextmanager
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the lock of a folder. BlockingIOError: another has it, and `flags` say not to wait."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(handle)
 
 
-def _spec(spec: Spec, folder: Path) -> Spec:
-    """The pipeline with its rows going to a folder; without transforms, with their positions."""
-    root = settings.data_roots()[0]
-    out, kept = (os.path.relpath(folder / name, root) for name in ("sink", "archive"))
-    if not folder.is_relative_to(root):
-        out, kept = str(folder / "sink"), str(folder / "archive")
-    sink = FilesSink(
-        type="files", path="scratch", format=spec.sink.format, file_name=spec.sink.file_name,
-        partition_by=spec.sink.partition_by,
-        position_columns=spec.sink.position_columns or not spec.transforms,
-    )  # fmt: skip
-    sink = sink.model_copy(update={"path": out, "archive": kept})
-    dedup = spec.dedup if spec.by_position else spec.dedup.model_copy(update={"keep_ids": False})
-    # What the live path quarantined is compared, not refused.
-    loose = spec.limits.model_copy(update={"quarantine_ratio_max": 1.0})
-    return spec.model_copy(update={"sink": sink, "dedup": dedup, "limits": loose})
+def batch_path(chosen: Chosen, engine: Engine, known: Path, folder: Path, log: Log) -> Made:
+    """Run the batch path into a new folder. `known`: the folder with the ids that it knows.
 
-
-def _plan(scratch: Ledger, chosen: Chosen, spec: Spec) -> Pipeline:
-    """Write pipeline, source partitions and the one batch into the scratch ledger."""
-    live = chosen.pipeline
-    claims = in_one(chosen)
-    partitions = {
-        c.source_partition_id: {
-            "source_partition_id": c.source_partition_id,
-            "name": c.name,
-            "identity": c.identity,
-        }
-        for c in claims
-    }
-    with scratch.transaction() as connection:
-        change(
-            connection,
-            "pipelines",
-            "insert",
-            name=spec.name,
-            sink_address=str(spec.sink_path()),
-            archive_path=str(spec.declared_archive()),
-            identity=live.identity,
-            shards=live.shards,
-            bucket_seconds=live.bucket_seconds,
-        )
-        pipeline = pipelines.find(connection, spec.name)
-        change(
-            connection,
-            "compare",
-            "insert_partitions",
-            pipeline_id=pipeline.pipeline_id,
-            partitions=json.dumps(list(partitions.values())),
-        )
-        change(
-            connection,
-            "compare",
-            "insert_batch",
-            pipeline_id=pipeline.pipeline_id,
-            spec=json.dumps(spec.to_json()),
-            spec_digest=spec.digest(),
-            split_bytes=open_source(spec).split_size,
-        )
-        change(
-            connection,
-            "compare",
-            "insert_claims",
+    SemelError: as of stage, in the compare's words.
+    """
+    spec, source, claims = _spec(chosen.spec), open_source(chosen.spec), in_one(chosen)
+    try:
+        claims = source.find(claims, _BATCH)
+        job = StageJob.apart(
+            spec,
+            source,
+            claims,
             batch_id=_BATCH,
-            claims=json.dumps([vars(claim) for claim in claims]),
+            folder=folder,
+            shards=chosen.pipeline.shards,
+            bucket_seconds=chosen.pipeline.bucket_seconds,
+            now_seconds=int(time.time()),
+            known=known,
         )
-    return pipeline
+        log(f"batch path: reads {count(len(job.splits), 'split')} in {count(job.tasks, 'task')}")
+        make_folders(job)
+        texts = provenance.look(spec).texts
+        outcome = engine.run(replace(job, refuses=_refuses(chosen.spec, job), code=texts))
+        source.check(claims, _BATCH)
+        return _made(job, outcome)
+    except (SemelError, OSError) as error:
+        passing = isinstance(error, RetryableError | OSError) or (
+            isinstance(error, SourceError) and moved(source, claims, _BATCH)
+        )
+        kind = RetryableError if passing else TerminalError
+        raise kind(
+            f"the batch path of {spec.name} failed, and was removed; the live output was not "
+            f"touched: {error}",
+            next=AGAIN,
+        ) from error
+
+
+def _spec(spec: Spec) -> Spec:
+    """The pipeline; without transforms, with the positions of its rows."""
+    if spec.transforms:
+        return spec
+    sink = spec.sink.model_copy(update={"position_columns": True})
+    return spec.model_copy(update={"sink": sink})
+
+
+def _refuses(spec: Spec, job: StageJob) -> Refuses | None:
+    """Finds the rows that the pipeline's table refuses: both paths set them aside."""
+    if spec.sink.in_folder or spec.transforms:
+        return None
+    return open_sink(spec).check(columns_of(spec), job.data_dir)
+
+
+def _made(job: StageJob, outcome: Outcome) -> Made:
+    files, counts = account.added_up(job, outcome)
+    columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
+    return Made(
+        pipeline=job.spec.name,
+        spec=job.spec,
+        sink=job.folder,
+        sink_schema=pa.schema(columns),
+        files=tuple(_placed(job.folder, file) for file in files),
+        counts=counts,
+    )
+
+
+def _placed(root: Path, file: StagedFile) -> MarkedFile:
+    """Give a staged file the folders and the suffix of its final name, which readers go by."""
+    path = os.path.join("sink", file.folder, Path(file.path).name + file.suffix)
+    make_folder((root / path).parent)
+    os.rename(file.path, root / path)
+    return MarkedFile(
+        kind=file.kind, path=path, records=file.records, bytes=file.bytes, checksum=file.checksum
+    )
 
 
 def in_one(chosen: Chosen) -> list[Claim]:

@@ -1,7 +1,7 @@
 """The batches of a range, with their markers and claims; or why they cannot be compared."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from semel.archive import layout
@@ -127,4 +127,4 @@ def find_source(chosen: Chosen) -> Chosen:
                 next=f"semel batches {chosen.spec.name}" if error.lasting else AGAIN,
                 lasting=error.lasting,
             ) from error
-    return Chosen(**{**vars(chosen), "claims": claims})
+    return replace(chosen, claims=claims)

@@ -43,12 +43,11 @@ class Ledger:
 
     Purpose: hand out transactions whose settings the protocol relies on.
     What it does not do: retry. Every verb may be called again, which is the one way to retry.
-    `scratch`: the database's name, where it is one that a compare made for itself.
     """
 
-    def __init__(self, dsn: str, *, scratch: str | None = None) -> None:
+    def __init__(self, dsn: str) -> None:
         url = sa.make_url(dsn).set(drivername="postgresql+psycopg")
-        self.dsn, self.scratch = url.render_as_string(hide_password=False), scratch
+        self.dsn = url.render_as_string(hide_password=False)
         self.engine = sa.create_engine(
             url,
             pool_size=2,

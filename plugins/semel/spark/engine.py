@@ -6,7 +6,6 @@ Known limitation: transforms run in a second job, on the rows that the first one
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -21,10 +20,10 @@ from semel import errors
 from semel.declare.parts import twice
 from semel.errors import RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
-from semel.model.manifest import SplitReport, StagedFile, pack_files, unpack_files
+from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
-from semel.stage.job import StageJob
+from semel.stage.job import Outcome, StageJob
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
 from semel.stage.write import survivors, write_rows, write_task
@@ -76,15 +75,6 @@ _MEANINGS = {
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
 _OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a job hands to the driver: a report for each split, and what the transforms wrote."""
-
-    reports: list[SplitReport]
-    files: tuple[StagedFile, ...]
-    sink_schema: list[list[str]]
 
 
 class SparkEngine:

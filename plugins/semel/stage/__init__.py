@@ -17,9 +17,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,7 +29,6 @@ from semel.errors import (
     AGAIN,
     ANEW,
     AttemptLostError,
-    CorruptionError,
     RetryableError,
     SourceError,
     StateError,
@@ -53,38 +50,19 @@ from semel.model.batch import (
     Pipeline,
 )
 from semel.model.buckets import union
-from semel.model.manifest import Kind, ManifestFile, SplitReport, StagedFile
-from semel.model.split import splits_of
+from semel.model.manifest import Kind, ManifestFile, StagedFile
 from semel.pipeline import Spec, identity
 from semel.pipeline.opening import open_sink, open_source
 from semel.sinks import Sink
 from semel.sinks.held import Known
 from semel.sources import Source
 from semel.stage import account, fatal, replayed
-from semel.stage.job import StageJob
+from semel.stage.job import Engine, Outcome, StageJob, splits_for
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
 DIED_ATTEMPTS = 2
 """After this many attempts that died over the same part of a batch, its records are examined."""
-
-
-class Outcome(Protocol):
-    """An engine's result: a report per split, the files that transforms wrote, the columns."""
-
-    reports: list[SplitReport]
-    files: tuple[StagedFile, ...]
-    sink_schema: list[list[str]]
-
-
-class Engine(Protocol):
-    """Runs the job of an attempt.
-
-    Called once per attempt, in the driver. Its tasks may run several times, even at the same time.
-    RetryableError: the engine failed. An error raised by a task keeps its class.
-    """
-
-    def run(self, job: StageJob) -> Outcome: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +135,7 @@ def _attempt(
     try:
         with heartbeat(ledger, batch.batch_id):
             # Keeps S5.
-            for folder in (job.spill_dir, job.data_dir):
-                make_folder(folder)
-            fatal.make_folder(job.folder)
+            make_folders(job)
             sink = open_sink(spec, pipeline.sink_address)
             with sink:
                 refuses = sink.check(_columns(job), job.data_dir)
@@ -188,9 +164,19 @@ def _attempt(
         return _seal(ledger, spec, pipeline, batch, attempt, job, outcome, sink)
     except BaseException as error:
         _give_up(ledger, pipeline, batch, attempt, error)
-        if isinstance(error, SourceError):
-            _retry_elsewhere(source, claims, batch.batch_id, error)
+        if isinstance(error, SourceError) and moved(source, claims, batch.batch_id):
+            raise RetryableError(
+                f"batch {batch.batch_id}: what was planned was moved or compressed while it was "
+                f"read ({error}); it is there, so run stage again"
+            ) from error
         raise
+
+
+def make_folders(job: StageJob) -> None:
+    """Make the folders that tasks write to: they make none themselves."""
+    for folder in (job.spill_dir, job.data_dir):
+        make_folder(folder)
+    fatal.make_folder(job.folder)
 
 
 def _give_up(
@@ -213,19 +199,12 @@ def _give_up(
         ) from error
 
 
-def _retry_elsewhere(
-    source: Source, claims: list[Claim], batch_id: int, error: SourceError
-) -> None:
-    """RetryableError: everything planned is in the source, at another place than before."""
+def moved(source: Source, claims: list[Claim], batch_id: int) -> bool:
+    """Whether everything planned is in the source, at another place than before."""
     try:
-        moved = source.find(claims, batch_id) != claims
+        return source.find(claims, batch_id) != claims
     except SourceError:
-        return
-    if moved:
-        raise RetryableError(
-            f"batch {batch_id}: what was planned was moved or compressed while it was read "
-            f"({error}); it is there, so run stage again"
-        ) from error
+        return False
 
 
 def _begin(
@@ -262,7 +241,6 @@ def _begin(
     failpoints.point("stage.after_begin")
     attempt = Attempt.from_row(begun)
     folder = layout.attempt(Path(pipeline.archive_path), batch.batch_id, attempt.fence)
-    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return attempt, StageJob(
         spec=spec,
         pipeline_id=pipeline.pipeline_id,
@@ -272,14 +250,13 @@ def _begin(
         fence=attempt.fence,
         folder=folder,
         source=source,
-        splits=splits_of(claims, batch.split_bytes, whole=whole),
+        splits=splits_for(source, claims, batch.split_bytes),
         shards=pipeline.shards,
         bucket_seconds=pipeline.bucket_seconds,
         forgotten=pinned.forgotten,
         now_seconds=begun["now_seconds"],
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
-        scratch=ledger.scratch,
     )
 
 
@@ -293,16 +270,7 @@ def _seal(
     outcome: Outcome,
     sink: Sink,
 ) -> Staged:
-    staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
-    counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
-    written = sum(f.records for f in staged if f.kind is Kind.DATA)
-    counts = Counts(**{**asdict(counts), "rows_written": written})
-    # Keeps S20.
-    if not spec.transforms and written != counts.survivors:
-        raise CorruptionError(
-            f"batch {batch.batch_id}, attempt {attempt.fence}: {counts.survivors} records are new "
-            f"and {written} rows were written; this is a defect of semel, nothing was committed"
-        )
+    staged, counts = account.added_up(job, outcome)
     # What a replay or an admission sets aside was set aside and reported before.
     aside = None
     if batch.claims_of == batch.batch_id:

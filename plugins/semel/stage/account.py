@@ -8,13 +8,13 @@ from functools import reduce
 
 import xxhash
 
-from semel.errors import ANEW, LimitError
+from semel.errors import ANEW, CorruptionError, LimitError
 from semel.formats import words
 from semel.model.batch import Counts, Ignored
-from semel.model.manifest import Sample, SplitReport
+from semel.model.manifest import Kind, Sample, SplitReport, StagedFile
 from semel.model.reasons import Reason
 from semel.pipeline import Spec
-from semel.stage.job import StageJob
+from semel.stage.job import Outcome, StageJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,20 @@ class SetAside:
 
     reasons: dict[str, int]
     samples: tuple[str, ...] = ()
+
+
+# Keeps S20.
+def added_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]:
+    """The files of a job, and its account. CorruptionError: not as many rows as survivors."""
+    staged = [f for report in outcome.reports for f in report.files] + list(outcome.files)
+    counts = reduce(Counts.__add__, (r.counts for r in outcome.reports), Counts())
+    written = sum(f.records for f in staged if f.kind is Kind.DATA)
+    if not job.spec.transforms and written != counts.survivors:
+        raise CorruptionError(
+            f"batch {job.batch_id}, attempt {job.fence}: {counts.survivors} records are new and "
+            f"{written} rows were written; this is a defect of semel, nothing was committed"
+        )
+    return staged, replace(counts, rows_written=written)
 
 
 def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:

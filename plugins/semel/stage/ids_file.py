@@ -73,3 +73,23 @@ def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
     except (KeyError, TypeError) as error:
         raise ValueError(f"its metadata does not say which ids it holds ({error})") from error
     return of, table.column("h1").to_numpy(), table.column("h2").to_numpy()
+
+
+def write_known(folder: Path, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray) -> None:
+    """Write ids, sorted by h1 within each shard, for a job that has them in place of the catalog."""
+    for number in np.unique(shard):
+        own = shard == number
+        np.savez(_known(folder, number), h1=h1[own], h2=h2[own])
+
+
+def read_known(folder: Path, shard: int) -> tuple[np.ndarray, np.ndarray]:
+    """The h1 and h2 of a shard that `write_known` wrote."""
+    try:
+        with np.load(_known(folder, shard)) as known:
+            return known["h1"], known["h2"]
+    except FileNotFoundError:
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint32)
+
+
+def _known(folder: Path, shard: int) -> Path:
+    return folder / f"known-{shard}.npz"

@@ -1,17 +1,20 @@
 """The input of every task of a stage job: one value, made by the driver and never changed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from semel.catalog.runs import Run
 from semel.formats.records import OFFSET
+from semel.model.batch import Claim
 from semel.model.buckets import Buckets
-from semel.model.split import Split, Splits
+from semel.model.manifest import SplitReport, StagedFile
+from semel.model.split import Split, Splits, splits_of
 from semel.pipeline import Spec
 from semel.sinks import Refuses
 from semel.sources import Source
@@ -52,8 +55,27 @@ class StageJob:
     refuses: Refuses | None = None
     selected: "Selected | None" = None
     """For a replay or an admission: the records of the ranges that it takes."""
-    scratch: str | None = None
-    """The database, on the ledger's server, that a compare made for itself."""
+    known: Path | None = None
+    """A compare's: the folder with the ids that count as known, in place of the catalog."""
+
+    @classmethod
+    def apart(
+        cls,
+        spec: Spec,
+        source: Source,
+        claims: Sequence[Claim],
+        split_bytes: int | None = None,
+        **more: Any,
+    ) -> Self:
+        """A job of no attempt: it has no part in the catalog. `more`: `batch_id`, `shards`,
+        `bucket_seconds`, `now_seconds`, and what else it needs.
+        """
+        nothing = {
+            "pipeline_id": 0, "attempt_id": 0, "began_at": datetime.min, "fence": 0,
+            "folder": Path(), "forgotten": Buckets(), "segment_id": None, "runs": (),
+        }  # fmt: skip
+        splits = splits_for(source, claims, split_bytes or source.split_size)
+        return cls(spec=spec, source=source, splits=splits, **nothing | more)
 
     @property
     def judges(self) -> bool:
@@ -90,6 +112,33 @@ class StageJob:
     def output_schema(self) -> pa.Schema:
         """The input columns of transforms. Without transforms, the columns written."""
         return columns_of(self.spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """An engine's result: a report per split, the files that transforms wrote, the columns as the
+    ledger keeps them.
+    """
+
+    reports: list[SplitReport]
+    files: tuple[StagedFile, ...]
+    sink_schema: list[list[str]]
+
+
+class Engine(Protocol):
+    """Runs the job of an attempt.
+
+    Called once per attempt, in the driver. Its tasks may run several times, even at the same time.
+    RetryableError: the engine failed. An error raised by a task keeps its class.
+    """
+
+    def run(self, job: StageJob) -> Outcome: ...
+
+
+def splits_for(source: Source, claims: Sequence[Claim], split_bytes: int) -> Splits:
+    """The claims of a batch, cut for its tasks where the source can be."""
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
+    return splits_of(list(claims), split_bytes, whole=whole)
 
 
 def columns_of(spec: Spec) -> pa.Schema:

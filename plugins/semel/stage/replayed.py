@@ -9,7 +9,7 @@ the ranges that the first batch claimed:
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
@@ -21,11 +21,8 @@ from semel.pipeline.opening import open_source
 from semel.sinks import Old
 from semel.sources import of_finalized
 from semel.stage import account, verdicts
-from semel.stage.job import StageJob
+from semel.stage.job import Engine, Outcome, StageJob
 from semel.stage.verdicts import Verdicts
-
-if TYPE_CHECKING:
-    from semel.stage import Engine, Outcome
 
 
 class Read(NamedTuple):
@@ -111,8 +108,8 @@ def check_source(ledger: Ledger, spec: Spec, root: int) -> None:
 
 
 def run_job(
-    ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: "Engine"
-) -> "Outcome":
+    ledger: Ledger, pipeline: Pipeline, batch: Batch, job: StageJob, engine: Engine
+) -> Outcome:
     """Run the job of a replay or an admission. A replay's reports also count what it left out.
 
     TerminalError: a survivor is no longer valid, or the source is not what was read then.

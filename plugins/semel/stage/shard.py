@@ -2,21 +2,18 @@
 
 import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from semel import settings
+from semel.catalog import sortedids
 from semel.catalog.payload import FilterCache, Tally, contains, store_run
 from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.model.buckets import union
 from semel.model.manifest import SplitReport, StagedFile
 from semel.stage.classify import Dropped, SplitIds, classify
-from semel.stage.ids_file import Shard, write_ids
+from semel.stage.ids_file import Shard, read_known, write_ids
 from semel.stage.job import StageJob
 
 LEDGER_REMEDY = (
@@ -31,7 +28,7 @@ def ledger_of(job: StageJob) -> Ledger:
     TerminalError: it names none, or one that is not the driver's.
     """
     try:
-        ledger = _scratch(job.scratch) if job.scratch else _ledger(settings.ledger_dsn())
+        ledger = _ledger(settings.ledger_dsn())
     except UnavailableError as error:
         raise TerminalError(
             f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
@@ -54,23 +51,6 @@ def _ledger(dsn: str) -> Ledger:
     return Ledger(dsn)
 
 
-def _scratch(database: str) -> Ledger:
-    """A compare's own database, on the ledger's server."""
-    url = sa.make_url(settings.ledger_dsn()).set(database=database)
-    return Ledger(url.render_as_string(hide_password=False), scratch=database)
-
-
-@contextmanager
-def _connected(job: StageJob) -> Iterator[Ledger]:
-    """The job's ledger. Connections to a scratch database are closed, as it is dropped soon."""
-    ledger = ledger_of(job)
-    try:
-        yield ledger
-    finally:
-        if job.scratch:
-            ledger.engine.dispose()
-
-
 @cache
 def filters_in(folder: Path) -> FilterCache:
     """The filters that this worker process has open."""
@@ -84,27 +64,30 @@ def classify_shard(
 
     Returns each split's dropped rows, and the file of ids if the pipeline keeps them. A pure
     function of the parts and the pinned list, except for that file's name. Storing the same run
-    again changes nothing.
+    again changes nothing. With known ids in place of the catalog, nothing is stored.
     """
     if not any(len(part.h1) for part in parts):
         return {}, ()  # Nothing to ask the ledger about.
+    if job.known is not None:
+        known = read_known(job.known, shard)
+        return classify(parts, partial(sortedids.contains, *known)).dropped, ()
     buckets = union(report.buckets for report in reports)
     runs = [run for run in job.runs if run.may_hold(shard, buckets)]
     filters, tally = filters_in(settings.cache_dir()), Tally()
-    with _connected(job) as ledger:
-        verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
-        if len(verdict.h1):
-            store_run(
-                ledger,
-                pipeline_id=job.pipeline_id,
-                attempt_id=job.attempt_id,
-                shard=shard,
-                segment_id=job.segment_id,
-                buckets=buckets,
-                h1=verdict.h1,
-                h2=verdict.h2,
-                tally=tally,
-            )
+    ledger = ledger_of(job)
+    verdict = classify(parts, lambda h1, h2: contains(ledger, filters, runs, h1, h2, tally))
+    if len(verdict.h1):
+        store_run(
+            ledger,
+            pipeline_id=job.pipeline_id,
+            attempt_id=job.attempt_id,
+            shard=shard,
+            segment_id=job.segment_id,
+            buckets=buckets,
+            h1=verdict.h1,
+            h2=verdict.h2,
+            tally=tally,
+        )
     files: tuple[StagedFile, ...] = ()
     if job.spec.keeps_ids and len(verdict.h1):
         path = job.data_dir / f"c{shard:05d}-ids-{uuid.uuid4().hex}"

@@ -9,7 +9,6 @@ as many distinct ids as the marker has survivors; otherwise it is an error.
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from semel.formats.pieces import PIECE_BYTES_MAX, gathered
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
-from semel.model.split import splits_of
 from semel.pipeline import Scope
 from semel.pipeline.opening import open_source
 from semel.repair.adopt.history import History
@@ -211,22 +209,14 @@ def job_of(
     source: Source,
     split_size: int | None = None,
 ) -> StageJob:
-    """The job for a reading task. There is no attempt; nothing is looked up or written."""
-    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
-    return StageJob(
-        spec=marker.spec,
-        pipeline_id=0,
+    """The job for a reading task: nothing is looked up or written."""
+    return StageJob.apart(
+        marker.spec,
+        source,
+        claims,
+        split_size,
         batch_id=marker.batch_id,
-        attempt_id=0,
-        began_at=datetime.min,
-        fence=marker.fence,
-        folder=Path(),
-        source=source,
-        splits=splits_of(list(claims), split_size or source.split_size, whole=whole),
         shards=marker.spec.dedup.shards,
         bucket_seconds=marker.bucket_seconds,
-        forgotten=Buckets(),
         now_seconds=_EVER,
-        segment_id=None,
-        runs=(),
     )
