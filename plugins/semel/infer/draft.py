@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path, PurePosixPath
@@ -18,10 +18,8 @@ from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError, TerminalError
 from semel.formats.csv import Csv
 from semel.formats.declared import format_of
-from semel.formats.jsonkeys import Keys
 from semel.formats.jsonl import JsonLines
-from semel.formats.jsontext import objects
-from semel.formats.lines import Lines
+from semel.formats.jsontext import keys_of
 from semel.formats.records import printable
 from semel.infer import names
 from semel.infer.dialect import Dialect, column_problem, dialect_of, not_utf8, parts_of
@@ -308,17 +306,9 @@ def _keys(part: bytes) -> Counter[str]:
     nobody = pa.schema([(f"{RESERVED_PREFIX}_no_key", pa.string())])
     for block in blocks(part, nobody, JsonLines()):
         good = block.lines.without(block.faults)
-        if not len(good):
-            continue
-        found = objects(good.packed().buffer(), len(good))
-        counts.update(itertools.chain.from_iterable(found or _one_by_one(good)))
+        if len(good):
+            counts.update(itertools.chain.from_iterable(keys_of(good.packed())))
     return counts
-
-
-def _one_by_one(lines: Lines) -> Iterator[set[str]]:
-    """The keys of records that have to be looked at alone: a key repeats, or there is NaN."""
-    every = Keys(pa.schema([]))
-    return ({*every.unnamed(lines.raw(at))} for at in range(len(lines)))
 
 
 def _declared(counts: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
