@@ -28,7 +28,7 @@ def test_a_producer_that_died_goes_on(made: Topics, kafka: Kafka) -> None:
     """
     made.make()  # It is there already.
     assert not made.sent()
-    assert made.send(DAYS[:1], made.sent()) == flights.lines_of(DAYS[0])[1].records
+    assert made.send(DAYS[:1], made.sent()) == flights.lines_of(DAYS[0])[1].counts.records_read
     made.abort(DAYS[0])
     # It dies when it has sent a part of the second day.
     lines = flights.lines_of(DAYS[1])[0]

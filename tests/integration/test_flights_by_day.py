@@ -1,4 +1,6 @@
-"""The demo's table as it is declared, on real Spark and Postgres, with a file that comes late."""
+"""The demo's pipelines as they are declared: its numbers, and its table on real Spark and Postgres,
+with a file that comes late.
+"""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,7 +12,8 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench
 from fixtures.postgres.warehouse import Warehouse
 from semel.audit import audit
-from semel.demo import by_day, flights
+from semel.demo import by_day, exact, flights, week
+from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.spark.engine import SparkEngine
@@ -61,3 +64,20 @@ def test_a_late_file_is_backfilled(
     assert again.plan.batch is None
     verdict = audit(dated)
     assert verdict.ok and verdict.batches == 2, verdict
+
+
+def test_the_numbers_of_a_batch_are_found(bench: Workbench, ledger: Ledger) -> None:
+    """Each week's batch is found by its run, and its numbers, and those of all weeks, are the known
+    truth; a run without a batch is told."""
+    document = yaml.safe_load((ROOT / "dags/pipelines/flights.yaml").read_text())
+    parts = {name: document[name] for name in ("source", "record_id", "sink")}
+    spec = bench.spec(document["name"], **parts)
+    for number in (1, 2):
+        truth = flights.write_week(spec.source_root(), number)
+        run(ledger, spec, f"week {number}")
+        found = exact.of_batch(week._marker(spec, f"week {number}"))
+        assert found == exact.of_week(truth) and found["rows_finalized"] == truth.counts.survivors
+    rows = exact.rows_of_files(spec)
+    assert exact.of_pipeline(spec, rows, exact.true_rows(2)) == exact.of_weeks(2)
+    with pytest.raises(TerminalError, match="planned no batch"):
+        week._marker(spec, "week 3")

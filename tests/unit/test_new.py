@@ -192,6 +192,22 @@ def test_single_quotes(new) -> None:
     assert made.answer["quarantined"] == 0
 
 
+def test_names_in_single_quotes(new) -> None:
+    """A file whose fields are all in single quotes has none of them in its names and values."""
+    made = new(table("'id','n'", "'x{i}','{i}'"))
+    assert list(made.schema) == ["id", "n"] and made.spec.source.csv.quote == "'"
+
+
+@pytest.mark.parametrize("bad", ["garbage", "x;1;2;3", '"x;1', "a,b,c"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_bad_record_is_no_other_dialect(new, bad: str, end: str) -> None:
+    """One record that no delimiter makes good leaves those of the others what they are."""
+    body = table("id;text;n", "x{i};a, b{i};{i}", 60, end)
+    made = new(body + f"{bad}\n".encode())
+    assert list(made.schema) == ["id", "text", "n"]
+    assert made.spec.source.csv.delimiter == ";" and made.answer["quarantined"] == 1
+
+
 def test_multiline(new) -> None:
     """Fields with line ends are seen, and the file is read when nobody writes it any more."""
     made = new(table("id,text", 'x{i},"a\nb {i}"'))

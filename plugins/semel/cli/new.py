@@ -88,10 +88,9 @@ def _next(name: str, target: Path, found: "Finding") -> list[str]:
 def _tell(made: "Draft", tried: "Trial", read: "Samples", target: Path, found: "Finding") -> None:
     """What was read and inferred, what to look at, and what to do now."""
     print(f"read {read}")
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
     print(
         f"{wording.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
-        + (f" ({reasons}); one of them: {tried.example}" if reasons else "")
+        + (f" ({tried.told}); one of them: {tried.example}" if tried.told else "")
     )
     files = wording.count(found.files, "file")
     print(f"{made.dialect.format}, {len(made.guesses):,} columns; {made.path} finds {files}")

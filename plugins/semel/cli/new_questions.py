@@ -125,10 +125,9 @@ def _tried(made: "Draft", read: "Samples") -> "Draft":
 
     tried = trial(made, read)
     if not tried.fits:
-        told = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
         raise SpecError(
-            f"{tried.quarantined:,} of {tried.records:,} records would be quarantined ({told}); "
-            f"one of them: {tried.example}"
+            f"{tried.quarantined:,} of {tried.records:,} records would be quarantined "
+            f"({tried.told}); one of them: {tried.example}"
         )
     return made
 

@@ -1,91 +1,115 @@
-"""What the weeks of flights must have become, and what became of them in a pipeline over topics.
+"""What the weeks of flights must have become, and what became of them: numbers by name.
 
 The truth is computed from the flights alone. What is found is read by the markers and from the
 output itself: Parquet files, or a topic that a consumer reads as any other would.
 """
 
 import io
-import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
+from rich.table import Table
 
 from semel import reader
 from semel.archive import layout
-from semel.archive.marker import marker_paths, markers_of
+from semel.archive.marker import Marker, markers_of
 from semel.demo import flights
-from semel.demo.topics import Topics
+from semel.model.batch import Counts
 from semel.model.manifest import Kind
 from semel.pipeline import Spec
 
+if TYPE_CHECKING:
+    from semel.demo.topics import Topics
 
-@dataclass(frozen=True, kw_only=True)
-class Account:
-    """What became of all messages so far. Repeats may be of the same batch, or of an earlier one:
-    which, depends on when the schedule cut.
-    """
-
-    read: int
-    new: int
-    repeats: int
-    quarantined: dict[str, int]
-    """By the reason that the dead letters show."""
-    late: int
-    rows: int
-    """Of the output."""
-    wrong_rows: int
-    """Rows that are in the output and should not be there as they are, and such as are missing."""
-
-    def lines(self) -> list[tuple[str, int]]:
-        """Each number with its name. `quarantined:REASON` is a part of quarantined."""
-        parts = [(f"quarantined:{reason}", n) for reason, n in sorted(self.quarantined.items())]
-        return [
-            ("messages_read", self.read), ("new", self.new), ("repeats", self.repeats),
-            ("quarantined", sum(self.quarantined.values())), *parts, ("late", self.late),
-            ("rows_finalized", self.rows), ("rows_that_are_wrong", self.wrong_rows),
-        ]  # fmt: skip
+Numbers = dict[str, int]
+"""What is compared. `quarantined:REASON` is a part of quarantined."""
 
 
-def truth(week: int) -> Account:
-    """Of the weeks 1 to `week`."""
+def of_week(truth: flights.Truth) -> Numbers:
+    """What the batch of a week must hold."""
+    return _of_batch(truth.counts, truth.quarantined, truth.counts.survivors)
+
+
+def of_batch(marker: Marker) -> Numbers:
+    """What a batch holds by its success marker and its dead letters."""
+    rows = sum(file.records for file in marker.of_kind(Kind.DATA))
+    return _of_batch(marker.counts, _reasons([marker]), rows)
+
+
+def _of_batch(counts: Counts, reasons: Mapping[str, int], rows: int) -> Numbers:
+    return {
+        "records_read": counts.records_read,
+        "new": counts.survivors,
+        "duplicates_within_the_batch": counts.duplicates_batch,
+        "duplicates_against_the_catalog": counts.duplicates_catalog,
+        **_set_aside(counts, reasons),
+        "rows_finalized": rows,
+    }
+
+
+def of_weeks(week: int) -> Numbers:
+    """What must have become of all messages of the weeks 1 to `week`."""
     weeks = [flights.truth_of(number) for number in range(1, week + 1)]
-    reasons: Counter[str] = Counter()
-    for one in weeks:
-        reasons.update(one.quarantined)
-    new = sum(one.new for one in weeks)
-    return Account(
-        read=sum(one.records for one in weeks),
-        new=new,
-        repeats=sum(one.duplicates_batch + one.duplicates_catalog for one in weeks),
-        quarantined=dict(reasons),
-        late=0,
-        rows=new,
-        wrong_rows=0,
-    )
+    counts = sum((one.counts for one in weeks), Counts())
+    reasons = sum((one.quarantined for one in weeks), Counter())
+    return _of_topic(counts, reasons, counts.survivors, 0)
 
 
-def found(spec: Spec, rows: pa.Table, true: pa.Table) -> Account:
-    """By the markers and dead letters of a pipeline, whose output has these rows."""
+def of_pipeline(spec: Spec, rows: pa.Table, true: pa.Table) -> Numbers:
+    """What became of them in a pipeline, whose output has these rows."""
     markers = markers_of(spec)
-    reasons: Counter[str] = Counter()
+    counts = sum((marker.counts for marker in markers), Counts())
+    return _of_topic(counts, _reasons(markers), rows.num_rows, wrong(rows, true))
+
+
+def _of_topic(counts: Counts, reasons: Mapping[str, int], rows: int, wrong_rows: int) -> Numbers:
+    """Repeats may be of the same batch, or of an earlier one: which, depends on when the schedule
+    cut. Wrong rows should not be there as they are, or are missing.
+    """
+    return {
+        "messages_read": counts.records_read,
+        "new": counts.survivors,
+        "repeats": counts.duplicates_batch + counts.duplicates_catalog,
+        **_set_aside(counts, reasons),
+        "rows_finalized": rows,
+        "rows_that_are_wrong": wrong_rows,
+    }
+
+
+def _set_aside(counts: Counts, reasons: Mapping[str, int]) -> Numbers:
+    parts = {f"quarantined:{reason}": n for reason, n in sorted(reasons.items())}
+    return {"quarantined": counts.quarantined, **parts, "late": counts.late}
+
+
+def _reasons(markers: Iterable[Marker]) -> Counter[str]:
+    """The dead letters of some batches by the reason that they show."""
+    found: Counter[str] = Counter()
     for marker in markers:
         for file in marker.of_kind(Kind.DEAD_LETTERS):
-            reasons.update(pq.read_table(marker.path_of(file)).column("reason").to_pylist())
-    counts = [marker.counts for marker in markers]
-    return Account(
-        read=sum(one.records_read for one in counts),
-        new=sum(one.survivors for one in counts),
-        repeats=sum(one.duplicates_batch + one.duplicates_catalog for one in counts),
-        quarantined=dict(reasons),
-        late=sum(one.late for one in counts),
-        rows=rows.num_rows,
-        wrong_rows=wrong(rows, true),
-    )
+            found.update(pq.read_table(marker.path_of(file)).column("reason").to_pylist())
+    return found
+
+
+def table(title: str, found: Mapping[str, Numbers], true: Numbers) -> Table:
+    """What is found beside the truth, with a word where it is something else."""
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column(title)
+    for name in (*found, "truth"):
+        shown.add_column(name, justify="right")
+    shown.add_column("")
+    columns = [*found.values(), true]
+    for name in dict.fromkeys(chain(true, *columns)):
+        values = [column.get(name, 0) for column in columns]
+        _, part, reason = name.partition(":")
+        told = f"  {reason}" if part else name.replace("_", " ")
+        shown.add_row(told, *(f"{n:,}" for n in values), "DIFFERENT" if len({*values}) > 1 else "")
+    return shown
 
 
 def true_rows(week: int) -> pa.Table:
@@ -101,7 +125,7 @@ def rows_of_files(spec: Spec) -> pa.Table:
     return reader.dataset(spec.sink_path(), layout.of(spec)).to_table()
 
 
-def rows_of_topic(spec: Spec, topics: Topics) -> pa.Table:
+def rows_of_topic(spec: Spec, topics: "Topics") -> pa.Table:
     """The output of a pipeline whose sink is a topic, as a consumer sees it."""
     values = [message.value() for message in topics.drain(spec.sink.topic)]
     options = pa.json.ParseOptions(
@@ -115,21 +139,6 @@ def wrong(rows: pa.Table, true: pa.Table) -> int:
     there. Values count, types do not.
     """
     names = true.column_names
-    ours, theirs = (Counter(zip(*_values(table, names), strict=True)) for table in (rows, true))
+    values = ([table[name].to_pylist() for name in names] for table in (rows, true))
+    ours, theirs = (Counter(zip(*columns, strict=True)) for columns in values)
     return ((ours - theirs) + (theirs - ours)).total()
-
-
-def _values(table: pa.Table, names: Iterable[str]) -> list[list]:
-    return [table[name].to_pylist() for name in names]
-
-
-def read_so_far(spec: Spec, known: dict[str, tuple[str, int]]) -> int:
-    """How many messages the finalized batches of a pipeline have read.
-
-    `known`: by marker the run of its batch and its messages; what is new is added.
-    """
-    for path in marker_paths(layout.of(spec)):
-        if path.name not in known:
-            plain = json.loads(path.read_bytes())
-            known[path.name] = plain["request_key"], plain["counts"]["records_read"]
-    return sum(messages for _, messages in known.values())

@@ -8,8 +8,8 @@ what is in it is known exactly. `semel demo --kafka` sends the same lines as mes
 
 import io
 import json
-import os
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -24,7 +24,8 @@ import pyarrow.csv
 import xxhash
 
 from semel.errors import TerminalError
-from semel.storage import sync_folder
+from semel.model.batch import Counts
+from semel.storage import write_new
 
 SEED = 2013
 """The seed of `semel demo`. Another seed gives other files and another truth."""
@@ -52,16 +53,13 @@ Flight = dict[str, Any]
 class Day:
     """What is in one day's file, when the weeks are taken one after the other, one batch each.
 
-    `records` counts all lines. Of the repeats, `duplicates_catalog` come from an earlier week, so
-    an earlier batch holds them. `quarantined` is by the reason that the dead letters must show.
+    Of the repeats, `counts.duplicates_catalog` come from an earlier week, so an earlier batch holds
+    them. `quarantined` is by the reason that the dead letters must show.
     """
 
     day: date
-    records: int
-    new: int
-    duplicates_batch: int
-    duplicates_catalog: int
-    quarantined: dict[str, int]
+    counts: Counts
+    quarantined: Counter[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,29 +70,14 @@ class Truth:
     days: tuple[Day, ...]
 
     @property
-    def records(self) -> int:
-        """Lines of all files."""
-        return sum(day.records for day in self.days)
+    def counts(self) -> Counts:
+        """The account of the batch."""
+        return sum((day.counts for day in self.days), Counts())
 
     @property
-    def new(self) -> int:
-        """Flights that come for the first time: the rows that the batch adds to the output."""
-        return sum(day.new for day in self.days)
-
-    @property
-    def duplicates_batch(self) -> int:
-        """Repeats of flights of the same batch."""
-        return sum(day.duplicates_batch for day in self.days)
-
-    @property
-    def duplicates_catalog(self) -> int:
-        """Repeats of flights of earlier batches."""
-        return sum(day.duplicates_catalog for day in self.days)
-
-    @property
-    def quarantined(self) -> dict[str, int]:
+    def quarantined(self) -> Counter[str]:
         """Broken lines by reason."""
-        return {reason: sum(day.quarantined[reason] for day in self.days) for reason in _BROKEN}
+        return sum((day.quarantined for day in self.days), Counter())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +128,6 @@ def write_week(folder: Path, week: int, seed: int = SEED) -> Truth:
         content, counted = _day(day, seed)
         _write(folder / file_name(day), content)
         days.append(counted)
-    sync_folder(folder)
     return Truth(week=week, days=tuple(days))
 
 
@@ -212,22 +194,23 @@ def lines_of(day: date, seed: int = SEED) -> tuple[list[Line], Day]:
         at = _share("early", flight, seed) * REPEAT_LINES_MAX
         lines.append(Line(place=at, raw=json_of(flight), flight=flight))
     # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
-    quarantined = dict.fromkeys(_BROKEN, 0)
+    quarantined: Counter[str] = Counter()
     for reason, flight in _broken(day, seed):
         at, raw = place[id(flight)] - 0.5, _BROKEN[reason](flight)
         lines.append(Line(place=at, raw=raw, flight=flight))
         quarantined[reason] += 1
     lines.sort(key=lambda line: line.place)
     in_batch = (day - FIRST_DAY).days % DAYS_PER_WEEK != 0
-    counted = Day(
-        day=day,
-        records=len(lines),
-        new=len(sent) + (come_late is not None),
+    new = len(sent) + (come_late is not None)
+    counts = Counts(
+        records_read=len(lines),
+        survivors=new,
         duplicates_batch=len(repeated) + (len(resent) if in_batch else 0),
         duplicates_catalog=0 if in_batch else len(resent),
-        quarantined=quarantined,
+        quarantined=quarantined.total(),
+        rows_written=new,
     )
-    return lines, counted
+    return lines, Day(day=day, counts=counts, quarantined=quarantined)
 
 
 def _resent(day: date, seed: int) -> list[Flight]:
@@ -324,17 +307,12 @@ def _table() -> pa.Table:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole, under a name that the pipeline does not read until it is."""
-    if path.exists():
+    """Write a file whole, or leave the one that is there. TerminalError: that is another one."""
+    try:
+        write_new(path, content)
+    except FileExistsError:
         if path.read_bytes() != content:
             raise TerminalError(
                 f"{path} is there and is not the demo's file; move it away, or let `make reset` "
                 "forget the demo and its files"
-            )
-        return
-    new = path.with_name(f".{path.name}.new")
-    with open(new, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+            ) from None

@@ -2,13 +2,16 @@
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from semel import settings
+from semel.archive import layout
 from semel.demo import flights
 from semel.errors import TerminalError
+from semel.pipeline import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +37,24 @@ class Progress:
         new.replace(_file(of))
 
 
-def next_week(left: Iterable[Path], folders: Iterable[Path], of: str = "demo") -> int:
+def next_week(pipelines: Iterable[Spec], folders: Sequence[Path], of: str = "demo") -> int:
     """The week to land: the next one, or the last one where its run has not succeeded.
 
-    `left`: files that a demo may have left in `folders`. TerminalError: the year is over, or there
-    are files of a demo that nobody remembers.
+    `folders`: where the demo leaves files, beside what its pipelines keep. TerminalError: the year
+    is over, or there are files of a demo that nobody remembers.
     """
+    kept = [layout.of(each) for each in pipelines]
+    left = chain(*(folder.glob("*.jsonl") for folder in folders),
+                 *(layout.markers(each).glob("*.json") for each in kept))
     known = Progress.load(of)
     week = known.week + known.done
     flights.days_of(week)
-    found = next(iter(left), None)
+    found = next(left, None)
     if known.week == 0 and found is not None:
         raise TerminalError(
             f"{found} is of an earlier demo, whose state is gone from {settings.state_dir()}; "
-            f"remove {', '.join(map(str, folders))} (`make reset` does it), and run this again"
+            f"remove {', '.join(map(str, [*folders, *kept]))} (`make reset` does it), and run this "
+            "again"
         )
     return week
 

@@ -7,6 +7,7 @@
 4. Both outputs are held against the flights themselves, and audited.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from semel import console, settings, stack
 from semel.archive import layout
+from semel.archive.marker import marker_paths
 from semel.declare import wording
-from semel.demo import airflow_api, flights, follow
+from semel.demo import airflow_api, exact, flights, follow
 from semel.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi
 from semel.demo.progress import Progress, next_week
 from semel.demo.week import show_verdict
@@ -30,7 +31,6 @@ from semel.pipeline import Spec
 
 if TYPE_CHECKING:  # DuckDB and Kafka's client take a moment to import: the first line comes before.
     from semel.audit import Verdict
-    from semel.demo.exact import Account
     from semel.demo.topics import Sent, Topics
 
 LIVE, BY_DATE = "flights_live", "flights_by_date"
@@ -45,23 +45,11 @@ FILES = [Path(__file__).parent / "pipelines" / f"{name}.yaml" for name in (LIVE,
 """The two pipelines."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exact:
-    """What became of the messages in one pipeline, and what its audit says."""
-
-    account: "Account"
-    verdict: "Verdict"
-
-    def ok(self, true: "Account") -> bool:
-        """Whether it is what it must be."""
-        return self.account == true and self.verdict.ok
-
-
 def run_stream(*, as_json: bool) -> None:
     """Send the next week, follow and backfill it, compare, audit. typer.Exit(1): one is not right.
     """
     from semel import pipeline
-    from semel.demo import exact
+    from semel.audit import audit
 
     began = time.monotonic()
     # 1.
@@ -79,20 +67,21 @@ def run_stream(*, as_json: bool) -> None:
     _through(week, topics, api, watch)
     Progress(week=week).save(NAME)
     # 4.
-    true, rows = exact.truth(week), exact.true_rows(week)
+    true, rows = exact.of_weeks(week), exact.true_rows(week)
     found = {
-        LIVE: _exact(live, exact.rows_of_topic(live, topics), rows),
-        BY_DATE: _exact(by_date, exact.rows_of_files(by_date), rows),
+        LIVE: exact.of_pipeline(live, exact.rows_of_topic(live, topics), rows),
+        BY_DATE: exact.of_pipeline(by_date, exact.rows_of_files(by_date), rows),
     }
-    ok = all(one.ok(true) for one in found.values())
+    verdicts = {each.name: audit(each) for each in (live, by_date)}
+    ok = all(one == true for one in found.values()) and all(one.ok for one in verdicts.values())
     payload = {
         "ok": ok,
         "week": week,
         "days": days,
-        "truth": dict(true.lines()),
-        "found": {name: dict(one.account.lines()) for name, one in found.items()},
-        "batches": {name: one.verdict.batches for name, one in found.items()},
-        "audit": {name: one.verdict.to_json() for name, one in found.items()},
+        "truth": true,
+        "found": found,
+        "batches": {name: one.batches for name, one in verdicts.items()},
+        "audit": {name: one.to_json() for name, one in verdicts.items()},
         "seconds": round(time.monotonic() - began, 1),
         "kafka": servers,
         "output": {LIVE: live.sink.topic, BY_DATE: by_date.sink_path()},
@@ -103,7 +92,7 @@ def run_stream(*, as_json: bool) -> None:
             "runs": {name: f"{api.url}/dags/{name}/runs" for name in found},
         },
     }
-    console.emit(payload, as_json=as_json, render=lambda: _show(payload, true, found))
+    console.emit(payload, as_json=as_json, render=lambda: _show(payload, verdicts))
     if not ok:
         raise typer.Exit(1)
 
@@ -127,9 +116,7 @@ def _topics(servers: str) -> "Topics":
 
 
 def _next_week(live: Spec, by_date: Spec) -> int:
-    kept = [layout.of(each) for each in (live, by_date)]
-    left = [marker for each in kept for marker in layout.markers(each).glob("*.json")]
-    return next_week(left, [by_date.sink_path(), *kept], NAME)
+    return next_week((live, by_date), [by_date.sink_path()], NAME)
 
 
 def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> None:
@@ -137,8 +124,8 @@ def _through(week: int, topics: "Topics", api: AirflowApi, watch: "Watch") -> No
     from semel.demo.topics import ABORTED
 
     days = flights.days_of(week)
-    before = sum(flights.truth_of(number).records for number in range(1, week))
-    records = {day: flights.lines_of(day)[1].records for day in days}
+    before = sum(flights.truth_of(number).counts.records_read for number in range(1, week))
+    records = {day: flights.lines_of(day)[1].counts.records_read for day in days}
     topics.make()
     there = topics.sent()
     api.wait_for_dag(BY_DATE)
@@ -173,7 +160,8 @@ class Watch:
     live: Spec
     days: Sequence[date]
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _markers: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _messages: dict[str, int] = field(default_factory=dict)
+    """By the name of its batch's marker."""
     _ended: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -203,16 +191,15 @@ class Watch:
 
     def _read(self, *, tell: bool = False) -> int:
         """How many messages the live pipeline has read; its new batches are told."""
-        from semel.demo.exact import read_so_far
-
-        before = set(self._markers)
-        read = read_so_far(self.live, self._markers)
-        for name in sorted(set(self._markers) - before):
-            key, messages = self._markers[name]
-            run = key.rpartition(f"{LIVE}:")[2]
+        for path in marker_paths(layout.of(self.live)):
+            if path.name in self._messages:
+                continue
+            plain = json.loads(path.read_bytes())
+            messages = self._messages[path.name] = plain["counts"]["records_read"]
+            run = plain["request_key"].rpartition(f"{LIVE}:")[2]
             if tell:
                 console.say(f"  {LIVE}: a batch of {messages:,} messages, by the run {run}")
-        return read
+        return sum(self._messages.values())
 
     def _look(self) -> bool:
         """Whether a run of each day has ended; those that are new are told."""
@@ -236,37 +223,16 @@ class Watch:
         )
 
 
-def _exact(spec: Spec, rows: Any, true: Any) -> Exact:
-    from semel.audit import audit
-    from semel.demo import exact
-
-    return Exact(account=exact.found(spec, rows, true), verdict=audit(spec))
-
-
-def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> None:
+def _show(payload: dict[str, Any], verdicts: dict[str, "Verdict"]) -> None:
     show = console.result.print
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"weeks 1 to {payload['week']}" if payload["week"] > 1 else "week 1")
-    for name in (*found, "truth"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    columns = [dict(one.account.lines()) for one in found.values()]
-    names = [name for name, _ in true.lines()]
-    names += [name for column in columns for name in column if name not in names]
-    for name in names:
-        value = dict(true.lines()).get(name, 0)
-        _, part, reason = name.partition(":")
-        shown = f"  {reason}" if part else name.replace("_", " ")
-        same = all(column.get(name, 0) == value for column in columns)
-        values = [f"{column.get(name, 0):,}" for column in (*columns, {name: value})]
-        table.add_row(shown, *values, "" if same else "DIFFERENT")
+    title = f"weeks 1 to {payload['week']}" if payload["week"] > 1 else "week 1"
     show()
-    show(table)
-    for name, one in found.items():
-        show_verdict(name, one.verdict)
+    show(exact.table(title, payload["found"], payload["truth"]))
+    for name, verdict in verdicts.items():
+        show_verdict(name, verdict)
     show()
     if payload["ok"]:
-        _say_what_is_proved(payload, true)
+        _say_what_is_proved(payload)
     else:
         show("THIS IS NOT THE KNOWN TRUTH: this is a defect of semel")
     airflow = payload["airflow"]
@@ -276,14 +242,15 @@ def _show(payload: dict[str, Any], true: "Account", found: dict[str, Exact]) -> 
     show(f"Kafka: {payload['kafka']}, topics flights and {payload['output'][LIVE]}")
 
 
-def _say_what_is_proved(payload: dict[str, Any], true: "Account") -> None:
+def _say_what_is_proved(payload: dict[str, Any]) -> None:
+    true = payload["truth"]
     batches = {
         name: wording.count(n, "batch", "batches") for name, n in payload["batches"].items()
     }
     console.result.print(
-        f"Exact. The topic flights has {true.read:,} messages of {true.new:,} flights: "
-        f"{true.repeats:,} that the producer\nsent again, and "
-        f"{sum(true.quarantined.values()):,} that cannot be read. "
+        f"Exact. The topic flights has {true['messages_read']:,} messages of {true['new']:,} "
+        f"flights: {true['repeats']:,} that the producer\nsent again, and "
+        f"{true['quarantined']:,} that cannot be read. "
         "Each flight, with all its values, is once\n"
         f"- in the topic {payload['output'][LIVE]}, as a consumer of committed messages sees it: "
         f"{batches[LIVE]}\n  of a live schedule;\n"

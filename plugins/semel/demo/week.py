@@ -1,20 +1,17 @@
 """`semel demo`: a week of real flights through Airflow, compared with the known truth."""
 
-import json
 import time
-from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from semel import console, stack
-from semel.archive import layout
+from semel.archive.marker import Marker, markers_of
 from semel.declare import wording
-from semel.demo import airflow_api, by_day, flights, follow
+from semel.demo import airflow_api, by_day, exact, flights, follow
 from semel.demo.progress import Progress, next_week
 from semel.errors import TerminalError
+from semel.model.manifest import Kind
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sink
 
@@ -22,17 +19,6 @@ if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should 
     from semel.audit import Verdict
 
 PIPELINE = "flights"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Landed:
-    """What the week's batch holds by its success marker and its files."""
-
-    batch_id: int
-    counts: dict[str, int]
-    reasons: dict[str, int]
-    files: int
-    rows: int
 
 
 def run_week(*, as_json: bool) -> None:
@@ -53,22 +39,21 @@ def run_week(*, as_json: bool) -> None:
     run_id = f"demo-week-{week:02d}"
     tasks = follow.run_all(api, (PIPELINE, by_day.PIPELINE), run_id)
     Progress(week=week).save()
-    found = _found(spec, f"airflow:{PIPELINE}:{run_id}", ends.ledger_dsn)
-    rows = _compare(truth, found)
+    marker = _marker(spec, f"airflow:{PIPELINE}:{run_id}")
+    found, true = exact.of_batch(marker), exact.of_week(truth)
     days = by_day.compare(daily, flights.sums_by_day(week))
     verdicts = {each.name: audit(each) for each in (spec, daily)}
-    ok = days.ok and all(row[1] == row[2] for row in rows)
-    ok = ok and all(verdict.ok for verdict in verdicts.values())
+    ok = days.ok and found == true and all(verdict.ok for verdict in verdicts.values())
     seconds = follow.seconds(tasks[PIPELINE])
     payload = {
         "ok": ok,
         "week": week,
         "days": [day.day for day in truth.days],
         "run_id": run_id,
-        "batch_id": found.batch_id,
-        "found": {name: value for name, value, _ in rows},
-        "truth": {name: value for name, _, value in rows},
-        "files": found.files,
+        "batch_id": marker.batch_id,
+        "found": found,
+        "truth": true,
+        "files": len(marker.of_kind(Kind.DATA)),
         "seconds": seconds | {"all": round(time.monotonic() - began, 1)},
         "audit": verdicts[PIPELINE].to_json(),
         "by_day": days.to_json()
@@ -84,17 +69,13 @@ def run_week(*, as_json: bool) -> None:
             "run": api.run_url(PIPELINE, run_id),
         },
     }
-    console.emit(payload, as_json=as_json, render=lambda: _show(payload, rows, days, verdicts))
+    console.emit(payload, as_json=as_json, render=lambda: _show(payload, days, verdicts))
     if not ok:
         raise typer.Exit(1)
 
 
 def _next_week(spec: Spec, daily: Spec) -> int:
-    """As `next_week`, with what this demo leaves."""
-    folder, kept = spec.source_root(), [layout.of(each) for each in (spec, daily)]
-    left = [*folder.glob("*.jsonl")]
-    left += [marker for each in kept for marker in layout.markers(each).glob("*.json")]
-    return next_week(left, [folder, spec.sink_path(), *kept])
+    return next_week((spec, daily), [spec.source_root(), spec.sink_path()])
 
 
 def _land(spec: Spec, week: int) -> flights.Truth:
@@ -103,83 +84,37 @@ def _land(spec: Spec, week: int) -> flights.Truth:
     truth = flights.write_week(spec.source_root(), week)
     first, last = truth.days[0].day, truth.days[-1].day
     console.progress.print(
-        f"landed week {week}, {first} to {last}: {truth.records:,} records in {spec.source_root()}"
+        f"landed week {week}, {first} to {last}: {truth.counts.records_read:,} records in "
+        f"{spec.source_root()}"
     )
     return truth
 
 
-def _found(spec: Spec, request_key: str, ledger_dsn: str) -> Landed:
-    """The run's batch, from its marker and its dead letters. TerminalError when it has none."""
-    import pyarrow.parquet as pq
-
-    from semel import plan
-    from semel.ledger import Ledger
-
-    with Ledger(ledger_dsn) as ledger:
-        batch = plan.find_batch(ledger, spec, request_key)
-    if batch is None:
-        raise TerminalError(
-            f"{request_key} planned no batch: another run has taken the week's files; run this "
-            "again for the next week",
-            next=f"semel batches {PIPELINE}",
-        )
-    kept = layout.of(spec)
-    marker = json.loads(layout.marker(kept, batch.batch_id).read_bytes())
-    reasons: Counter[str] = Counter()
-    for file in marker["files"]:
-        if file["kind"] == "dead_letters":
-            reasons.update(pq.read_table(kept / file["path"]).column("reason").to_pylist())
-    data = [file for file in marker["files"] if file["kind"] == "data"]
-    return Landed(
-        batch_id=batch.batch_id,
-        counts=marker["counts"],
-        reasons=dict(reasons),
-        files=len(data),
-        rows=sum(file["records"] for file in data),
+def _marker(spec: Spec, request_key: str) -> Marker:
+    """The success marker of the run's newest batch. TerminalError when it has none."""
+    for marker in reversed(markers_of(spec)):
+        if marker.request_key == request_key:
+            return marker
+    raise TerminalError(
+        f"{request_key} planned no batch: another run has taken the week's files; run this "
+        "again for the next week",
+        next=f"semel batches {PIPELINE}",
     )
 
 
-def _compare(truth: flights.Truth, found: Landed) -> list[tuple[str, int, int]]:
-    """Name, found and true number of each count. `quarantined:REASON` is a part of quarantined."""
-    counts = found.counts
-    rows = [
-        ("records_read", counts["records_read"], truth.records),
-        ("new", counts["survivors"], truth.new),
-        ("duplicates_within_the_batch", counts["duplicates_batch"], truth.duplicates_batch),
-        ("duplicates_against_the_catalog", counts["duplicates_catalog"], truth.duplicates_catalog),
-        ("quarantined", counts["quarantined"], sum(truth.quarantined.values())),
-    ]
-    for reason in sorted(truth.quarantined | found.reasons):
-        parts = found.reasons.get(reason, 0), truth.quarantined.get(reason, 0)
-        rows.append((f"quarantined:{reason}", *parts))
-    return [*rows, ("late", counts["late"], 0), ("rows_finalized", found.rows, truth.new)]
-
-
-def _show(
-    payload: dict[str, Any],
-    rows: list[tuple[str, int, int]],
-    days: by_day.Compared,
-    verdicts: dict[str, "Verdict"],
-) -> None:
+def _show(payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "Verdict"]) -> None:
     show = console.result.print
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"week {payload['week']}, batch {payload['batch_id']}")
-    table.add_column("found", justify="right")
-    table.add_column("truth", justify="right")
-    table.add_column("")
-    for name, value, true in rows:
-        _, part, reason = name.partition(":")
-        shown = f"  {reason}" if part else name.replace("_", " ")
-        table.add_row(shown, f"{value:,}", f"{true:,}", "" if value == true else "DIFFERENT")
+    found, true = payload["found"], payload["truth"]
+    title = f"week {payload['week']}, batch {payload['batch_id']}"
+    table = exact.table(title, {"found": found}, true)
     table.add_row("files finalized", f"{payload['files']:,}", "", "")
     show()
     show(table)
     seconds = payload["seconds"]
     show("seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in follow.VERBS))
-    same = all(value == true for _, value, true in rows)
     show(
         "the numbers are exactly the known truth"
-        if same
+        if found == true
         else "THE NUMBERS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
     )
     by_day.show(days, payload["days"])

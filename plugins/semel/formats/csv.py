@@ -70,14 +70,9 @@ def read_header(
     head = bytearray(file.read(limits.CSV_HEADER_BYTES_MAX))
     if not head:
         return [], 0
-    ends = _CsvParser(format, schema, schema.names).record_ends(head, len(head))
-    end = int(ends[0]) if len(ends) else len(head)
     name = repr(getattr(file, "name", "the file"))
     try:
-        text = head[:end].removeprefix(_BOM).decode()
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter,
-                          quotechar=format.quote, strict=True)
-        names = next(rows, [])
+        names, end = first_record(head, format)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
     if sorted(names) != sorted(schema.names):
@@ -87,6 +82,19 @@ def read_header(
             "correct the file, or the pipeline's schema"
         )
     return names, end
+
+
+def first_record(head: bytearray, format: Csv) -> tuple[list[str], int]:
+    """The fields of a file's first record, and the offset behind it: the end, where it goes on.
+
+    UnicodeDecodeError, csv.Error: it is none.
+    """
+    ends = format.parser(pa.schema([]), [""]).record_ends(head, len(head))
+    end = int(ends[0]) if len(ends) else len(head)
+    text = head[:end].removeprefix(_BOM).decode()
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter,
+                      quotechar=format.quote, strict=True)
+    return next(rows, []), end
 
 
 class _CsvParser:

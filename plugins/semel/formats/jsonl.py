@@ -19,11 +19,17 @@ from semel.declare.context import Context
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.blocks import line_ends
 from semel.formats.columns import as_read
-from semel.formats.jsonfaults import Decimals, Repeated, without_words
-from semel.formats.jsonkeys import Keys
-from semel.formats.jsonmaps import VALUE, Judge, map_column
-from semel.formats.jsontext import Texts
-from semel.formats.jsonwords import NUMBER, Words, nameable, no_json, no_object
+from semel.formats.jsonfaults import (
+    NUMBER,
+    Decimals,
+    Repeated,
+    Words,
+    nameable,
+    no_json,
+    no_object,
+    without_words,
+)
+from semel.formats.jsontext import VALUE, Judge, Keys, Texts, map_column
 from semel.formats.lines import BadRecords, Fault, Lines
 from semel.formats.records import OFFSET, judge_lines
 from semel.formats.words import RECORD_SHOWN_BYTES

@@ -1,4 +1,5 @@
-"""JSON Lines as a sink's format: the code of the table's entry, see table.SinkCode.
+"""JSON Lines as a sink's format: the code of the table's entry, see table.SinkCode. And values as
+texts of JSON for the sinks that publish rows, whole columns at once; both read back by their types.
 
 JSON has text, numbers, flags, lists and objects. Dates and times are ISO 8601 text, decimals their
 digits as text, bytes base64, maps objects.
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
+from pyarrow import types as at
 
 from semel.errors import TerminalError
 from semel.formats.sinkvalues import BLOCK_BYTES_MAX, as_base64, check_years, is_binary, is_plain
@@ -25,16 +27,18 @@ if TYPE_CHECKING:
 JSON_BLOCK_BYTES = 1 << 20
 """Bytes that pyarrow parses of a JSON Lines file at once, unless a record is longer."""
 
+_HEAD, _TAIL = len('{"v":'), len("}")
+
 
 def refusal(kind: pa.DataType) -> str | None:
     """See table.SinkCode."""
-    if pa.types.is_map(kind):
-        if not pa.types.is_string(kind.key_type):
+    if at.is_map(kind):
+        if not at.is_string(kind.key_type):
             return f"maps whose keys are {kind.key_type}, and JSON has text alone"
         return refusal(kind.item_type)
-    if pa.types.is_struct(kind):
+    if at.is_struct(kind):
         return next(filter(None, (refusal(field.type) for field in kind)), None)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if at.is_list(kind) or at.is_large_list(kind):
         return refusal(kind.value_type)
     return None if is_plain(kind) else f"{kind}, which JSON Lines does not have"
 
@@ -45,59 +49,78 @@ def held_as(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _holds_map(kind: pa.DataType) -> bool:
-    inner = (kind.field(at).type for at in range(kind.num_fields))
-    return pa.types.is_map(kind) or any(map(_holds_map, inner))
+    inner = (kind.field(n).type for n in range(kind.num_fields))
+    return at.is_map(kind) or any(map(_holds_map, inner))
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind) or is_binary(kind):
+    if at.is_date(kind) or is_binary(kind):
         return pa.string()
-    if pa.types.is_struct(kind):
+    if at.is_struct(kind):
         return pa.struct([field.with_type(_read_as(field.type)) for field in kind])
-    if pa.types.is_list(kind):
+    if at.is_list(kind):
         return pa.list_(_read_as(kind.value_type))
     return kind
 
 
 def write(table: pa.Table, file: Any) -> None:
     """See table.SinkCode."""
+    _ready(table).write_ndjson(file)
+
+
+def objects(table: pa.Table) -> pa.Array:
+    """Each row as a JSON object, in UTF-8 (large_binary). TerminalError as in `write`."""
+    return _objects(_ready(table))
+
+
+def _objects(frame: pl.DataFrame) -> pa.Array:
+    texts = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().to_arrow()
+    return texts.cast(pa.large_binary())
+
+
+def _ready(table: pa.Table) -> pl.DataFrame:
     names = table.column_names
-    ready = [in_json(name, table.column(name).combine_chunks()) for name in names]
-    pl.from_arrow(pa.table(ready, names=names)).write_ndjson(file)
+    ready = [_in_json(name, table.column(name).combine_chunks()) for name in names]
+    return pl.from_arrow(pa.table(ready, names=names))
 
 
 # Keeps S22.
-def in_json(name: str, array: pa.Array) -> pa.Array:
+def _in_json(name: str, array: pa.Array) -> pa.Array:
     """A column as JSON can hold it: bytes as base64.
 
     JSON has no NaN and no infinity; what writes it makes them null without a word.
     """
     kind = array.type
-    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
+    if at.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
         raise TerminalError(
             f"the output's column {name!r} holds NaN or an infinity, which JSON Lines does not "
             "have; make it null in the last transform's select (nanvl), or write Parquet"
         )
-    if pa.types.is_temporal(kind):
+    if at.is_temporal(kind):
         check_years(name, array)
     if is_binary(kind):
         return as_base64(array)
-    if pa.types.is_struct(kind):
-        inner = [in_json(name, part) for part in array.flatten()]
+    if at.is_struct(kind):
+        inner = [_in_json(name, part) for part in array.flatten()]
         return pa.StructArray.from_arrays(inner, kind.names, mask=array.is_null())
-    if pa.types.is_map(kind):
-        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+    if at.is_map(kind):
+        entries = _entries(array)
         pairs, sizes = pc.list_flatten(entries), _sizes(entries)
-        values = in_json(name, pairs.field(1))
+        values = _in_json(name, pairs.field(1))
         bounds = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
         return pa.MapArray.from_arrays(bounds, pairs.field(0), values, mask=array.is_null())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if at.is_list(kind) or at.is_large_list(kind):
         lists = array.cast(pa.large_list(kind.value_type))
         # Only what no null hides: so offsets are made anew.
-        values = in_json(name, pc.list_flatten(lists))
+        values = _in_json(name, pc.list_flatten(lists))
         bounds = pa.array(np.concatenate(([0], np.cumsum(_sizes(lists)))), pa.int64())
         return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
     return array
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    kind = maps.type
+    return maps.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
 
 
 def _sizes(lists: pa.Array) -> np.ndarray:
@@ -125,7 +148,7 @@ def _block_bytes(path: Path, size: int) -> int:
         return block
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         end = len(view)
-        while any(view.find(b"\n", at, at + block) < 0 for at in range(0, end - block, block)):
+        while any(view.find(b"\n", n, n + block) < 0 for n in range(0, end - block, block)):
             block *= 2
     return min(block, BLOCK_BYTES_MAX)
 
@@ -134,3 +157,101 @@ def rows(path: Path) -> int:
     """See table.SinkCode."""
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether a value has parts (array, struct, map)."""
+    return at.is_struct(kind) or at.is_map(kind) or at.is_list(kind) or at.is_large_list(kind)
+
+
+def as_json(name: str, values: pa.Array) -> pa.Array:
+    """Lists, structs and maps as texts of JSON, bytes as base64; null stays null."""
+    frame = pl.DataFrame({"v": pl.from_arrow(_in_json(name, values))})
+    # Each is {"v":...}.
+    inner = pc.binary_slice(_objects(frame), _HEAD, -_TAIL).cast(pa.large_string())
+    return pc.if_else(values.is_valid(), inner, pa.scalar(None, pa.large_string()))
+
+
+def from_json(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What `as_json` wrote, read back as `kind`."""
+    import duckdb  # It is the readers' and the audit's: no publish needs it.
+
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("given", pa.table({"v": texts}))
+        found = engine.sql(f"SELECT CAST(CAST(v AS JSON) AS {_in_duckdb(kind)}) AS v FROM given")
+        return _typed(found.to_arrow_table().column(0).combine_chunks(), kind)
+
+
+def _in_duckdb(kind: pa.DataType) -> str:
+    """The type of DuckDB that a value in JSON is read as; bytes are text yet."""
+    if at.is_struct(kind):
+        parts = (f'"{f.name.replace(chr(34), chr(34) * 2)}" {_in_duckdb(f.type)}' for f in kind)
+        return f"STRUCT({', '.join(parts)})"
+    if at.is_map(kind):
+        return f"MAP(VARCHAR, {_in_duckdb(kind.item_type)})"
+    if is_nested(kind):
+        return f"{_in_duckdb(kind.value_type)}[]"
+    if at.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return next(name for fits, name in _DUCKDB if fits(kind))
+
+
+_DUCKDB = (
+    (at.is_boolean, "BOOLEAN"), (at.is_int8, "TINYINT"), (at.is_int16, "SMALLINT"),
+    (at.is_int32, "INTEGER"), (at.is_int64, "BIGINT"), (at.is_float32, "FLOAT"),
+    (at.is_float64, "DOUBLE"), (at.is_date, "DATE"),
+    (lambda kind: at.is_timestamp(kind) and bool(kind.tz), "TIMESTAMPTZ"),
+    (at.is_timestamp, "TIMESTAMP"), (lambda _: True, "VARCHAR"),
+)  # fmt: skip
+
+
+def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """An array of DuckDB's as `kind`: texts in the place of bytes are base64."""
+    if at.is_struct(kind):
+        parts = [_typed(array.field(n), field.type) for n, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if at.is_map(kind):
+        keys, items = array.keys.cast(kind.key_type), _typed(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=array.is_null())
+    if is_nested(kind):
+        offsets = array.offsets
+        make = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
+        if at.is_large_list(kind):
+            offsets = offsets.cast(pa.int64())
+        values = _typed(array.values, kind.value_type)
+        return make.from_arrays(offsets, values, type=kind, mask=array.is_null())
+    if is_binary(kind):
+        return pl.from_arrow(array).str.decode("base64").to_arrow().cast(kind)
+    return array.cast(kind)
+
+
+def beyond_json(array: pa.Array, what: str) -> np.ndarray:
+    """The rows in which a value at any depth is such as JSON, or jsonb, does not have.
+
+    `what`: `number` for NaN and infinities, `range` for times of years that have not four digits,
+    `nul` for NUL in a text.
+    """
+    kind = array.type
+    bad = np.zeros(len(array), dtype=bool)
+    if what == "number" and at.is_floating(kind):
+        return _mask(pc.invert(pc.is_finite(array)))
+    if what == "nul" and (at.is_string(kind) or at.is_large_string(kind)):
+        return _mask(pc.match_substring(array, "\0"))
+    if what == "range" and at.is_temporal(kind):
+        years = pc.year(array)
+        return _mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
+    if at.is_struct(kind):
+        for part in array.flatten():
+            bad |= beyond_json(part, what)
+        return bad
+    if at.is_map(kind):
+        array = _entries(array)
+    if is_nested(array.type):
+        inner = beyond_json(pc.list_flatten(array), what)
+        bad[pc.list_parent_indices(array).to_numpy()[inner]] = True
+    return bad
+
+
+def _mask(bad: pa.Array) -> np.ndarray:
+    return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)

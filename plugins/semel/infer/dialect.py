@@ -1,11 +1,12 @@
 """How sample files are written: JSON Lines or CSV, and its delimiter, quote and header."""
 
 import csv
-import io
 import itertools
 import re
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import msgspec
@@ -14,7 +15,7 @@ import pyarrow as pa
 from semel import limits
 from semel.declare.parts import RESERVED_PREFIX
 from semel.errors import SourceError
-from semel.formats.csv import Csv
+from semel.formats.csv import Csv, first_record
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, told
 from semel.sources import quoted
@@ -22,6 +23,7 @@ from semel.sources import quoted
 _BOM = b"\xef\xbb\xbf"
 _LOOKED_AT_BYTES = 256 << 10
 _LINES_LOOKED_AT = 100
+_DELIMITERS = ",;\t|"
 _SHOWN_CHARS = 60
 _NAME_CHARS_MAX = 500
 """YAML takes no key above 1,024 characters, and each may be written as two."""
@@ -72,9 +74,12 @@ def dialect_of(sampled: Sampled) -> Dialect:
 def not_utf8(sampled: Sampled) -> str | None:
     """What a file is written in that is not UTF-8, as far as its bytes tell, and what converts it."""
     data = b"".join(sampled.parts)
-    if _decodes(data, "utf-8"):
+    for kind, codec in ((None, "utf-8"), ("WINDOWS-1252", "cp1252"), ("ISO-8859-1", "latin-1")):
+        with suppress(UnicodeDecodeError):
+            data.decode(codec)
+            break
+    if kind is None:
         return None
-    kind = "WINDOWS-1252" if _decodes(data, "cp1252") else "ISO-8859-1"
     path = quoted(str(sampled.path))
     convert = f"iconv -f {kind} -t UTF-8 {path}"
     if sampled.path.suffix == ".gz":
@@ -83,14 +88,6 @@ def not_utf8(sampled: Sampled) -> str | None:
         f"{told(sampled.path)} is not UTF-8, but {kind} by its bytes; convert it, and whatever comes "
         f"after it: `{convert} > {path}.utf8 && mv {path}.utf8 {path}`"
     )
-
-
-def _decodes(data: bytes, encoding: str) -> bool:
-    try:
-        data.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _unread(head: bytes) -> str | None:
@@ -121,90 +118,69 @@ def _is_json_lines(text: bytes) -> bool:
 
 
 def _csv(text: bytes, name: str, sampled: Sampled) -> Dialect:
-    """The delimiter and quote with the fewest bad records, then with the most columns."""
-    best: tuple[tuple[float, int], Csv] | None = None
-    first = text[: text.find(b"\n") + 1 or None]
-    for quote, delimiter in itertools.product("\"'", ",;\t|"):
-        if quote == "'" and not re.search(rb"(^|[,;\t|])'", first + text[:_LOOKED_AT_BYTES]):
+    """The delimiter by DuckDB's sniffer, which no bad record changes; the quote, and whether fields
+    hold line ends, as most records are good: of equal ones the first, and the sniffer's.
+    """
+    delimiter, sniffed = _sniffed(text)
+    # Where no field begins with it, the other quote makes text of a lost one.
+    quotes = sorted("\"'" if re.search(rb"(^|[,;\t|\n])'", text) else '"', key=sniffed.__ne__)
+    best = None
+    for quote, multiline in itertools.product(quotes, (False, True)):
+        form = Csv(delimiter=delimiter, quote=quote, multiline=multiline, header=False)
+        if (found := _header(text, form)) is None:
             continue
-        if delimiter.encode() not in first and delimiter != ",":
-            continue
-        form = _multiline(text, Csv(delimiter=delimiter, quote=quote, header=False))
-        if form is None:
-            continue
-        good, bad = _read(text, form)
-        rank = (round(bad / max(1, good + bad), 2), -_width(text, form))
-        if best is None or rank < best[0]:
-            best = rank, form
+        good, bad = _read(text, form, found)
+        if best is None or (good, -bad) > best[0]:
+            best = (good, -bad), replace(form, header=True), found
+        if not best[0][1]:
+            break
     if best is None:
         raise SourceError(
             f"{name}: its first line is no CSV header that can be read (UTF-8, quotes that end); "
             f"{not_utf8(sampled) or 'correct it'}"
         )
-    # Line ends in fields may be rare: the one form is tried on all that there is.
-    form = _multiline(text, best[1], len(text)) or best[1]
-    names, header = _header(text, form) or ([], b"")
-    columns = _checked(names, name)
-    _check_is_header(columns, form, name)
-    made = Csv(delimiter=form.delimiter, quote=form.quote, multiline=form.multiline)
-    return Dialect(format="csv", csv=made, columns=tuple(columns), header=header)
+    _, form, (names, header) = best
+    _check_names(names, name)
+    _check_is_header(names, form, name)
+    return Dialect(format="csv", csv=form, columns=tuple(names), header=header)
+
+
+def _sniffed(text: bytes) -> tuple[str, str]:
+    """The delimiter and the quote by DuckDB's sniffer; a comma and `"`, where it finds none."""
+    import duckdb
+
+    with tempfile.NamedTemporaryFile(suffix=".csv") as file, duckdb.connect() as engine:
+        # Line ends of both kinds are an error to it.
+        file.write(text[:_LOOKED_AT_BYTES].replace(b"\r\n", b"\n"))
+        file.flush()
+        sniffed = "SELECT Delimiter, Quote FROM sniff_csv(?, ignore_errors = true)"
+        try:
+            delimiter, quote = engine.execute(sniffed, [file.name]).fetchone()
+        except duckdb.Error:
+            return ",", '"'
+    return delimiter if delimiter in _DELIMITERS else ",", "'" if quote == "'" else '"'
 
 
 def _header(text: bytes, form: Csv) -> tuple[list[str], bytes] | None:
     """The names in the first record, and its bytes with the line end. None: it is none."""
-    schema = pa.schema([("c", pa.string())])
     window = bytearray(text[: limits.CSV_HEADER_BYTES_MAX])
-    ends = form.parser(schema, None).record_ends(window, len(window))
-    if not len(ends) and len(window) < len(text):
-        return None
-    header = text[: int(ends[0]) if len(ends) else None]
     try:
-        rows = csv.reader(
-            io.StringIO(header.decode(), newline=""),
-            delimiter=form.delimiter,
-            quotechar=form.quote,
-            strict=True,
-        )
-        names = next(rows, [])
+        names, end = first_record(window, form)
     except (UnicodeDecodeError, csv.Error):
         return None
-    return (names, header if header.endswith(b"\n") else header + b"\n") if names else None
+    header = text[:end].removesuffix(b"\n")
+    if not names or end == len(header) < len(text):
+        return None
+    return names, header + b"\n"
 
 
-def _width(text: bytes, form: Csv) -> int:
-    found = _header(text, form)
-    return len(found[0]) if found else 0
-
-
-def _read(text: bytes, form: Csv, size: int = _LOOKED_AT_BYTES) -> tuple[int, int]:
-    """How many records of the first `size` bytes are good, and how many are bad, whatever the
-    fields hold.
-    """
-    names, header = _header(text, form) or ([], b"")
-    schema = pa.schema([(f"c{at}", pa.string()) for at in range(len(names))])
-    data = bytearray(text[len(header) : len(header) + size])
-    ends = form.parser(schema, None).record_ends(data, len(data))
-    if len(ends) and len(text) > len(header) + len(data):
-        data = data[: int(ends[-1])]
+def _read(text: bytes, form: Csv, header: tuple[list[str], bytes]) -> tuple[int, int]:
+    """How many records are good, and how many are bad, whatever the fields hold."""
+    schema = pa.schema([(f"c{at}", pa.string()) for at in range(len(header[0]))])
     good = bad = 0
-    for block in blocks(bytes(data), schema, form):
+    for block in blocks(text[len(header[1]) :], schema, form):
         good, bad = good + block.table.num_rows, bad + len(block.faults)
     return good, bad
-
-
-def _multiline(text: bytes, form: Csv, size: int = _LOOKED_AT_BYTES) -> Csv | None:
-    """The form, with `multiline` where that makes bad records good ones. None: no header."""
-    if _header(text, form) is None:
-        form = Csv(delimiter=form.delimiter, quote=form.quote, header=False, multiline=True)
-        return form if _header(text, form) is not None else None
-    good, bad = _read(text, form, size)
-    if not bad:
-        return form
-    other = Csv(delimiter=form.delimiter, quote=form.quote, header=False, multiline=True)
-    if _header(text, other) is None:
-        return form
-    more, fewer = _read(text, other, size)
-    return other if fewer < bad and more >= good else form
 
 
 def parts_of(sampled: Sampled, dialect: Dialect) -> Iterator[bytes]:
@@ -237,8 +213,8 @@ def column_problem(name: str) -> str | None:
     return None
 
 
-def _checked(names: list[str], file: str) -> list[str]:
-    """The names. SourceError: a schema cannot name one, and a header must name them all."""
+def _check_names(names: list[str], file: str) -> None:
+    """SourceError: a schema cannot name one of the columns, and a header must name them all."""
     seen: set[str] = set()
     for number, name in enumerate(names, start=1):
         why = column_problem(name)
@@ -250,7 +226,6 @@ def _checked(names: list[str], file: str) -> list[str]:
                 "give it another name in the file"
             )
         seen.add(name.lower())
-    return names
 
 
 _VALUE = r"^\s*([+-]?[0-9.,]+([eE][+-]?[0-9]+)?|\d{4}-\d{2}-\d{2}([ T].*)?)\s*$"

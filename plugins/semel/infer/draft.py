@@ -1,11 +1,10 @@
 """A pipeline drafted from sample files, and the trial read of it by semel's own parser."""
 
-import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,18 +16,17 @@ from semel import limits, settings
 from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import SourceError, TerminalError
-from semel.formats.jsonkeys import Keys
+from semel.formats.csv import Csv
+from semel.formats.declared import format_of
 from semel.formats.jsonl import JsonLines
-from semel.formats.jsontext import objects
-from semel.formats.lines import Lines
+from semel.formats.jsontext import keys_of
 from semel.formats.records import printable
-from semel.formats.table import source_format
 from semel.infer import names
 from semel.infer.dialect import Dialect, column_problem, dialect_of, not_utf8, parts_of
 from semel.infer.identity import Identity, identity, record_time
 from semel.infer.parse import blocks
 from semel.infer.sample import Sampled, Samples, told
-from semel.infer.types import Guess, of_csv, of_json, widest
+from semel.infer.types import Guess, type_of, widest
 from semel.infer.write import spec_of
 from semel.pipeline.opening import open_source
 from semel.sources import quoted
@@ -48,6 +46,8 @@ class Draft:
 
     name: str
     dialect: Dialect
+    """Of all samples; `dialects` are those of the filled ones, each with its own header."""
+    dialects: tuple[Dialect, ...]
     path: str
     guesses: dict[str, Guess]
     left_out: dict[str, int]
@@ -69,9 +69,7 @@ class Draft:
         """The declaration as plain data; keys in the order of the file."""
         source: dict[str, Any] = {"type": "files", "path": self.path}
         source["format"] = self.dialect.format
-        csv = self.dialect.csv
-        said = {"delimiter": csv.delimiter, "quote": csv.quote, "multiline": csv.multiline}
-        plain = {"delimiter": ",", "quote": '"', "multiline": False}
+        said, plain = asdict(self.dialect.csv), asdict(Csv())
         if said != plain:
             source["csv"] = {key: value for key, value in said.items() if value != plain[key]}
         if self.left_out:
@@ -106,6 +104,11 @@ class Trial:
         return sum(self.reasons.values())
 
     @property
+    def told(self) -> str:
+        """The reasons with their numbers."""
+        return ", ".join(f"{reason} {count:,}" for reason, count in self.reasons.items())
+
+    @property
     def fits(self) -> bool:
         """Whether a batch of such records is taken."""
         return self.quarantined <= RATIO_MAX * self.records
@@ -117,20 +120,25 @@ def draft(name: str, samples: Samples) -> Draft:
     TerminalError: they lie where no source may.
     """
     path = _source_path(name, samples)
-    filled = [one for one in samples.read if one.parts]
+    filled = samples.filled
     dialects = [dialect_of(one) for one in filled]
     _check_alike(filled, dialects)
     # If one file has fields that hold line ends, others may.
     dialect = max(dialects, key=lambda one: one.csv.multiline)
     if dialect.format == "csv":
-        guesses, left_out, texts = _columns_of_csv(filled, dialects)
+        left_out, texts = {}, _columns_of_csv(filled, dialects)
     else:
-        guesses, left_out, texts = _columns_of_json(filled)
+        left_out, texts = _columns_of_json(filled)
+    guesses = {
+        name: type_of(dialect.format, name, column, RATIO_MAX)
+        for name, column in zip(texts.column_names, texts.columns, strict=True)
+    }
     texts = _fitting(texts, guesses)
     found = identity(texts, guesses) if texts.num_rows else Identity()
     return Draft(
         name=name,
         dialect=dialect,
+        dialects=tuple(replace(one, csv=dialect.csv) for one in dialects),
         path=path,
         guesses=guesses,
         left_out=left_out,
@@ -144,23 +152,15 @@ def draft(name: str, samples: Samples) -> Draft:
 
 
 def trial(made: Draft, samples: Samples) -> Trial:
-    """Read the samples with the drafted spec. SourceError: a file's header is another one.
-
-    SpecError: something that a person answered is no declaration.
+    """Read the samples with the drafted spec. SpecError: something that a person answered is no
+    declaration.
     """
     spec = spec_of(made.document())
-    code, schema = source_format(spec.source.format).code(), spec.arrow_schema()
-    form = code.declared(spec.of_source())
+    form, schema = format_of(spec.of_source()), spec.arrow_schema()
     records, reasons, example = 0, Counter[str](), None
-    for one in samples.read:
-        if not one.parts:
-            continue
-        columns, own = None, made.dialect
-        if source_format(spec.source.format).header:
-            # Each file has the columns in an order of its own.
-            columns, end = code.read_header(_named(one), form, schema)
-            own = replace(own, header=one.parts[0][:end])
-        for part in parts_of(one, own):
+    for one, dialect in zip(samples.filled, made.dialects, strict=True):
+        for part in parts_of(one, dialect):
+            columns = list(dialect.columns)
             for block in blocks(part, schema, form, columns, spec.record_id):
                 missing = _without_id(block.table, spec.record_id)
                 records += block.table.num_rows + len(block.faults)
@@ -187,11 +187,10 @@ def widened(made: Draft, samples: Samples) -> tuple[Draft, Trial]:
         worst = max(made.guesses, key=lambda name: made.guesses[name].exceptions)
         guess = made.guesses[worst]
         if not guess.exceptions:
-            told = ", ".join(f"{reason} {count:,}" for reason, count in tried.reasons.items())
             other = filter(None, map(not_utf8, samples.read)) if _ENCODING in tried.reasons else ()
             raise SourceError(
                 f"{tried.quarantined:,} of {tried.records:,} records of the samples cannot be read "
-                f"({told}); one of them: {tried.example}; {next(iter(other), 'correct the files')}"
+                f"({tried.told}); one of them: {tried.example}; {next(iter(other), 'correct the files')}"
             )
         guesses = made.guesses | {worst: widest(guess, made.dialect.format)}
         made = replace(
@@ -231,13 +230,6 @@ def find(made: Draft, samples: Samples) -> Finding:
     return Finding(files=len(names_found), refused=len(refused), reason=first, days=days)
 
 
-def _named(one: Sampled) -> io.BytesIO:
-    """The beginning of a file, with its name for errors."""
-    file = io.BytesIO(one.parts[0])
-    file.name = str(one.path)  # type: ignore[attr-defined]
-    return file
-
-
 def _without_id(table: pa.Table, record_id: tuple[str, ...]) -> int:
     missing = pa.scalar(False)
     for name in record_id:
@@ -269,25 +261,23 @@ def _told(dialect: Dialect) -> str:
     return f"csv with {len(dialect.columns)} columns ({printable(columns)})"
 
 
-def _columns_of_csv(
-    files: list[Sampled], dialects: list[Dialect]
-) -> tuple[dict[str, Guess], dict[str, int], pa.Table]:
-    """The columns in the first header's order, and all good records as text."""
+def _columns_of_csv(files: list[Sampled], dialects: list[Dialect]) -> pa.Table:
+    """All good records as text, with the columns in the first header's order."""
     order = dialects[0].columns
-    schema, tables = pa.schema([(name, pa.string()) for name in order]), []
-    for one, dialect in zip(files, dialects, strict=True):
-        for part in parts_of(one, dialect):
-            for block in blocks(part, schema, dialect.csv, list(dialect.columns)):
-                tables.append(block.table.select(order))
-    texts = pa.concat_tables(tables) if tables else schema.empty_table()
-    guesses = {name: of_csv(name, texts.column(name), RATIO_MAX) for name in order}
-    return guesses, {}, texts
+    schema = pa.schema([(name, pa.string()) for name in order])
+    tables = [
+        block.table.select(order)
+        for one, dialect in zip(files, dialects, strict=True)
+        for part in parts_of(one, dialect)
+        for block in blocks(part, schema, dialect.csv, list(dialect.columns))
+    ]
+    return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def _columns_of_json(
-    files: list[Sampled],
-) -> tuple[dict[str, Guess], dict[str, int], pa.Table]:
-    """The keys in the order in which they come, and all good records as texts of values."""
+def _columns_of_json(files: list[Sampled]) -> tuple[dict[str, int], pa.Table]:
+    """The keys that are no columns; and all good records as texts of values, with the other keys
+    in the order in which they come.
+    """
     parts = [part for one in files for part in one.parts]
     counts: Counter[str] = Counter()
     for part in parts:
@@ -298,9 +288,7 @@ def _columns_of_json(
     schema = pa.schema([(name, pa.string()) for name in keys])
     form = JsonLines(json=tuple(keys))
     tables = [block.table.select(keys) for part in parts for block in blocks(part, schema, form)]
-    texts = pa.concat_tables(tables) if tables else schema.empty_table()
-    guesses = {name: of_json(name, texts.column(name), RATIO_MAX) for name in keys}
-    return guesses, left_out, texts
+    return left_out, pa.concat_tables([schema.empty_table(), *tables])
 
 
 def _fitting(texts: pa.Table, guesses: Mapping[str, Guess]) -> pa.Table:
@@ -318,17 +306,9 @@ def _keys(part: bytes) -> Counter[str]:
     nobody = pa.schema([(f"{RESERVED_PREFIX}_no_key", pa.string())])
     for block in blocks(part, nobody, JsonLines()):
         good = block.lines.without(block.faults)
-        if not len(good):
-            continue
-        found = objects(good.packed().buffer(), len(good))
-        counts.update(itertools.chain.from_iterable(found or _one_by_one(good)))
+        if len(good):
+            counts.update(itertools.chain.from_iterable(keys_of(good.packed())))
     return counts
-
-
-def _one_by_one(lines: Lines) -> Iterator[set[str]]:
-    """The keys of records that have to be looked at alone: a key repeats, or there is NaN."""
-    every = Keys(pa.schema([]))
-    return ({*every.unnamed(lines.raw(at))} for at in range(len(lines)))
 
 
 def _declared(counts: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:

@@ -4,8 +4,9 @@ A wrong record id loses records: those that share it are dropped as repeats. So 
 only if the sample bears it out and its name says that it is an id; others are named in a comment.
 """
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -63,18 +64,14 @@ def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> Identity:
         (name for name in alone if words(name) & _ID),
         key=lambda name: (name.lower() not in _ID, texts.column_names.index(name)),
     )
-    if named:
-        found = (named[0],)
-    elif pair := _pair(distinct, able):
-        found = pair
-    else:
-        found = ()
+    parts = [name for name in able if words(name) & (_ID | _PART_OF_ID)]
+    found = (named[0],) if named else next(_pairs(distinct, parts), ())
     others = [(name,) for name in [*named, *(n for n in alone if n not in named)]]
     if not alone and not found:
-        others = _pairs(distinct, able)
+        others = _pairs(distinct, [*parts, *(name for name in able if name not in parts)])
     return Identity(
         record_id=found,
-        others=tuple(one for one in others if one != found)[:_OTHERS_MAX],
+        others=tuple(itertools.islice((one for one in others if one != found), _OTHERS_MAX)),
         repeats=repeats,
         counts_from_one=len(found) == 1 and _counts(texts.column(found[0]), guesses[found[0]]),
     )
@@ -91,24 +88,11 @@ def record_time(guesses: Mapping[str, Guess]) -> str | None:
     return min(able, key=lambda one: one[0])[1] if able else None
 
 
-def _pair(frame: pl.DataFrame, able: Sequence[str]) -> tuple[str, ...] | None:
-    """Two columns that are unique together, both named like an id or a part of one."""
-    named = [name for name in able if words(name) & (_ID | _PART_OF_ID)][:_PAIRED_MAX]
-    return next((one for one in _both(named) if words(one[0]) & _ID
-                 or words(one[1]) & _ID if _unique(frame, list(one))), None)
-
-
-def _pairs(frame: pl.DataFrame, able: Sequence[str]) -> list[tuple[str, ...]]:
-    """Two columns that are unique together, one of them named like an id."""
-    named = sorted(able, key=lambda name: not words(name) & (_ID | _PART_OF_ID))[:_PAIRED_MAX]
-    return [
-        one for one in _both(named)
-        if (words(one[0]) | words(one[1])) & _ID and _unique(frame, list(one))
-    ][:_OTHERS_MAX]
-
-
-def _both(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(one, two) for at, one in enumerate(names) for two in names[at + 1 :]]
+def _pairs(frame: pl.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Two of the first columns that are unique together, one of them named like an id."""
+    for one in itertools.combinations(names[:_PAIRED_MAX], 2):
+        if (words(one[0]) | words(one[1])) & _ID and _unique(frame, list(one)):
+            yield one
 
 
 def _unique(frame: pl.DataFrame, names: list[str]) -> bool:

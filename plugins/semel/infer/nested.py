@@ -12,6 +12,11 @@ NEW_FIELDS_MAX = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEPTH_MAX = 8
 _BLOCK_BYTES_MAX = (1 << 31) - 1
+_SCALARS = (
+    (pa.types.is_integer, "bigint"), (pa.types.is_floating, "double"),
+    (pa.types.is_boolean, "boolean"), (pa.types.is_string, "string"),
+    (pa.types.is_timestamp, "string"),
+)  # fmt: skip
 
 
 def nested_type(texts: pa.Array) -> str | None:
@@ -24,8 +29,7 @@ def nested_type(texts: pa.Array) -> str | None:
     texts = texts.filter(nested)
     if not len(texts):
         return None
-    lines = pc.binary_join_element_wise('{"v":', texts, "}", "")
-    data = "\n".join(lines.to_pylist()).encode()
+    data = "\n".join(f'{{"v":{text}}}' for text in texts.to_pylist()).encode()
     try:
         table = pa.json.read_json(
             pa.BufferReader(data),
@@ -36,10 +40,10 @@ def nested_type(texts: pa.Array) -> str | None:
     except pa.ArrowInvalid:
         return None
     kind = table.schema.field("v").type
-    return _words(kind, 0) if pa.types.is_nested(kind) else None
+    return _words(kind) if pa.types.is_nested(kind) else None
 
 
-def _words(kind: pa.DataType, depth: int) -> str | None:
+def _words(kind: pa.DataType, depth: int = 0) -> str | None:
     if depth > _DEPTH_MAX:
         return None
     if pa.types.is_list(kind):
@@ -47,21 +51,11 @@ def _words(kind: pa.DataType, depth: int) -> str | None:
         return None if inner is None else f"array<{inner}>"
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        if not 0 < len(names) <= NEW_FIELDS_MAX or len({*map(str.lower, names)}) < len(
-            names
-        ):
+        if not 0 < len({*map(str.lower, names)}) == len(names) <= NEW_FIELDS_MAX:
             return None
         inner = [_words(field.type, depth + 1) for field in kind]
         if None in inner or not all(map(_NAME.fullmatch, names)):
             return None
         fields = ", ".join(f"{n}: {t}" for n, t in zip(names, inner, strict=True))
         return f"struct<{fields}>"
-    if pa.types.is_integer(kind):
-        return "bigint"
-    if pa.types.is_floating(kind):
-        return "double"
-    if pa.types.is_boolean(kind):
-        return "boolean"
-    if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
-        return "string"
-    return None
+    return next((word for fits, word in _SCALARS if fits(kind)), None)

@@ -55,6 +55,11 @@ class Samples:
     named: tuple[Path, ...]
     read: tuple[Sampled, ...]
 
+    @property
+    def filled(self) -> list[Sampled]:
+        """Those that were read and hold something."""
+        return [one for one in self.read if one.parts]
+
     def __str__(self) -> str:
         """How much was read, in a sentence without its end."""
         size = sum(one.bytes_read for one in self.read)
@@ -71,28 +76,25 @@ def told(path: Path) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def _is_utf8(path: Path) -> bool:
-    try:
-        return bool(str(path).encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def read(paths: Sequence[Path], bytes_max: int = NEW_SAMPLE_BYTES) -> Samples:
     """Read at most `bytes_max` of the files. SourceError: one is no file that can be read, or
     all are empty.
     """
     named = tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))
     for path in named:
-        if not _is_utf8(path):
-            raise SourceError(f"{told(path)}: its name, or its folder's, is not UTF-8; rename it")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            why = "its name, or its folder's, is not UTF-8; rename it"
+            raise SourceError(f"{told(path)}: {why}") from None
     count = min(len(named), NEW_FILES_READ_MAX)
     some = [named[at * (len(named) - 1) // max(1, count - 1)] for at in range(count)]
     found = tuple(_file(path, bytes_max // count) for path in some)
-    if not any(one.parts for one in found):
+    samples = Samples(named=named, read=found)
+    if not samples.filled:
         names = ", ".join(told(path) for path in some[:FILES_NAMED_MAX])
         raise SourceError(f"{names}: empty; name files that hold records")
-    return Samples(named=named, read=found)
+    return samples
 
 
 def _file(path: Path, bytes_max: int) -> Sampled:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Callable
 
 from semel.declare.yaml import SPEC_BYTES_MAX
 from semel.errors import SpecError
@@ -19,10 +19,10 @@ _LEFT_OUT_NAMED = 5
 
 def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
     """The file's text. SpecError: it would be larger than a pipeline's file may be."""
-    text = _text(made, tried, samples)
+    text = _text(made, tried, samples, _comment)
     if len(text.encode()) > SPEC_BYTES_MAX:
         # Of a thousand columns nobody reads the comments. A name that begins with # is quoted.
-        lines = _text(replace(made, guesses=_bare(made)), tried, samples).splitlines()
+        lines = _text(made, tried, samples, lambda _: "").splitlines()
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#")) + "\n"
     if (size := len(text.encode())) > SPEC_BYTES_MAX:
         raise SpecError(
@@ -33,14 +33,9 @@ def yaml_of(made: Draft, tried: Trial, samples: Samples) -> str:
     return text
 
 
-def _bare(made: Draft) -> dict[str, Guess]:
-    """The guesses without what is said of them."""
-    return {
-        name: replace(guess, exceptions=0, notes=(), foreign="") for name, guess in made.guesses.items()
-    }
-
-
-def _text(made: Draft, tried: Trial, samples: Samples) -> str:
+def _text(
+    made: Draft, tried: Trial, samples: Samples, comment: Callable[[Guess], str]
+) -> str:
     document = made.document()
     source = document["source"]
     lines = [
@@ -72,7 +67,7 @@ def _text(made: Draft, tried: Trial, samples: Samples) -> str:
         "  # A value that does not fit its type sends its record to the dead letters. A batch with",
         "  # more of them than limits.quarantine_ratio_max (0.05) stops.",
         "  schema:",
-        *(f"    {scalar(name)}: {scalar(guess.type)}{_comment(guess)}"
+        *(f"    {scalar(name)}: {scalar(guess.type)}{comment(guess)}"
           for name, guess in made.guesses.items()),
         *_identity(made),
         *_time(made),

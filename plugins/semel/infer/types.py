@@ -8,7 +8,7 @@ which take whatever comes.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,10 +103,6 @@ class _Values:
         return tuple(self.texts.take(places).to_pylist())
 
 
-Taken = Callable[[pa.Array, str], np.ndarray]
-"""(distinct texts, type) -> which of them semel's parser takes as values of the type."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
     """A type, and the form of the texts that it keeps as they are meant."""
@@ -116,56 +112,42 @@ class _Candidate:
     money: bool = False
 
 
-_CSV = (
-    _Candidate(type="boolean", form="^(true|True|TRUE|false|False|FALSE)$"),
-    _Candidate(type="bigint", form=f"^{_B}{_WHOLE}{_B}$"),
-    _Candidate(type="decimal(18,2)", form=f"^{_B}{_MONEY_NUMBER}{_B}$", money=True),
-    _Candidate(type="double", form=f"^{_B}{_NUMBER}{_B}$"),
-    _Candidate(type="date", form=f"^{_DAY}$"),
-    _Candidate(type="timestamp", form=f"^{_DAY}([ T].*)?$"),
-)
-_JSON = (
-    _Candidate(type="boolean", form="^(true|false)$"),
-    _Candidate(type="bigint", form=f"^{_WHOLE}$"),
-    _Candidate(type="decimal(18,2)", form=f"^{_MONEY_NUMBER}$", money=True),
-    _Candidate(type="double", form=f"^{_NUMBER}$"),
-    _Candidate(type="date", form=f'^"{_DAY}"$'),
-    _Candidate(type="timestamp", form=f'^"{_DAY}([ T].*)?"$'),
-    _Candidate(type="string", form='^"'),
-)
+_WIDEST = {"csv": "string", "jsonl": "json"}
+_OF_NOTHING = {
+    "csv": "empty in the sample, so its type is unknown",
+    "jsonl": "null in the sample, so its type is unknown; json takes any value",
+}
 
 
-def of_csv(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
-    """The type of a CSV column, whose fields are read as text."""
-    nulls = column.null_count
+def _candidates(form: str) -> Iterator[_Candidate]:
+    """From narrow to wide. `form` is that of `type_of`: in JSON, times and text are quoted."""
+    q = '"' if form == "jsonl" else ""
+    yield _Candidate(type="boolean", form="^(true|True|TRUE|false|False|FALSE)$")
+    yield _Candidate(type="bigint", form=f"^{_B}{_WHOLE}{_B}$")
+    yield _Candidate(type="decimal(18,2)", form=f"^{_B}{_MONEY_NUMBER}{_B}$", money=True)
+    yield _Candidate(type="double", form=f"^{_B}{_NUMBER}{_B}$")
+    yield _Candidate(type="date", form=f"^{q}{_DAY}{q}$")
+    yield _Candidate(type="timestamp", form=f"^{q}{_DAY}([ T].*)?{q}$")
+    if q:
+        yield _Candidate(type="string", form='^"')
+
+
+def type_of(form: str, name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
+    """The type of a column. `form`: `csv`, whose fields are texts; or `jsonl`, whose values are
+    read as their texts (`"a"`, `1`, `{"b":2}`).
+    """
+    records, nulls = len(column), column.null_count
     values = _distinct(column)
-    if not len(values.texts):
-        note = "empty in the sample, so its type is unknown"
-        return Guess(type="string", records=len(column), nulls=nulls, notes=(note,))
-    best = _best(_CSV, name, values, len(column), ratio_max, _taken_by_csv)
-    if best is not None:
-        return _guess(best, values, len(column), nulls)
-    notes, foreign = _why_text(values, len(column)), _foreign(values, len(column))
-    return Guess(type="string", records=len(column), nulls=nulls, notes=notes, foreign=foreign)
-
-
-def of_json(name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
-    """The type of a JSON key, whose values are read as their texts (`"a"`, `1`, `{"b":2}`)."""
-    nulls = column.null_count
-    values = _distinct(column)
-    if not len(values.texts):
-        note = "null in the sample, so its type is unknown; json takes any value"
-        return Guess(type="json", records=len(column), nulls=nulls, notes=(note,))
-    best = _best(_JSON, name, values, len(column), ratio_max, _taken_by_json)
-    if best is not None:
-        return _guess(best, values, len(column), nulls)
-    kind = nested_type(values.texts)
-    if kind is not None:
-        bad = ~_taken_by_json(values.texts, kind)
-        if values.share(bad) < ratio_max * len(column):
-            return _guess((kind, bad), values, len(column), nulls)
-    notes = (*_kinds(values, len(column)), "json keeps each value's text")
-    return Guess(type="json", records=len(column), nulls=nulls, notes=notes)
+    notes, foreign = (_OF_NOTHING[form],), ""
+    if len(values.texts):
+        best = _best(form, name, values, records, ratio_max)
+        if best is not None:
+            return _guess(best, values, records, nulls)
+        if form == "csv":
+            notes, foreign = _why_text(values, records), _foreign(values, records)
+        else:
+            notes = (*_kinds(values, records), "json keeps each value's text")
+    return Guess(type=_WIDEST[form], records=records, nulls=nulls, notes=notes, foreign=foreign)
 
 
 def widest(guess: Guess, form: str) -> Guess:
@@ -173,7 +155,7 @@ def widest(guess: Guess, form: str) -> Guess:
     shown = ", ".join(map(_shown, guess.examples))
     note = f"{guess.exceptions:,} of {guess.records:,} are no {guess.type}, such as {shown}"
     return Guess(
-        type="json" if form == "jsonl" else "string",
+        type=_WIDEST[form],
         records=guess.records,
         nulls=guess.nulls,
         notes=(note,),
@@ -186,16 +168,11 @@ def _distinct(column: pa.ChunkedArray) -> _Values:
 
 
 def _best(
-    candidates: tuple[_Candidate, ...],
-    name: str,
-    values: _Values,
-    records: int,
-    ratio_max: float,
-    taken: Taken,
+    form: str, name: str, values: _Values, records: int, ratio_max: float
 ) -> tuple[str, np.ndarray] | None:
     """The type with the fewest exceptions, the first of them; and the texts that are none."""
     best: tuple[int, str, np.ndarray] | None = None
-    for one in candidates:
+    for one in _candidates(form):
         if one.money and not _is_money(name, values):
             continue
         alike = _alike(values.texts, one.form)
@@ -203,7 +180,7 @@ def _best(
             continue
         if one.type == "double":
             alike &= ~_too_many_digits(values.texts)
-        fits = taken(values.texts, one.type)
+        fits = _taken(form, values.texts, one.type)
         count = values.share(~fits)
         if (fits & ~alike).any() or count >= ratio_max * records:
             continue
@@ -211,6 +188,9 @@ def _best(
             best = count, one.type, ~fits
         if not count:
             break
+    if best is None and form == "jsonl" and (kind := nested_type(values.texts)) is not None:
+        bad = ~_taken(form, values.texts, kind)
+        return (kind, bad) if values.share(bad) < ratio_max * records else None
     return None if best is None else best[1:]
 
 
@@ -269,7 +249,7 @@ def _why_text(values: _Values, records: int) -> tuple[str, ...]:
     numbers = _alike(values.texts, r"^\s*[+-]?[0-9]+\s*$")
     if zeros.any() and numbers.all():
         return (f"text, as numbers lose their zeros: {_shown(values.most(zeros)[0])}",)
-    for one in _CSV:
+    for one in _candidates("csv"):
         alike = _alike(values.texts, one.form)
         count = values.share(alike)
         few = np.count_nonzero(~alike) <= EXAMPLES_MAX
@@ -296,23 +276,18 @@ def _shown(text: str) -> str:
     return ascii(text[:40])
 
 
-def _taken_by_csv(texts: pa.Array, kind: str) -> np.ndarray:
-    quoted = pc.replace_substring(texts, '"', '""')
-    multiline = bool(pc.any(pc.match_substring(texts, "\n")).as_py())
-    lines = pc.binary_join_element_wise('"', quoted, '"\n', "")
-    return _taken(lines, kind, Csv(header=False, multiline=multiline))
-
-
-def _taken_by_json(texts: pa.Array, kind: str) -> np.ndarray:
-    return _taken(pc.binary_join_element_wise('{"v":', texts, "}\n", ""), kind, JsonLines())
-
-
-def _taken(lines: pa.Array, kind: str, form: Format) -> np.ndarray:
-    """Which of the lines, each with a value, are read as a record of one column."""
+def _taken(form: str, texts: pa.Array, kind: str) -> np.ndarray:
+    """Which of the texts semel's parser takes as values of the type."""
+    if form == "csv":
+        quoted = pc.replace_substring(texts, '"', '""')
+        lines = pc.binary_join_element_wise('"', quoted, '"\n', "")
+        multiline = bool(pc.any(pc.match_substring(texts, "\n")).as_py())
+        parser: Format = Csv(header=False, multiline=multiline)
+    else:
+        lines, parser = pc.binary_join_element_wise('{"v":', texts, "}\n", ""), JsonLines()
     sizes = pc.binary_length(lines).to_numpy(zero_copy_only=False)
     starts = np.cumsum(sizes, dtype=np.int64) - sizes
     schema = pa.schema([("v", ddl.parse(kind).arrow())])
     data = lines.buffers()[2].slice(0, int(sizes.sum())).to_pybytes()
-    found = [block.table.column(OFFSET).to_numpy() for block in blocks(data, schema, form)]
-    good = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return np.isin(starts, good)
+    found = [block.table.column(OFFSET).to_numpy() for block in blocks(data, schema, parser)]
+    return np.isin(starts, np.concatenate([np.zeros(0, np.int64), *found]))

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as at
 
 from semel.errors import TerminalError
-from semel.formats import jsonlsink
-from semel.formats.jsonvalues import as_json, from_json
+from semel.formats.jsonlsink import as_json, from_json, objects, refusal
 from semel.sinks import Won
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -54,16 +52,8 @@ def encoded(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
     if isinstance(target.key, str):
         keys = _texts(target.key, table)
     elif target.key:
-        keys = _objects(table.select(list(target.key)))
-    return [_objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
-
-
-def _objects(table: pa.Table) -> pa.Array:
-    """Each row as a JSON object, in UTF-8."""
-    names = table.column_names
-    ready = [jsonlsink.in_json(name, table.column(name).combine_chunks()) for name in names]
-    frame = pl.from_arrow(pa.table(ready, names=names))
-    return _binary(frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().to_arrow())
+        keys = objects(table.select(list(target.key)))
+    return [objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
 
 
 def _texts(name: str, table: pa.Table) -> pa.Array:
@@ -97,7 +87,7 @@ def fit(target: KafkaTarget, schema: pa.Schema) -> None:
                 f"the output has a column {column.name!r}, and semel writes this field itself; "
                 "select it under another name in the last transform"
             )
-        if why := jsonlsink.refusal(column.type):
+        if why := refusal(column.type):
             raise TerminalError(
                 f"the output's column {column.name!r} holds {why}; cast it in the last "
                 "transform's select"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as at
 
-from semel.formats.jsonvalues import beyond_json
+from semel.formats.jsonlsink import beyond_json
 from semel.sinks import Refused
 from semel.sinks.kafka.encode import encoded, fit, suffix
 from semel.sinks.kafka.target import KafkaTarget

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import TerminalError
-from semel.formats.jsonvalues import as_json, from_json
+from semel.formats.jsonlsink import as_json, from_json
 from semel.sinks import Won
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.formats.jsonvalues import beyond_json
+from semel.formats.jsonlsink import beyond_json
 from semel.sinks import Refused
 from semel.sinks.postgres import types
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import types as at
 
-from semel.formats.jsonvalues import is_nested
+from semel.formats.jsonlsink import is_nested
 
 _INTEGERS = ("smallint", "integer", "bigint")
 _TIME = "timestamp with time zone"
