@@ -164,6 +164,19 @@ def test_validate_tells_right_from_wrong(tmp_path, capsys):
     assert [bool(one["errors"]) for one in answer["files"]] == [False, True]
 
 
+def test_validate_takes_names(tmp_path, capsys, monkeypatch):
+    """A pipeline's name is its file, also of one that is broken; an unknown one is told as usual."""
+    (tmp_path / "other.yaml").write_text(Path(FLIGHTS).read_text().replace("flights", "trips"))
+    (tmp_path / "broken.yaml").write_text("name: broken\nfoo: 1\n")
+    monkeypatch.setenv("SEMEL_PIPELINES_DIR", str(tmp_path))
+    assert cli.main(["validate", "trips"]) == 0
+    assert capsys.readouterr().out.startswith(f"OK {tmp_path}/other.yaml: trips, ")
+    assert cli.main(["validate", "broken"]) == 1
+    assert f"{tmp_path}/broken.yaml:2: foo: is an unknown key" in capsys.readouterr().out
+    assert cli.main(["validate", "trip"]) == 2
+    assert "next: semel validate trips" in capsys.readouterr().err
+
+
 def test_validate_says_what_arrives_paused(tmp_path, capsys):
     """A schedule alone runs nothing: the DAG waits until somebody unpauses it."""
     text = Path(FLIGHTS).read_text(encoding="utf-8")

@@ -27,10 +27,20 @@ def _notes(spec: "Spec") -> list[str]:
     return [f"notify: {name} {why}: {remedy}" for name, why, remedy in seen if remedy]
 
 
+def _file(given: Path) -> Path:
+    """A file, or the one that declares the pipeline of this name."""
+    from semel import pipeline
+
+    is_name = given.name == str(given) and not given.suffix and not given.exists()
+    return pipeline.file_of(given.name) if is_name else given
+
+
 def validate(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Pipeline files; all pipelines when left out."),
+        typer.Argument(
+            metavar="FILE", help="Pipeline files, or names; all pipelines when left out."
+        ),
     ] = None,
     print_schema: Annotated[
         bool, typer.Option("--print-schema", help="Print the JSON Schema for editors, and end.")
@@ -50,7 +60,7 @@ def validate(
         return
     checked: list[dict[str, Any]] = []
     loaded: dict[Path, pipeline.Spec] = {}
-    for path in files or pipeline.declarations():
+    for path in map(_file, files) if files else pipeline.declarations():
         try:
             spec = loaded[path] = pipeline.load(path)
             checked.append(

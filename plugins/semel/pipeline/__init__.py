@@ -352,7 +352,15 @@ def json_schema_text() -> str:
 def find(name: str, folder: Path | None = None) -> Spec:
     """The pipeline of this name in a folder, also when another pipeline's file is broken.
 
-    UnknownPipelineError lists what there is. SpecError: its file is wrong, or two declare it.
+    UnknownPipelineError and SpecError as of `file_of`. SpecError also: its file is wrong.
+    """
+    return load(file_of(name, folder))
+
+
+def file_of(name: str, folder: Path | None = None) -> Path:
+    """The file that declares the pipeline of this name.
+
+    UnknownPipelineError lists what there is. SpecError: two declare it.
     """
     declared = [(spec_yaml.declared_name(path), path) for path in declarations(folder)]
     found = [path for known, path in declared if known == name]
@@ -371,4 +379,4 @@ def find(name: str, folder: Path | None = None) -> Spec:
     if len(found) > 1:
         shown = " and ".join(map(str, found))
         raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
-    return load(found[0])
+    return found[0]
