@@ -166,6 +166,7 @@ class _Audit:
             self._stray(note, f"the sink holds rows of it, of pipeline {note.pipeline!r}")
         for one in self._notes.damaged:
             self._findings.blame("strays", Offender(what=one.what, batch=one.batch_id))
+        missing: set[int] = set()
         # It may have landed since the notes were read.
         if found.missing and (notes := self._noted()):
             later = held.compare(self._spec.name, None, known, notes.found)
@@ -175,8 +176,11 @@ class _Audit:
                     continue
                 what = "the sink does not say that it holds its rows"
                 self._findings.blame("files", Offender(what=what, batch=one.root))
+                missing.add(one.root)
         listed = {marker.made_by for marker in self._markers} | self._in_flight
         with suppress(TerminalError), open_sink(self._spec) as sink:
+            if sink.replaceable:
+                self._to_replay |= missing
             for number, rows in sink.strays(listed).items():
                 are = "row in the sink is" if rows == 1 else "rows in the sink are"
                 what = f"{rows} {are} of it, and no marker lists {'it' if rows == 1 else 'them'}"
@@ -263,7 +267,9 @@ class _Audit:
                 for table in sink.rows(marker, strays=True):
                     yield _from(sink.address, table.select(wanted))
             except MiscountError:
-                return  # What is there was given: the sums and the output tell it.
+                # What is there was given: the sums and the output tell it.
+                if sink.replaceable:
+                    self._to_replay.add(marker.batch_id)
             except SupersededError as error:
                 self._superseded[marker.batch_id] = error
             except OutputGoneError as error:

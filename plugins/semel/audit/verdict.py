@@ -67,7 +67,7 @@ class Verdict:
     `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
     deleted what they read, or the retention of the sink's what they wrote. `replayed`: of how many
     a replay made the output that counts. `to_replay`: the batches, as runs [first, last],
-    of whose output files are gone, and which a replay makes again, as far as files tell.
+    of whose output some is gone, and which a replay makes again, as far as output and markers tell.
     """
 
     pipeline: str
