@@ -37,7 +37,7 @@ class Stager:
         pass
 
     def stage(self, batch_id: int) -> str:
-        from semel import summary
+        from semel.reports import summary
 
         return summary.stage(stage(self.ledger, self.spec, batch_id, LocalEngine(), self.log))
 

@@ -8,11 +8,12 @@ import pytest
 from fixtures.batches.account import first_batch, ids, lines, quiet, refusals, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel import pipeline, summary
+from semel import pipeline
 from semel.errors import Doing, LimitError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.repair.accept import accept_columns
+from semel.reports import summary
 from semel.stage import stage
 
 EVENT = len(lines(0, 1))

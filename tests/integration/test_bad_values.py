@@ -7,12 +7,12 @@ import pytest
 from fixtures.batches.account import run, settled
 from fixtures.batches.workbench import Workbench
 from fixtures.spark.local import LocalEngine
-from semel import summary
 from semel.archive import layout
 from semel.audit import audit
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.reports import summary
 from semel.runs.run import run_batch
 from semel.spark.engine import SparkEngine
 from semel.stage import stage

@@ -13,13 +13,14 @@ from fixtures.batches.workbench import Workbench
 from fixtures.commands.guide import FOLDER, quoted
 from fixtures.commands.shell import Shell
 from fixtures.spark.local import LocalEngine
-from semel import reader, settings, summary
+from semel import reader, settings
 from semel.airflow.told import doing, lines_of
 from semel.audit import audit
 from semel.errors import SemelError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
+from semel.reports import summary
 from semel.spark.session import open_engine
 from semel.stage import stage
 

@@ -9,12 +9,13 @@ import pytest
 from fixtures.batches.account import committed, ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel import limits, summary
+from semel import limits
 from semel.airflow.told import WIDTH, lines_of
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import Plan, plan
+from semel.reports import summary
 from semel.runs.run import run_batch
 from semel.stage import stage
 

@@ -20,7 +20,7 @@ from fixtures.batches.account import advised, committed, ids, refusals, run, set
 from fixtures.batches.workbench import Workbench
 from fixtures.kafka.broker import COMPACTED, Kafka, Record
 from fixtures.kafka.topics import Topic, claimed, in_output, messages_of, stamp
-from semel import failpoints, summary
+from semel import failpoints
 from semel.cli import main
 from semel.clients.kafka.cluster import Cluster
 from semel.errors import SourceError, UnavailableError
@@ -31,6 +31,7 @@ from semel.pipeline import Spec
 from semel.pipeline.opening import open_source
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.reports import summary
 from semel.reports.gaps import gaps
 from semel.sources.kafka import edges
 from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes

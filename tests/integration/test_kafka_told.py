@@ -12,12 +12,13 @@ from fixtures.batches.workbench import Workbench
 from fixtures.commands.documents import ROOT
 from fixtures.kafka.broker import Kafka, Record
 from fixtures.kafka.topics import Topic
-from semel import pipeline, summary
+from semel import pipeline
 from semel.cli import main
 from semel.errors import SourceError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.reports import summary
 from semel.reports.gaps import State, gaps
 
 Said = Callable[..., tuple[int, str]]

@@ -9,12 +9,12 @@ from fixtures.batches.account import first_batch, run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.spark.local import LocalEngine
-from semel import summary
 from semel.archive import layout
 from semel.errors import LimitError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
+from semel.reports import summary
 from semel.reports.dead_letters import letters
 from semel.spark.engine import SparkEngine
 from semel.stage import stage

@@ -7,7 +7,6 @@ import pytest
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel import summary
 from semel.airflow.told import WIDTH, lines_of
 from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
@@ -16,6 +15,7 @@ from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
+from semel.reports import summary
 from semel.stage import stage
 
 KEY = "airflow:events:manual__1"

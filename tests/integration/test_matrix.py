@@ -15,7 +15,7 @@ from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.contract.matrix import HOW, PLANNED, STATE, Plan, plan_of
 from fixtures.spark.local import LocalEngine
-from semel import failpoints, reader, summary
+from semel import failpoints, reader
 from semel.archive import layout
 from semel.collect import collect
 from semel.commit import commit
@@ -27,6 +27,7 @@ from semel.pipeline import Spec
 from semel.plan import Plan as Planned
 from semel.plan import find_batch, plan
 from semel.repair.accept import accept_file
+from semel.reports import summary
 from semel.stage import stage
 
 pytestmark = pytest.mark.usefixtures("airflow")

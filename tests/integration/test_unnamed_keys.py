@@ -7,13 +7,13 @@ import pytest
 from fixtures.batches.account import run, settled
 from fixtures.batches.workbench import Workbench
 from fixtures.spark.local import LocalEngine
-from semel import summary
 from semel.archive import layout
 from semel.audit import audit
 from semel.errors import LimitError, SpecError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
+from semel.reports import summary
 from semel.stage import Staged, stage
 
 SCHEMA = {"id": "string", "n": "bigint", "s": "struct<x: bigint>"}

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from semel import summary
 from semel.pipeline import Spec
+from semel.reports import summary
 
 if TYPE_CHECKING:
     from semel.finalize import Finalized

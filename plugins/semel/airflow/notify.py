@@ -22,11 +22,12 @@ from airflow.sdk import BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from asgiref.sync import sync_to_async
 
-from semel import pipeline, settings, summary
+from semel import pipeline, settings
 from semel.airflow import intervals, surroundings
 from semel.airflow.told import TaskFailed, doing
 from semel.errors import SemelError, TerminalError
 from semel.pipeline import Spec
+from semel.reports import summary
 
 NOTIFY_SECONDS = 10
 """How long the address of a pipeline's `notify` may take to connect, and to answer."""

@@ -100,7 +100,7 @@ class VerbOperator(BaseOperator):
 
     def say_all(self, text: str) -> None:
         """Write each line to the task's log; what was refused or late as a warning."""
-        from semel.summary import LATE, REFUSED
+        from semel.reports.summary import LATE, REFUSED
 
         for line in text.splitlines():
             say = self.log.warning if line.startswith((REFUSED, LATE)) else self.log.info
@@ -170,7 +170,8 @@ class PlanOperator(VerbOperator, SkipMixin):
     waiting_since: datetime | None = None
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
-        from semel import plan, summary
+        from semel import plan
+        from semel.reports import summary
 
         for why in notify.troubles(spec.notify):
             self.log.warning(why)
@@ -204,7 +205,7 @@ class PlanOperator(VerbOperator, SkipMixin):
         """What came for earlier days, in a run of the schedule: others are about days that somebody
         chose. The asset for it, where it is an outlet of this task, gets an event once.
         """
-        from semel import summary
+        from semel.reports import summary
 
         days = answer.earlier if context["dag_run"].run_type == "scheduled" else {}
         asset = assets.late(spec.name)
@@ -274,7 +275,8 @@ class CommitOperator(_StagingOperator):
     verb = "commit"
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
-        from semel import commit, summary
+        from semel import commit
+        from semel.reports import summary
 
         def one(batch: "Batch") -> str:
             number = batch.batch_id
@@ -304,7 +306,8 @@ class FinalizeOperator(VerbOperator):
         super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
-        from semel import finalize, summary
+        from semel import finalize
+        from semel.reports import summary
 
         asset, finalized = assets.asset(spec.name), []
         events = context["outlet_events"]
@@ -356,7 +359,8 @@ class CollectOperator(VerbOperator):
         super().__init__(outlets=[*others, assets.OF_COLLECT], **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
-        from semel import collect, finalize, summary
+        from semel import collect, finalize
+        from semel.reports import summary
 
         done = collect.collect(ledger, spec, self.log.info)
         text = summary.collect(done)

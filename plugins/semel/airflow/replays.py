@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from semel import summary
 from semel.airflow.intervals import interval
 from semel.declare.parts import Select
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import StateError, TerminalError
 from semel.model.batch import RANGE, BatchStatus, Counts, numbers
 from semel.pipeline import Spec
+from semel.reports import summary
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger

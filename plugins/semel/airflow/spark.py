@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from semel import errors, summary
+from semel import errors
 from semel.airflow.surroundings import connection_of
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.model.batch import Log
 from semel.pipeline import Spec
+from semel.reports import summary
 from semel.spark.settings import settings_for
 
 if TYPE_CHECKING:

@@ -158,11 +158,11 @@ def collect(
     Example: semel collect flights
     """
     from semel import pipeline as pipelines
-    from semel import summary
     from semel.cli.connect import open_ledger
     from semel.collect import collect as collect_one
     from semel.declare.yaml import declared_name
     from semel.errors import SemelError, TerminalError
+    from semel.reports import summary
 
     done, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})

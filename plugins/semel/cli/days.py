@@ -67,7 +67,7 @@ def _render(answer: "Days", items: str, unit: str) -> None:
 
 
 def _row(day: "Day", unit: str) -> list[str]:
-    from semel.summary import interval
+    from semel.reports.summary import interval
 
     counts = day.counts
     account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
@@ -100,7 +100,7 @@ def unsettled(seen: "Seen | None", unit: str) -> str:
 
 
 def _notes(answer: "Days", items: str, unit: str) -> list[str]:
-    from semel.summary import interval
+    from semel.reports.summary import interval
 
     lines = []
     if any(not b.whole for day in answer.days for b in day.batches):

@@ -200,7 +200,7 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 def _takes(spec: "Spec", found: "Gaps") -> list[str]:
     """What takes each gap that nobody is working on."""
     from semel.reports.gaps import State
-    from semel.summary import resumes, takes
+    from semel.reports.summary import resumes, takes
 
     silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
     lines = [
@@ -288,7 +288,7 @@ def _beside(r: Any) -> str:
 
 
 def _interval(r: Any) -> str:
-    from semel.summary import interval
+    from semel.reports.summary import interval
 
     start, end = r["interval_start"], r["interval_end"]
     return interval(start, end) if start else ""

@@ -31,7 +31,7 @@ def show(pipeline: str, *, as_json: bool) -> None:
 
 
 def _lines(made: "Made") -> list[str]:
-    from semel.summary import interval
+    from semel.reports.summary import interval
 
     code, count = made.code, len(made.batches)
     head = f"code {made.digest[:_DIGITS]}, semel {code.semel}" if code else "code not known"

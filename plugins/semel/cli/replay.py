@@ -80,7 +80,8 @@ def _compute_again(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from semel import settings, summary
+    from semel import settings
+    from semel.reports import summary
     from semel.runs import replay as verb
     from semel.spark.session import open_engine
 
@@ -99,7 +100,7 @@ def _compute_again(
 
 def _emit_plan(pipeline: str, found: "list[Root]", *, as_json: bool) -> None:
     """What would be replayed. Exit code 1 where a batch cannot be."""
-    from semel import summary
+    from semel.reports import summary
 
     plain = [{**vars(one), "why": str(one.why) if one.why else None} for one in found]
     payload = {"pipeline": pipeline, "batches": plain}

@@ -20,7 +20,8 @@ def judge_again(
     as_json: bool,
 ) -> None:
     """Admit what is good now of the dead letters of some batches, one batch after the other."""
-    from semel import settings, summary
+    from semel import settings
+    from semel.reports import summary
     from semel.runs import requarantine
     from semel.spark.session import open_engine
 

@@ -32,9 +32,10 @@ def run(
     Example: semel run flights
     """
     from semel import pipeline as pipelines
-    from semel import settings, summary
+    from semel import settings
     from semel.cli.connect import open_ledger
     from semel.plan import interval_of
+    from semel.reports import summary
     from semel.runs.run import run_batch
     from semel.spark.session import open_engine
 

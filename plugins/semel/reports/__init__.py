@@ -1,1 +1,2 @@
-"""Read-only reports about a pipeline: what is complete, missing, set aside, changed."""
+"""Read-only reports about a pipeline: what is complete, missing, set aside, changed; and what the
+answer of each verb says to a person."""

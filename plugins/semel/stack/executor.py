@@ -20,7 +20,8 @@ PACKET_BYTES_MAX = 128 << 10
 
 PRELOADED = (
     "semel.airflow.factory", "semel.airflow.spark", "semel.plan", "semel.stage", "semel.commit",
-    "semel.finalize", "semel.collect", "semel.runs.replay", "semel.summary", "semel.spark.session",
+    "semel.finalize", "semel.collect", "semel.runs.replay", "semel.reports.summary",
+    "semel.spark.session",
     "airflow.providers.apache.spark.hooks.spark_connect", "pyspark.sql.connect.session",
 )  # fmt: skip
 """What a task imports, at once or when it needs it. The workers have it from their parent, and a

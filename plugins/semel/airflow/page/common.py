@@ -14,7 +14,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel import settings, summary
+from semel import settings
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
 from semel.airflow.page import shown, text
@@ -25,6 +25,7 @@ from semel.errors import LimitError, SemelError
 from semel.ledger import Ledger
 from semel.model.batch import dag_run_of
 from semel.pipeline import Spec
+from semel.reports import summary
 from semel.reports.days import Sight
 
 PAGE_LOOK_SECONDS = 1.0

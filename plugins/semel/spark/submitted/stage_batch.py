@@ -12,9 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from semel import pipeline, settings, summary
+from semel import pipeline, settings
 from semel.errors import RetryableError, SemelError
 from semel.ledger import Ledger
+from semel.reports import summary
 from semel.spark.session import SUBMITTED, open_engine
 from semel.stage import stage
 
