@@ -126,8 +126,11 @@ def _server(
         "PYSPARK_PYTHON": sys.executable,
         "SEMEL_STATE_DIR": str(executors_state),
         "SEMEL_LEDGER_DSN": "",
+        # As in the shell of somebody who works with another Spark.
+        "SPARK_REMOTE": "sc://somewhere:15002",
+        "SPARK_CONNECT_MODE_ENABLED": "1",
     }
-    command = [spark_server.installed() / "bin" / "spark-submit", "--master", "local[1]"]
+    command = [*spark_server.submit(), "--master", "local[1]"]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
             [*command, "--driver-memory", "640m", *options, program], env=environment, cwd=folder,

@@ -51,6 +51,14 @@ def installed() -> Path:
     return Path(spec.origin).parent
 
 
+def submit() -> list[str]:
+    """The beginning of a command that runs a program on a Spark of its own, whichever other Spark
+    the shell works with.
+    """
+    others = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+    return ["env", *(f"--unset={name}" for name in others), str(installed() / "bin/spark-submit")]
+
+
 def remote(port: int) -> str:
     """The address for clients, with the token: loopback is open to every user of the machine.
 
@@ -92,7 +100,7 @@ def part(port: int) -> Part:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
     }
     command = [
-        str(spark / "bin" / "spark-submit"),
+        *submit(),
         *("--master", "local[*]", "--name", "semel"),
         *("--driver-memory", f"{_driver_memory_bytes() >> 20}m"),
     ]
