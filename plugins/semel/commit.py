@@ -19,14 +19,15 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from semel import failpoints, limits, settings
+from semel import failpoints, settings
 from semel.catalog.payload import FilterCache, overlap
 from semel.catalog.runs import Run, last_time, own_runs, publish_runs, snapshot
 from semel.errors import ANEW, CorruptionError, RetryableError, StateError
-from semel.ledger import Ledger, change, pipelines, row, transition
+from semel.ledger import Ledger, change, heartbeat, pipelines, row, transition
 from semel.ledger.attempts import lose
 from semel.ledger.batches import opened
 from semel.model.batch import (
+    HOLDERS_SHOWN,
     Attempt,
     AttemptStatus,
     Batch,
@@ -166,11 +167,11 @@ def _others(ledger: Ledger, batch: Batch, since: int) -> str:
     """The batches that committed since an attempt began, the newest by name."""
     found = ledger.rows(
         "commit", "since",
-        pipeline_id=batch.pipeline_id, commit_seq=since, count=limits.HOLDERS_SHOWN + 1,
+        pipeline_id=batch.pipeline_id, commit_seq=since, count=HOLDERS_SHOWN + 1,
     )  # fmt: skip
     shown = [f"batch {r['batch_id']} (run {run_of(r['request_key'])})" for r in found]
-    more = ["others"] if len(shown) > limits.HOLDERS_SHOWN else []
-    return " and ".join([*shown[: limits.HOLDERS_SHOWN], *more])
+    more = ["others"] if len(shown) > HOLDERS_SHOWN else []
+    return " and ".join([*shown[: HOLDERS_SHOWN], *more])
 
 
 def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run]) -> int:
@@ -302,7 +303,7 @@ def _take_lease(ledger: Ledger, batch: Batch, log: Log) -> None:
         "take_lease",
         pipeline_id=batch.pipeline_id,
         batch_id=batch.batch_id,
-        seconds=limits.LEASE_SECONDS,
+        seconds=heartbeat.LEASE_SECONDS,
     )
     failpoints.point("commit.after_lease")
     if taken:
@@ -315,7 +316,7 @@ def _unleased(ledger: Ledger, batch: Batch, log: Log) -> Iterator[sa.Connection]
     when its holder died.
     """
     said = False
-    for _ in range(int(limits.LEASE_SECONDS / _LEASE_POLL_S) + 1):
+    for _ in range(int(heartbeat.LEASE_SECONDS / _LEASE_POLL_S) + 1):
         with ledger.transaction() as connection:
             now = row(connection, "commit", "pipeline_now", pipeline_id=batch.pipeline_id)
             if not now["leased"] or now["lease_batch_id"] == batch.batch_id:
@@ -327,6 +328,6 @@ def _unleased(ledger: Ledger, batch: Batch, log: Log) -> Iterator[sa.Connection]
             said = True
         time.sleep(_LEASE_POLL_S)
     raise RetryableError(
-        f"batch {batch.batch_id} waited {limits.LEASE_SECONDS} s for the commit lease; run this "
+        f"batch {batch.batch_id} waited {heartbeat.LEASE_SECONDS} s for the commit lease; run this "
         "again"
     )

@@ -16,9 +16,6 @@ RECORD_BYTES_MAX = 64 << 20
 REJECTED_HEAD_BYTES = 4_096
 """Bytes that a dead letter keeps of a record longer than RECORD_BYTES_MAX."""
 
-KEYS_NAMED_MAX = 10
-"""Keys, or columns, that one message names."""
-
 CSV_HEADER_BYTES_MAX = 1 << 20
 """Longest CSV header. What is longer has no line end at all, and is not a CSV file."""
 
@@ -28,9 +25,6 @@ BISECT_WAYS = 8
 TAIL_BYTES = 4_096
 """Bytes before the claimed end that are hashed to recognise it."""
 
-LEASE_SECONDS = 900
-"""A commit lease ends by itself after this long: its holder may be dead."""
-
 HEARTBEAT_SECONDS = 15
 """How often the driver of a running attempt signs in."""
 
@@ -39,9 +33,6 @@ AUDIT_CHUNK_BYTES = 32 << 20
 
 LOOK_AGAIN_SECONDS = 60
 """How long a run with source.on_empty: wait does nothing before it looks again."""
-
-HOLDERS_SHOWN = 5
-"""Batches that one message names, from the newest on."""
 
 PIECE_ROWS_MAX = 8_192
 """Rows of a file that are read at once: some 800 kB. More make nothing faster."""
@@ -53,9 +44,6 @@ statements. When more are refused, the table is wrong, and not the rows."""
 KAFKA_TRANSACTION_SECONDS = 120
 """How long a transaction may be open, before its broker aborts it. Until then who reads committed
 messages waits for one whose producer is dead."""
-
-DAYS_BATCHES_MAX = 10_000
-"""Batches that are counted up for one answer at most."""
 
 LETTERS_SHOWN = 20
 """Dead letters that `semel letters` prints unless told otherwise: three lines each."""

@@ -9,9 +9,10 @@ from fixtures.batches.account import quiet, sql
 from fixtures.batches.faults import Children
 from fixtures.batches.workbench import events
 from fixtures.spark.local import LocalEngine
-from semel import failpoints, limits
+from semel import failpoints
 from semel.commit import ATTEMPTS_LOST_BEFORE_LEASE, Committed, commit
 from semel.errors import StateError
+from semel.ledger import heartbeat
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.stage import stage
@@ -47,7 +48,7 @@ def test_lease_after_three_losses(
     scene: Scene, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who lost three attempts takes the commit lease, and a rival waits until it has committed."""
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 8)
+    monkeypatch.setattr(heartbeat, "LEASE_SECONDS", 8)
     batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
     rivals(scene, ATTEMPTS_LOST_BEFORE_LEASE)
     leases: list[int | None] = []
@@ -76,7 +77,7 @@ def test_lease_after_three_losses(
 
 def test_no_lease_before_three_losses(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two losses are not enough for a lease: others need not wait."""
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 2)
+    monkeypatch.setattr(heartbeat, "LEASE_SECONDS", 2)
     batch_id = plan(scene.ledger, scene.spec, "r1").batch.batch_id
     rivals(scene, 2)
     leases: list[int | None] = []
@@ -105,5 +106,5 @@ def test_abandoned_batch_leaves_no_lease(
         with pytest.raises(StateError, match="abandoned"):
             committed(scene, batch_id)
     assert holder(scene) == batch_id
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)  # Who waits fails after a second.
+    monkeypatch.setattr(heartbeat, "LEASE_SECONDS", 1)  # Who waits fails after a second.
     scene.finish("r1", "r2")

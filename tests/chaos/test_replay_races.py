@@ -28,11 +28,11 @@ from fixtures.batches.faults import collecting, dies_at
 from fixtures.batches.replays import falls_silent, hours_pass
 from fixtures.batches.workbench import Workbench, events
 from schedule import Played, every_order
-from semel import failpoints, limits
+from semel import failpoints
 from semel.archive import layout
 from semel.errors import AttemptLostError, CorruptionError, RetryableError, StateError
 from semel.failpoints import FaultError
-from semel.ledger import Ledger
+from semel.ledger import Ledger, heartbeat
 from semel.runs import replay
 
 FINALIZE = [
@@ -392,7 +392,7 @@ def test_a_live_run_beside_a_replay(scene: Scene, part: str) -> None:
 # Attacks C9.
 def test_a_replay_waits_for_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes no place in the order of commits, so it makes nobody begin again."""
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(heartbeat, "LEASE_SECONDS", 1)
     other = staged(scene, "r1")
     sql(
         scene.ledger,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel import console, limits
+from semel import console
 from semel.declare.wording import FILES_NAMED_MAX
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def unsettled(seen: "Seen | None", unit: str) -> str:
 
 
 def _notes(answer: "Days", items: str, unit: str) -> list[str]:
+    from semel.reports.days import DAYS_BATCHES_MAX
     from semel.reports.summary import interval
 
     lines = []
@@ -109,7 +110,7 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         lines.append(f"nothing is newer than {answer.newest:%F}; --from and --to show other days")
     if answer.cut:
         lines.append(
-            f"more than {limits.DAYS_BATCHES_MAX:,} batches: those before "
+            f"more than {DAYS_BATCHES_MAX:,} batches: those before "
             f"{answer.days[0].start:%F} are not shown; ask with --to"
         )
     if answer.by_commit:

@@ -5,6 +5,9 @@ from collections.abc import Collection
 FILES_NAMED_MAX = 10
 """Files that a summary or an error names; `semel gaps` lists them all."""
 
+KEYS_NAMED_MAX = 10
+"""Keys, or columns, that one message names."""
+
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 file`, `2,000 files`."""

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import limits, settings
+from semel import settings
 from semel.declare.parts import GLOB, RESERVED_PREFIX, Limits
-from semel.declare.wording import FILES_NAMED_MAX
+from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX
 from semel.errors import SourceError, TerminalError
 from semel.formats.csv import Csv
 from semel.formats.declared import format_of
@@ -257,7 +257,7 @@ def _check_alike(files: list[Sampled], dialects: list[Dialect]) -> None:
 def _told(dialect: Dialect) -> str:
     if dialect.format != "csv":
         return dialect.format
-    columns = ", ".join(dialect.columns[: limits.KEYS_NAMED_MAX])
+    columns = ", ".join(dialect.columns[: KEYS_NAMED_MAX])
     return f"csv with {len(dialect.columns)} columns ({printable(columns)})"
 
 

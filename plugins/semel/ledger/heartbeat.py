@@ -10,6 +10,9 @@ from semel import limits
 from semel.errors import SemelError
 from semel.ledger import Ledger, change
 
+LEASE_SECONDS = 900
+"""A commit lease ends by itself after this long: its holder may be dead."""
+
 
 @contextmanager
 def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
@@ -25,7 +28,7 @@ def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
                 with ledger.transaction() as connection:
                     change(connection, "stage", "sign_of_life", batch_id=batch_id)
                 with ledger.transaction() as connection:
-                    values = {"batch_id": batch_id, "seconds": limits.LEASE_SECONDS}
+                    values = {"batch_id": batch_id, "seconds": LEASE_SECONDS}
                     change(connection, "commit", "renew_lease", **values)
             except (SemelError, sa.exc.DBAPIError):
                 # The ledger is away, or refuses: sealing will say so if that lasts. A heart that

@@ -28,6 +28,10 @@ RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
 """How a person names batches: `17` or `17..23`."""
 
 
+HOLDERS_SHOWN = 5
+"""Batches that one message names, from the newest on."""
+
+
 class BatchStatus(StrEnum):
     PLANNED = "planned"
     COMMITTED = "committed"

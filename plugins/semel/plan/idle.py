@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 
-from semel import limits
 from semel.ledger import Ledger
-from semel.model.batch import BatchStatus, Pipeline
+from semel.model.batch import HOLDERS_SHOWN, BatchStatus, Pipeline
 from semel.plan.survey import Request, Survey
 from semel.sources import Found, in_window
 
@@ -53,7 +52,7 @@ def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) ->
         "holders",
         pipeline_id=pipeline.pipeline_id,
         names=names,
-        count=limits.HOLDERS_SHOWN,
+        count=HOLDERS_SHOWN,
     )
     offers, asked = survey.matched.offers, {found.name for found in own}
     return Idle(

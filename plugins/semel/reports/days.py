@@ -19,7 +19,6 @@ from itertools import pairwise
 
 import sqlalchemy as sa
 
-from semel import limits
 from semel.declare.parts import Select
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.model.batch import BatchStatus, Counts, Pipeline
@@ -28,6 +27,9 @@ from semel.reports import intervals
 from semel.reports.gaps import Gap, Gaps
 from semel.reports.gaps import State as GapState
 from semel.sources import Found
+
+DAYS_BATCHES_MAX = 10_000
+"""Batches that are counted up for one answer at most."""
 
 DAYS_BATCHES_NAMED = 3
 """Batches that one interval names, from the newest on."""
@@ -77,7 +79,7 @@ def groups_of(ledger: Ledger, spec: Spec, edges: list[datetime]) -> tuple[list[G
     asked = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
-        "count": limits.DAYS_BATCHES_MAX + 1, "named": DAYS_BATCHES_NAMED,
+        "count": DAYS_BATCHES_MAX + 1, "named": DAYS_BATCHES_NAMED,
         "commit_first": 0, "commit_end": 0,
     }  # fmt: skip
     with ledger.transaction() as connection:
@@ -293,7 +295,7 @@ def days(
         if newest is not None:
             edges = intervals.ending(_schedule(spec), newest)
             groups, found = groups_of(ledger, spec, edges)
-    cut = bool(found) and found[0]["found"] > limits.DAYS_BATCHES_MAX
+    cut = bool(found) and found[0]["found"] > DAYS_BATCHES_MAX
     if cut:
         kept = [edge for edge in edges if edge > found[0]["oldest"]]
         edges = kept if len(kept) > 1 else edges[-2:]

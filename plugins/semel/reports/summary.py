@@ -8,8 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from semel import limits
-from semel.declare.wording import FILES_NAMED_MAX, named, size
+from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX, named, size
 from semel.declare.wording import count as _count
 from semel.model.batch import Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
@@ -352,7 +351,7 @@ def _kept(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
 
 
 def _ignored(found: Ignored) -> str:
-    named = list(found.keys.items())[: limits.KEYS_NAMED_MAX]
+    named = list(found.keys.items())[: KEYS_NAMED_MAX]
     about = "about " if found.sampled else ""
     shown = [f"{key!r} in {about}{_count(count, 'record')}" for key, count in named]
     more = len(found.keys) - len(named)
