@@ -138,7 +138,7 @@ def _difference(one: "Difference", names: dict[str, str], unit: str) -> list[str
 
 
 def _side(side: "Side", unit: str) -> list[str]:
-    from semel.formats.words import place
+    from semel.declare.wording import place
 
     count = "no row" if not side.rows else "1 row" if side.rows == 1 else f"{side.rows:,} rows"
     parts = [count]

@@ -35,3 +35,12 @@ def size(count: int) -> str:
             return f"{value:,.1f} {unit}" if unit != "bytes" else f"{count} bytes"
         value /= 1024
     return f"{value:,.1f} TiB"
+
+
+def place(line: int | None, offset: int, unit: str) -> str:
+    """Where a record is in its source: the number of its line, from 1 on, where that is known.
+
+    `unit`: what positions count, as in "bytes".
+    """
+    at = f"{unit.removesuffix('s')} {offset}"
+    return f"line {line:,} ({at})" if line else at

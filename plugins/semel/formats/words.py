@@ -38,15 +38,6 @@ def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
     return cut + _CUT if len(text) > chars_max else cut
 
 
-def place(line: int | None, offset: int, unit: str) -> str:
-    """Where a record is in its source: the number of its line, from 1 on, where that is known.
-
-    `unit`: what positions count, as in "bytes".
-    """
-    at = f"{unit.removesuffix('s')} {offset}"
-    return f"line {line:,} ({at})" if line else at
-
-
 def record(raw: bytes) -> str:
     """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
     text = raw[:RECORD_SHOWN_BYTES].decode(errors="backslashreplace")

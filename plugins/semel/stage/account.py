@@ -8,8 +8,8 @@ from functools import reduce
 
 import xxhash
 
+from semel.declare import wording
 from semel.errors import ANEW, CorruptionError, LimitError
-from semel.formats import words
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import Kind, Sample, SplitReport, StagedFile
 from semel.model.reasons import Reason
@@ -94,7 +94,7 @@ def samples_of(
         claim = job.splits[sample.split].claim
         (line,) = job.source.lines_of(claim, [sample.offset], job.batch_id)
         first = "" if count == 1 else ", one of them"
-        where = words.place(line, sample.offset, job.spec.source.unit)
+        where = wording.place(line, sample.offset, job.spec.source.unit)
         yield f"{reason} {count:,}{first}: {claim.name!r} {where}"
         if sample.text:
             yield f"    {sample.detail}"

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from semel.declare import wording
 from semel.errors import TerminalError
-from semel.formats import words
 from semel.formats.selection import NONE, Selection
 from semel.model.split import Split
 from semel.sources import Source
@@ -87,7 +87,7 @@ def check(job: StageJob, attempts: Sequence[Path]) -> None:
     for one in found:
         claim = job.splits[one.split].claim
         (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
-        at = words.place(line, one.offset, job.spec.source.unit)
+        at = wording.place(line, one.offset, job.spec.source.unit)
         places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
     # A string column of JSON takes no numbers: every record would become a dead letter.
     whole = "json" if job.spec.source.format == "jsonl" else "string"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from semel.catalog.ids import hash_ids, seconds_of
+from semel.declare import wording
 from semel.errors import TerminalError
 from semel.formats import words
 from semel.formats.lines import Fault
@@ -171,7 +172,7 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     reason, detail = block.faults[at]
     offset = int(block.lines.offsets[at])
     (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
-    where = f"{split.claim.name!r} {words.place(line, offset, job.spec.source.unit)}"
+    where = f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
     shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
     why = (
         "Either the schema changed so that it does not fit any more, or the file was edited in "
