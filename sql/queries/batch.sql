@@ -22,7 +22,7 @@ WHERE b.batch_id = :batch_id;
 -- What may be in a pipeline's target, with how much of it: the newest batches, NULL: all.
 SELECT b.batch_id, COALESCE(b.replays, b.batch_id) AS root,
        COALESCE(b.commit_seq, r.commit_seq) AS commit_seq, a.fence, a.rows_written AS rows,
-       b.status = 'finalized' AS finalized, b.replaced_by IS NOT NULL AS replaced
+       b.finalized_at, b.replaced_by IS NOT NULL AS replaced
 FROM semel.batch AS b
 JOIN semel.attempt AS a ON a.batch_id = b.batch_id AND a.status = 'won'
 LEFT JOIN semel.batch AS r ON r.batch_id = b.replays

@@ -37,9 +37,6 @@ SELECT {side}, {batch}, source_partition_id, "offset", reason, {letter}, {key} F
 -- name: insert_claims
 INSERT INTO claim SELECT batch, part, first, behind FROM incoming;
 
--- name: apart
-SELECT side, reason, count(*) AS records FROM verdict GROUP BY ALL ORDER BY ALL;
-
 -- name: differ
 -- Records that one side alone kept out of its output.
 CREATE TABLE verdict AS

@@ -21,13 +21,20 @@ from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.compare import Cause, Range
-from semel.errors import CorruptionError, SourceError, StateError, TerminalError
+from semel.errors import (
+    CorruptionError,
+    RetryableError,
+    SourceError,
+    StateError,
+    TerminalError,
+)
 from semel.ledger import Ledger
 from semel.pipeline import Spec
 from semel.plan import plan
 from semel.repair.accept import accept_columns
 from semel.runs import replay, requarantine
 from semel.spark.engine import SparkEngine
+from semel.stage.job import Outcome, StageJob
 
 POSITIONS = {"position_columns": True}
 BUCKET = {"scope": "bucket", "horizon": "30 days"}
@@ -119,6 +126,22 @@ def test_equal_by_time(bench: Workbench, ledger: Ledger) -> None:
     at = time["batch_time"]
     assert compared(ledger, spec, wanted=Range(start=at, end=FAR_AHEAD)).batches == (2,)
     assert compared(ledger, spec, wanted=Range(start=LONG_AGO, end=at)).batches == (1,)
+
+
+def test_known_ids_that_a_task_does_not_see(bench: Workbench, ledger: Ledger) -> None:
+    """It fails: without them each repeat would be a difference, and told as one."""
+
+    class Blind(LocalEngine):
+        def run(self, job: StageJob) -> Outcome:
+            for path in job.known.glob("known-*"):
+                path.unlink()
+            return super().run(job)
+
+    spec = bench.spec()
+    land(bench, ledger, spec, 2)
+    with pytest.raises(RetryableError, match=r"the batch path of events failed.*known-"):
+        compared(ledger, spec, 2, 2, engine=Blind())
+    assert not folders(spec)
 
 
 def changed(table: pa.Table) -> pa.Table:

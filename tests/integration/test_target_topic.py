@@ -147,6 +147,24 @@ def test_a_topic_whose_newest_note_is_gone(
 
 
 # Attacks H2.
+def test_a_topic_whose_last_note_is_that_of_an_earlier_number(
+    bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
+) -> None:
+    """Of runs side by side the later one may end first: what lands last has not the last number."""
+    spec = declared(bench, outlet.make())
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        committed(ledger, spec, f"r{number}")
+    for batch in (2, 1):
+        finalize(ledger, spec, batch)
+    kafka.produce(outlet.control, [Record(value=None, key=b'["events",1]')])
+    bench.write("in/3.jsonl", events(30, 40))
+    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+        run(ledger, spec, "r3")
+    assert outlet.ids == ids(10, 30)
+
+
+# Attacks H2.
 def test_a_topic_of_an_earlier_time(
     bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
 ) -> None:

@@ -46,6 +46,14 @@ def test_each_statement_is_used() -> None:
     assert not unused, f"nothing in plugins/semel uses {unused}: remove them from sql/queries/"
 
 
+def test_each_name_is_there_once() -> None:
+    """Of two statements of one name in a file the first is never run."""
+    for path in tree.QUERIES.glob("*.sql"):
+        names = re.findall(r"^-- name: (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        twice = {name for name in names if names.count(name) > 1}
+        assert not twice, f"{tree.shown(path)} has two of {twice}: remove the first, it never runs"
+
+
 # P15.
 def test_a_pipeline_is_locked_in_one_place() -> None:
     """The function that takes the lock compares the sink: no other statement takes it."""

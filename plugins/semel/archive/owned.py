@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -87,8 +88,8 @@ def known_batches(
             commit_seq=r["commit_seq"],
             fence=r["fence"],
             rows=r["rows"],
-            finalized=r["finalized"],
-            told=Told.LISTED if r["finalized"] and not r["replaced"] and r["rows"]
+            finalized_at=r["finalized_at"],
+            told=Told.LISTED if r["finalized_at"] and not r["replaced"] and r["rows"]
             else Told.POSSIBLE,
         )
         for r in rows(connection, "batch", "known", **values)
@@ -133,7 +134,8 @@ def check_held(
     the folder of an attempt's data files. A `replay` may publish what is missing.
     """
     kept, count = Path(pipeline.archive_path), NOTES_HELD if staged else None
-    has = max((one.batch_id for one in known if one.told is Told.LISTED), default=None)
+    listed = [one for one in known if one.told is Told.LISTED]
+    has = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and Newest(pipeline.name, count, staged, has)
     there, notes = traces.markers(kept), sink.notes(newest)
     if notes is not None and newest is None:
@@ -146,7 +148,7 @@ def check_held(
         later = _differences(pipeline, known, notes, count)
         found = replace(found, strays=later.strays, others=later.others)
         unknown = _unknown(known, there, count)
-    _check_markers(pipeline, {one.root for one in known if one.finalized} - there, unknown, kept)
+    _check_markers(pipeline, {one.root for one in known if one.finalized_at} - there, unknown, kept)
     if notes is None:
         return
     if replay or not notes.complete:

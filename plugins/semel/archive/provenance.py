@@ -131,9 +131,7 @@ def take(
 
 
 def _changes(batch: Batch, now: Code) -> Iterator[str]:
-    planned = batch.spec.get("code")
-    if planned is None:  # Of a compare, whose one batch no plan has made.
-        return
+    planned = batch.spec["code"]
     when = f"batch {batch.batch_id} was planned"
     was, found = planned["files"], now.named.files
     for name in sorted(was.keys() | found.keys()):

@@ -31,11 +31,8 @@ def find_known(engine: Engine, chosen: Chosen, folder: Path) -> int:
 
     SourceError: what the batches read is not what it was. CorruptionError: what is kept of it.
     """
-    dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
-    if not dropping:
-        return 0
     try:
-        _read(engine, chosen, dropping)
+        _read(engine, chosen)
     except (OSError, ValueError, pa.ArrowException) as error:
         name = chosen.spec.name
         raise CorruptionError(
@@ -44,14 +41,17 @@ def find_known(engine: Engine, chosen: Chosen, folder: Path) -> int:
             next=f"semel audit {name}",
         ) from error
     found = engine.run("known").fetchnumpy()
-    write_known(folder, found["shard"], found["h1"], found["h2"])
+    write_known(folder, chosen.pipeline.shards, found["shard"], found["h1"], found["h2"])
     return len(found["h1"])
 
 
-def _read(engine: Engine, chosen: Chosen, dropping: list[Marker]) -> None:
+def _read(engine: Engine, chosen: Chosen) -> None:
+    dropping = [m for m in chosen.markers if m.counts.duplicates_catalog]
     for marker in dropping:
         for part in _repeated(chosen, marker):
             engine.run("insert_repeated", _table(marker, part))
+    if not dropping:
+        return
     last = dropping[-1].commit_seq
     for marker in chosen.markers:
         before = last + (marker.spec.dedup.scope is Scope.BUCKET)

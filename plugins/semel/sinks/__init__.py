@@ -118,8 +118,8 @@ class Note:
 class Newest(NamedTuple):
     """Asks for the newest `count` notes of a pipeline, and any note of another pipeline. A sink
     that would have to read everything to find them reads instead what came last, and since an
-    attempt `staged` (the folder of its data files), if the note of the batch `has` is there: the
-    newest that is finalized with rows. None: no batch is.
+    attempt `staged` (the folder of its data files), if the note of the batch `has` is there: of
+    those with rows the one that was finalized last. None: no batch is.
     """
 
     pipeline: str

@@ -6,6 +6,7 @@ other side come from the markers, or from the ledger, where they are the finaliz
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -59,7 +60,10 @@ def judge(told: Told, holds: Holds) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`."""
+    """A batch that may be in the target, by the markers or the ledger. `root`: see `Batch.root`.
+
+    `finalized_at`: by the ledger; markers do not tell it.
+    """
 
     batch_id: int
     root: int
@@ -67,7 +71,7 @@ class Known:
     fence: int
     rows: int
     told: Told
-    finalized: bool = True
+    finalized_at: datetime | None = None
 
     def holds(self, note: Note | None) -> Holds:
         """Compare it with the target's note."""

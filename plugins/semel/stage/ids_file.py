@@ -75,20 +75,22 @@ def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
     return of, table.column("h1").to_numpy(), table.column("h2").to_numpy()
 
 
-def write_known(folder: Path, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray) -> None:
-    """Write ids, sorted by h1 within each shard, for a job that has them in place of the catalog."""
-    for number in np.unique(shard):
+def write_known(
+    folder: Path, shards: int, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray
+) -> None:
+    """Write ids, sorted by h1 within each shard, for a job that has them in place of the catalog.
+
+    Each shard gets a file, also without ids: a task that does not see its file must fail.
+    """
+    for number in range(shards):
         own = shard == number
         np.savez(_known(folder, number), h1=h1[own], h2=h2[own])
 
 
 def read_known(folder: Path, shard: int) -> tuple[np.ndarray, np.ndarray]:
-    """The h1 and h2 of a shard that `write_known` wrote."""
-    try:
-        with np.load(_known(folder, shard)) as known:
-            return known["h1"], known["h2"]
-    except FileNotFoundError:
-        return np.zeros(0, np.uint64), np.zeros(0, np.uint32)
+    """The h1 and h2 of a shard that `write_known` wrote. OSError: its file is not there."""
+    with np.load(_known(folder, shard)) as known:
+        return known["h1"], known["h2"]
 
 
 def _known(folder: Path, shard: int) -> Path:
