@@ -203,12 +203,20 @@ def test_an_aborted_note_is_none(outlet: Outlet, kafka: Kafka) -> None:
 def test_what_stays_hidden_is_an_error(
     outlet: Outlet, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transaction that nobody ends stops look, by an error that says so; nothing is guessed."""
+    """A transaction that nobody ends stops look, by an error that says so; nothing is guessed. Also
+    one that is open since before stage: all that look has to read lies behind what is certain.
+    """
     monkeypatch.setattr(limits, "KAFKA_TRANSACTION_SECONDS", 1)
     outlet.make()
+    won, sink = outlet.won(table(0, 10)), outlet.sink()
     kafka.begin(outlet.control, [Record(value=b"{}", key=b'["events",7]')])
     with pytest.raises(RetryableError, match="a transaction is open"):
-        outlet.sink().look(outlet.won(table(0, 10)))
+        sink.look(won)
+    kafka.produce(outlet.control, [Record(value=None, key=b"other")])
+    sink.check(won.schema, outlet.folder)
+    kafka.produce(outlet.control, [Record(value=None, key=b"other")])
+    with pytest.raises(RetryableError, match="a transaction is open"):
+        sink.look(won)
 
 
 # Attacks KP1, KP2.
