@@ -27,7 +27,7 @@ WITH screened AS (
                                   THEN regexp_matches(line, '(?i)[-:,\[]\s*(nan|inf)')
                                   ELSE false END
                 THEN line END AS line
-    FROM lines
+    FROM incoming
 ), parsed AS (
     SELECT * EXCLUDE (line), json_type(line, {paths}) AS t, json_extract_string(line, {paths}) AS f,
            json_keys(line) AS k
@@ -45,7 +45,7 @@ WITH screened AS (
     SELECT * EXCLUDE (line), line IS NULL AS nothing,
            CASE WHEN NOT contains(line, {quote}) AND NOT contains(line, chr(13))
                 THEN string_split(line, {delimiter}) END AS s
-    FROM (SELECT * EXCLUDE (line), regexp_replace(line, '\r?\n$', '') AS line FROM lines)
+    FROM (SELECT * EXCLUDE (line), regexp_replace(line, '\r?\n$', '') AS line FROM incoming)
 ), parsed AS (
     SELECT * EXCLUDE (s), len(s) AS fields, {values} AS f
     FROM screened
@@ -58,7 +58,11 @@ FROM parsed;
 -- A value is one column as it is; DuckDB's text of bytes is what it casts to them.
 CREATE OR REPLACE TEMP TABLE sifted AS
 SELECT line_no, batch, claim, part, pos, beside, [CAST(line AS VARCHAR)] AS f, true AS good
-FROM lines;
+FROM incoming;
+
+-- name: unsifted
+-- Lines that only the exact path may judge.
+SELECT line_no FROM sifted WHERE NOT good;
 
 -- name: insert
 INSERT INTO {table} BY NAME SELECT * FROM incoming;
@@ -68,7 +72,7 @@ INSERT INTO {table}
 SELECT batch, claim, part, pos, word, why, {id}, {bucket}, {content}
 FROM (SELECT batch, claim, part, pos, 'good' AS word, '' AS why, f, beside FROM sifted WHERE good
       UNION ALL
-      SELECT batch, claim, part, pos, word, why, f, beside FROM judged);
+      SELECT batch, claim, part, pos, word, why, f, beside FROM incoming);
 
 -- name: insert_output
 INSERT INTO output

@@ -333,7 +333,7 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a key in several rows is found before commit": code(
         "sinks.postgres.facts:_key",
-        'connection.execute(filled(query("postgres", "repeats"), **values)).fetchone()',
+        'connection.execute(filled("repeats", **values)).fetchone()',
     ),
     "an index that another owner must make is asked for": code(
         "sinks.postgres.facts:_key", 'not deferred and not server["is_owner"]'

@@ -151,10 +151,13 @@ CHECKS = [
     "t LIKE 'x%'", "t NOT LIKE '_'", "v IN ('x', 'yy')", "d >= '2020-01-01'",
     "d < date '2021-01-01'",
     "z >= '2020-01-01 00:00:00+00'", "s < '2020-01-01'", "o", "NOT o", "o IS NOT NULL",
-    "o OR a > 0", "a IS NULL OR length(t) > 0", "(a > 0) = (b > 0)", "a + b > 0", "abs(a) < 5",
-    "t < 'm'", "t ~ '^x'", "lower(t) = t", "n::int > 0", "a::text = '1'", "f::real > 0.5", "a > n",
-    "t IS NOT DISTINCT FROM 'x'", "a > 0 IS TRUE", "coalesce(a, 0) > 0", "f = 'NaN'",
+    "o OR a > 0", "a IS NULL OR length(t) > 0", f"a < 1{'0' * 90}", f"n > -1{'0' * 90}",
+    f"a NOT IN ({', '.join(map(str, range(1, 2_000)))})", "(a > 0) = (b > 0)",
+    "a + b > 0", "abs(a) < 5", "t < 'm'", "t ~ '^x'", "lower(t) = t", "n::int > 0",
+    "a::text = '1'", "f::real > 0.5", "a > n", "t IS NOT DISTINCT FROM 'x'",
+    "a > 0 IS TRUE", "coalesce(a, 0) > 0", "f = 'NaN'",
     "d > CURRENT_DATE", "t COLLATE \"C\" > 'a'", "r = 0.1", "t LIKE 'x\\%'", "a = ANY ('{1,2}')",
+    "r = '1e50'::numeric::real", "a > (- b)", "t = CURRENT_USER", "'x'::varchar(1) = v",
 ]  # fmt: skip
 UNKNOWN_FROM = CHECKS.index("(a > 0) = (b > 0)")
 COLUMNS = (
@@ -204,6 +207,28 @@ def rows_of_all_values() -> pa.Table:
 def test_a_check_that_is_nonsense(text: str) -> None:
     """Whatever stands in a definition, it is read or it is not: no other error."""
     parse(f"CHECK ({text})", {"a": "bigint", "b": "text"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(" * 50 + "o" + ")" * 50, "NOT " * 50 + "o", "t = (CURRENT_USER)::text", "a > (- infinity)",
+     '"length"(t) = 1', "t = 'x'::string"],
+)  # fmt: skip
+def test_a_check_that_is_not_read(text: str) -> None:
+    """Too deep for a task's stack, or a name that is also a column's."""
+    columns = dict.fromkeys(("t", "CURRENT_USER", "string"), "text")
+    columns |= {"o": "boolean", "a": "bigint", "infinity": "bigint"}
+    assert parse(f"CHECK ({text})", columns) is None
+
+
+# Attacks PG6.
+def test_a_backslash_is_one_whatever_the_server_writes(warehouse: Warehouse) -> None:
+    """A definition is read by the rules of the standard, which a database may have off."""
+    warehouse.run(f"CREATE TABLE flights (id bigint, t text, {OWN}, CHECK (t <> 'a\\b'))")
+    name = warehouse.run("SELECT current_database()")[0][0]
+    warehouse.run(f'ALTER DATABASE "{name}" SET standard_conforming_strings = off')
+    sink, table = warehouse.sink(create=False), pa.table({"id": [1, 2], "t": ["a\\b", "a\\\\b"]})
+    assert told(sink, table) == {1: "check"} and [*met(warehouse, sink, table)] == [1]
 
 
 def test_a_check_of_other_columns_is_a_note(warehouse: Warehouse) -> None:

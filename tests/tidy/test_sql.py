@@ -7,7 +7,8 @@ from functools import cache
 import tree
 
 _NAMERS = ("row", "rows", "change", "transition", "query")
-_OF_CATALOG = ("payload_query", "_runs")  # These take the name alone.
+_OF_ONE_FILE = {"payload_query": "catalog", "_runs": "catalog", "filled": "postgres"}
+"""What takes the name alone, and the file that it is of."""
 _THERE = tree.statements()
 _OF_DUCKDB = {"audit": "audit", "compare": "differences"}  # These hand names on as values.
 
@@ -28,8 +29,10 @@ def used() -> dict[tuple[str, str], str]:
             where = f"{tree.shown(path)}:{node.lineno}"
             if called in _NAMERS and len(texts) >= 2:
                 found[texts[0], texts[1]] = where
-            elif called in _OF_CATALOG and texts:
-                found["catalog", texts[0]] = where
+            elif called in _OF_ONE_FILE and texts:
+                found[_OF_ONE_FILE[called], texts[0]] = where
+            elif called == "Engine" and texts:  # Of clients.duck: it begins with its tables.
+                found[texts[0], "tables"] = where
     return found
 
 

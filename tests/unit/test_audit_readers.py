@@ -14,8 +14,9 @@ from fixtures.files.claims import claim_of
 from fixtures.files.honest import HonestSink, spec_of
 from fixtures.files.records import blocks_of
 from semel.audit import audit, fast
-from semel.audit.engine import Engine, SourceReader
 from semel.audit.exact import Rules, Word, csv_judge, json_judge
+from semel.audit.source_reader import SourceReader
+from semel.clients.duck import Engine
 from semel.declare.ddl import PARSER_RULES, ColumnType, parse
 from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.csv import Csv
@@ -174,7 +175,7 @@ def read_both_ways(lines: list[bytes], format: str, columns: dict[str, str]) -> 
         claim = ClaimedFile.of(claim_of(path, 1, 0, len(data)))
         found = []
         for letters in ({}, {(1, 1): {at: [] for at in range(len(data))}}):
-            with Engine() as engine:
+            with Engine("audit") as engine:
                 reader = SourceReader(engine, letters)
                 header = tuple(columns) if format == "csv" else ()
                 for piece in cut(1, claim, str(path), spec.source.csv if header else None):

@@ -29,10 +29,11 @@ from semel import limits
 from semel.archive import layout, owned
 from semel.archive.marker import Marker
 from semel.audit import fast, files, generations
-from semel.audit.engine import Engine, Kept, Letters, letters_table, zoneless
 from semel.audit.generations import Generations
 from semel.audit.reading import Reading, claims_of
+from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
+from semel.clients.duck import Engine, zoneless
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.output import columns_in_files, rows_of
@@ -69,7 +70,7 @@ def audit(spec: Spec, sink_path: str | Path | None = None) -> Verdict:
     else:
         sink = Path(sink_path)
         kept = layout.place(sink)
-    with Engine() as engine:
+    with Engine("audit") as engine:
         return _Audit(spec, sink, kept, engine).run()
 
 
@@ -213,7 +214,7 @@ class _Audit:
         """Bring what a batch has into the engine. Rows that DuckDB cannot read so are told."""
         batch = pa.repeat(pa.scalar(marker.batch_id, pa.int64()), rows.num_rows)
         try:
-            self._engine.run(statement, braces, incoming=rows.append_column("batch", batch))
+            self._engine.run(statement, rows.append_column("batch", batch), braces)
         except duckdb.Error as error:
             self._unreadable(marker, what, error)
 
@@ -230,7 +231,7 @@ class _Audit:
     def _read_source(self) -> None:
         self._reading.run()
         letters = letters_table(self._letters, self._reading.wrong_bytes)
-        self._engine.run("insert", {"table": "letter"}, incoming=letters)
+        self._engine.run("insert", letters, {"table": "letter"})
 
     def _read_output(self, sink_of: Callable[[Spec], Sink]) -> None:
         """Ids, positions and content hashes of the output's rows. `sink_of`: of a batch's
@@ -314,8 +315,7 @@ class _Audit:
                 named += _named(marker)
         for table, found in (("named", named), ("batch", rows)):
             if found:
-                incoming = pa.Table.from_pylist(found)
-                self._engine.run("insert", {"table": table}, incoming=incoming)
+                self._engine.run("insert", pa.Table.from_pylist(found), {"table": table})
 
     def _prove(self) -> None:
         found = self._findings
@@ -437,7 +437,7 @@ class _Audit:
 
 
 def _from(place: str, rows: pa.Table) -> pa.Table:
-    return zoneless(rows.append_column("file", pa.repeat(place, rows.num_rows)))
+    return rows.append_column("file", pa.repeat(place, rows.num_rows))
 
 
 def _named(marker: Marker) -> list[dict[str, int]]:

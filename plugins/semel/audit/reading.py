@@ -15,9 +15,10 @@ import numpy as np
 
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.audit.engine import Engine, Letters, SourceReader
 from semel.audit.generations import Generations
+from semel.audit.source_reader import Letters, SourceReader
 from semel.audit.verdict import Findings, Offender
+from semel.clients.duck import Engine
 from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason

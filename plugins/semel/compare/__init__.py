@@ -23,9 +23,9 @@ from typing import Any
 import pyarrow as pa
 
 from semel.archive import layout
+from semel.clients.duck import Engine
 from semel.compare import causes
 from semel.compare.answer import Cause, Comparison, Difference, Position, Range, Side
-from semel.compare.engine import AGAIN, LIVE, OTHER, Engine
 from semel.compare.known import find_known
 from semel.compare.outputs import Output, Outputs, Row
 from semel.compare.path import batch_path, scratch_folder
@@ -38,6 +38,13 @@ from semel.model.batch import Log
 from semel.pipeline import Spec
 from semel.pipeline.opening import open_sinks, open_source
 from semel.stage.job import Engine as Job
+
+COMPARE_MEMORY_BYTES = 2 << 30
+"""Memory in which a compare holds keys and hashes of rows: those of five million. What does not
+fit goes to a temporary folder."""
+
+LIVE, OTHER, AGAIN = 0, 1, 2
+"""The sides: the live path, what it is compared with, and the batch path run once more."""
 
 
 def compare(
@@ -56,7 +63,7 @@ def compare(
     TerminalError, StateError, SourceError: it cannot be compared; the message says why.
     """
     chosen = choose(ledger, spec, wanted)
-    with Engine() as engine:
+    with Engine("differences", memory_limit=f"{COMPARE_MEMORY_BYTES >> 20}MiB") as engine:
         if other is not None:
             return _Compare(engine, chosen, shown, log).with_pipeline(choose(ledger, other, wanted))
         compared = _Compare(engine, find_source(chosen), shown, log)

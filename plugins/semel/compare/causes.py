@@ -9,8 +9,8 @@ import numpy as np
 
 from semel.archive import layout, provenance
 from semel.archive.marker import Marker, read_marker
+from semel.clients.duck import Engine
 from semel.compare.answer import Cause
-from semel.compare.engine import Engine
 from semel.compare.which import Chosen
 from semel.errors import SourceError
 from semel.model.manifest import Kind

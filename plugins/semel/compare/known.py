@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from semel.archive.marker import Marker
 from semel.catalog.ids import hash_ids
-from semel.compare.engine import Engine
+from semel.clients.duck import Engine
 from semel.compare.which import Chosen
 from semel.errors import CorruptionError
 from semel.formats.pieces import pieces

@@ -13,7 +13,7 @@ import pyarrow as pa
 from semel import limits
 from semel.archive.marker import Marker
 from semel.audit import fast
-from semel.compare.engine import Engine
+from semel.clients.duck import Engine
 from semel.compare.path import Made
 from semel.errors import CorruptionError
 from semel.formats.output import columns_in_files, rows_of

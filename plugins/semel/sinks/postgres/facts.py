@@ -167,7 +167,7 @@ def _key(
         )
     elif not deferred and all(columns.get(n, {}).get("may_select") for n in target.key):
         values = {"table": target.identifier, "key": sql.SQL(_list(target.key))}
-        if connection.execute(filled(query("postgres", "repeats"), **values)).fetchone():
+        if connection.execute(filled("repeats", **values)).fetchone():
             problems.append(
                 f"several of its rows have one key ({', '.join(target.key)}), so no unique index "
                 "can be made over it; remove the others"

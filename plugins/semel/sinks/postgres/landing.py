@@ -10,10 +10,9 @@ import pyarrow as pa
 from psycopg import sql
 
 from semel import limits
-from semel.clients.sql import query
 from semel.errors import LimitError, TerminalError
 from semel.sinks import Won
-from semel.sinks.postgres import encode
+from semel.sinks.postgres import encode, noted
 from semel.sinks.postgres.facts import ColumnFacts, TableFacts
 from semel.sinks.postgres.link import Connection, filled, is_refusal, reason
 from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN, PostgresTarget
@@ -47,22 +46,15 @@ def land(
     counted.
     """
     names = _own_names(facts.columns)
-    of_batch = {
-        "table": target.identifier,
-        "batch_id": sql.Literal(won.batch_id),
-        "commit_seq": sql.Literal(won.commit_seq),
-    }
     if not target.key:
-        counted = filled(query("postgres", "rows_there"), **of_batch)
-        before = _number(connection, counted) if facts.triggers else 0
+        before = noted.count_of(connection, target, won) if facts.triggers else 0
         read, put = _copy(connection, target.identifier, names, won, facts, rows)
-        there = _number(connection, counted) - before if facts.triggers else put
+        there = noted.count_of(connection, target, won) - before if facts.triggers else put
         _check_there(target, facts, read - there, read)
         return read
-    make = query("postgres", "make_incoming")
     values = {"incoming": _INCOMING, "columns": names, "table": target.identifier}
     connection.execute("DROP TABLE IF EXISTS pg_temp.semel_incoming")
-    connection.execute(filled(make, **values))
+    connection.execute(filled("make_incoming", **values))
     read, _ = _copy(connection, _INCOMING, names, won, facts, rows)
     own = [column.name for column in facts.columns if column.name not in target.key]
     pairs = [
@@ -70,23 +62,23 @@ def land(
         for name in (*own, BATCH_COLUMN, SEQ_COLUMN)
     ]
     assignments = sql.SQL(", ").join(pairs)
-    upsert = query("postgres", "upsert")
-    put = connection.execute(
-        filled(upsert, **values, key=named(target.key), assignments=assignments)
-    ).rowcount
+    upsert = filled("upsert", **values, key=named(target.key), assignments=assignments)
+    put = connection.execute(upsert).rowcount
     if put < read or facts.triggers:  # A later batch's rows stay, and count as there.
         same = [
             sql.SQL("there.{} = incoming.{}").format(*(sql.Identifier(name),) * 2)
             for name in target.key
         ]
-        lacking = query("postgres", "rows_lacking")
-        counted = filled(lacking, **of_batch, incoming=_INCOMING, same=sql.SQL(" AND ").join(same))
-        _check_there(target, facts, _number(connection, counted), read)
+        lacking = filled(
+            "rows_lacking",
+            table=target.identifier,
+            batch_id=won.batch_id,
+            commit_seq=won.commit_seq,
+            incoming=_INCOMING,
+            same=sql.SQL(" AND ").join(same),
+        )
+        _check_there(target, facts, connection.execute(lacking).fetchone()["rows"], read)
     return read
-
-
-def _number(connection: Connection, statement: sql.Composed) -> int:
-    return connection.execute(statement).fetchone()["rows"]
 
 
 def _check_there(target: PostgresTarget, facts: TableFacts, lacking: int, read: int) -> None:
@@ -106,7 +98,7 @@ def _copy(
     rows: Iterable[pa.RecordBatch],
 ) -> tuple[int, int]:
     """COPY rows. Returns how many were read, and how many the server says that it has put in."""
-    statement = filled(query("postgres", "copy"), into=into, columns=columns)
+    statement = filled("copy", into=into, columns=columns)
     read = 0
 
     def counted() -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
 from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -90,15 +89,22 @@ def connected(target: PostgresTarget) -> Iterator[Connection]:
         connection.close()
 
 
-def filled(text: sa.TextClause, **names: sql.Composable) -> sql.Composed:
-    """A statement of sql/queries/postgres.sql with identifiers in the place of its braces."""
-    return sql.SQL(text.text).format(**names)
+def filled(name: str, **braces: Any) -> sql.Composed:
+    """The statement `name` of sql/queries/postgres.sql, its braces filled. Values are quoted."""
+    return sql.SQL(query("postgres", name).text).format(**braces)
 
 
 def is_there(connection: Connection, name: sql.Identifier) -> bool:
     """Whether a table is there."""
     shown = name.as_string(connection)
     return connection.execute("SELECT to_regclass(%s) AS id", [shown]).fetchone()["id"] is not None
+
+
+def rights(connection: Connection, target: PostgresTarget) -> dict[str, Any] | None:
+    """Which of a batch's rows in the table the user may find and delete. None: it is not there."""
+    schema, table = target.names
+    names = {"schema": schema, "table": table}
+    return connection.execute(query("postgres", "may_delete").text, names).fetchone()
 
 
 def is_refusal(error: psycopg.Error) -> bool:

@@ -1,15 +1,13 @@
 """`semel_batch`: what a table says of the batches whose rows it holds."""
 
-from typing import NamedTuple
-
-from psycopg import sql
+from typing import Any, NamedTuple
 
 from semel.clients.sql import query
 from semel.errors import AGAIN, TerminalError
 from semel.model.manifest import Kind, Published
 from semel.sinks import Damaged, MiscountError, Note, Notes, Won
 from semel.sinks.held import compare, refuse_foreign
-from semel.sinks.postgres.link import Connection, filled, is_there
+from semel.sinks.postgres.link import Connection, filled, is_there, rights
 from semel.sinks.postgres.target import PostgresTarget
 
 _NUMBERS = ("batch_id", "commit_seq", "fence", "rows", "refused")
@@ -23,11 +21,10 @@ def notes_of(
     """
     if not is_there(connection, target.batches):
         return Notes(())
-    statement = filled(query("postgres", "notes"), **_places(target))
+    statement = filled("notes", **places(target))
     if newest is not None:
-        pipeline, most = map(sql.Literal, newest)
-        values = {"pipeline": pipeline, "newest": most, **_places(target)}
-        statement = filled(query("postgres", "newest_notes"), **values)
+        pipeline, most = newest
+        statement = filled("newest_notes", pipeline=pipeline, newest=most, **places(target))
     found, damaged = [], []
     for row in connection.execute(statement).fetchall():
         values = [row.get(name) for name in _NUMBERS]
@@ -75,13 +72,11 @@ def _own(connection: Connection, target: PostgresTarget, won: Won) -> bool:
 
 def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:
     """TerminalError: rows of batches are there, and semel_batch says nothing of any batch."""
-    schema, table = target.names
-    places = {"schema": schema, "table": table}
-    found = connection.execute(query("postgres", "may_delete").text, places).fetchone()
+    found = rights(connection, target)
     if not (found and found["may_find"]):
         return
-    rows = filled(query("postgres", "unnoted"), table=target.identifier)
-    if connection.execute(rows).fetchone()["there"]:
+    unnoted = filled("unnoted", table=target.identifier)
+    if connection.execute(unnoted).fetchone()["there"]:
         raise TerminalError(
             f"{target.address} has rows of batches (its column _semel_batch), and "
             f"{target.batches.as_string()} says of none that it has landed: these notes were "
@@ -94,26 +89,24 @@ def refuse_landed(connection: Connection, target: PostgresTarget, won: Won) -> N
     """TerminalError: the batch's rows are there without its note. Where an index finds them."""
     if target.key:
         return  # Put in again, they change nothing.
-    schema, table = target.names
-    places = {"schema": schema, "table": table}
-    found = connection.execute(query("postgres", "may_delete").text, places).fetchone()
+    found = rights(connection, target)
     if not (found["may_find"] and found["indexed"]):
         return
-    of_batch = {
-        "table": target.identifier,
-        "batch_id": sql.Literal(won.batch_id),
-        "commit_seq": sql.Literal(won.commit_seq),
-    }
-    counted = connection.execute(filled(query("postgres", "rows_there"), **of_batch)).fetchone()
-    if counted["rows"]:
+    if count := count_of(connection, target, won):
         raise TerminalError(
-            f"batch {won.batch_id}: {target.address} has {counted['rows']} of its rows, and "
+            f"batch {won.batch_id}: {target.address} has {count} of its rows, and "
             f"{target.batches.as_string()} does not say that it has landed: its note was removed. "
             f"It has committed and stays so, and nothing was written. Take them out: DELETE FROM "
             f"{target.shown} WHERE _semel_batch = {won.batch_id} AND _semel_seq = "
             f"{won.commit_seq}; then run finalize again",
             next=AGAIN,
         )
+
+
+def count_of(connection: Connection, target: PostgresTarget, won: Won) -> int:
+    """How many rows of a batch the table has."""
+    places = {"table": target.identifier, "batch_id": won.batch_id, "commit_seq": won.commit_seq}
+    return connection.execute(filled("rows_there", **places)).fetchone()["rows"]
 
 
 class Told(NamedTuple):
@@ -130,11 +123,11 @@ def of_marker(connection: Connection, target: PostgresTarget, marker: Published)
     if not is_there(connection, target.batches):
         return Told(None, 0, False)
     statement = filled(
-        query("postgres", "told"),
-        pipeline=sql.Literal(marker.pipeline),
-        batch_id=sql.Literal(marker.made_by),
-        commit_seq=sql.Literal(marker.commit_seq),
-        **_places(target),
+        "told",
+        pipeline=marker.pipeline,
+        batch_id=marker.made_by,
+        commit_seq=marker.commit_seq,
+        **places(target),
     )
     return Told(**connection.execute(statement).fetchone())
 
@@ -169,5 +162,6 @@ def check_count(
     )
 
 
-def _places(target: PostgresTarget) -> dict[str, sql.Composable]:
-    return {"batches": target.batches, "table": sql.Literal(target.names[1])}
+def places(target: PostgresTarget) -> dict[str, Any]:
+    """Where the notes of a table are, for a statement."""
+    return {"batches": target.batches, "table": target.names[1]}

@@ -11,20 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+DEPTH_MAX = 40
+"""Deepest brackets and NOTs that are read. Each takes ten of Python's 1,000 calls."""
+
 Judge = Callable[[pa.Table], pa.ChunkedArray]
 """From rows to true, false and null."""
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)"""
-    r"""|(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<sign><=|>=|<>|::|!~~|~~|[=<>(),\[\]-]))"""
-)
 _COMPARE = {
     "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
     ">": pc.greater, ">=": pc.greater_equal,
@@ -39,8 +38,12 @@ _LENGTHS = {
     "length": pc.utf8_length, "char_length": pc.utf8_length, "character_length": pc.utf8_length,
     "octet_length": pc.binary_length,
 }  # fmt: skip
-_SCALE_MAX = 38
-_DIGITS_MAX = 76
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")+"|[a-z_][a-z0-9_]*)"""
+    r"""|(?P<word>[A-Z_]+)|(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"""
+    rf"""|::(?P<type>{"|".join(_KINDS)})(?![\w(])|(?P<sign><=|>=|<>|!~~|~~|[=<>(),\[\]-]))"""
+)
+_DIGITS_MAX = 38  # Of numbers in an output; one of two scales has twice as many.
 
 
 class _UnknownError(Exception):
@@ -79,167 +82,158 @@ class _Reader:
     def __init__(self, text: str, columns: dict[str, str]) -> None:
         self.columns = columns
         self.tokens: list[tuple[str, str]] = []
-        at = 0
+        self.at = self.depth = end = 0
         text = text.removesuffix(" NOT VALID").removesuffix(" NO INHERIT")
-        while at < len(text):
-            found = _TOKEN.match(text, at)
+        while end < len(text):
+            found = _TOKEN.match(text, end)
             if not found:
                 raise _UnknownError
             self.tokens.append((found.lastgroup, found[found.lastgroup]))
-            at = found.end()
+            end = found.end()
+        self.tokens.append(("end", ""))
 
     def check(self) -> Judge:
         self.expect("CHECK")
-        judge = self.truth(self.either())
-        if self.tokens:
-            raise _UnknownError
+        judge = _truth(self.either())
+        self.expect("")
         return judge
 
     def next(self) -> tuple[str, str]:
-        return self.tokens.pop(0)
+        self.at += 1
+        return self.tokens[self.at - 1]
 
     def meets(self, *words: str) -> bool:
         """Whether these come next; then they are taken."""
-        if [token for _, token in self.tokens[: len(words)]] != [*words]:
-            return False
-        del self.tokens[: len(words)]
-        return True
+        end = self.at + len(words)
+        found = [token for _, token in self.tokens[self.at : end]] == [*words]
+        self.at = end if found else self.at
+        return found
 
     def expect(self, *words: str) -> None:
         if not self.meets(*words):
             raise _UnknownError
 
-    def truth(self, value: _Value) -> Judge:
-        if value.kind != "boolean" or value.of is None:
-            raise _UnknownError
-        return value.of
-
     def either(self) -> _Value:
-        left = self.both()
-        while self.meets("OR"):
-            left = self._joined(pc.or_kleene, left, self.both())
-        return left
+        return self.chain("OR", pc.or_kleene, self.both)
 
     def both(self) -> _Value:
-        left = self.negated()
-        while self.meets("AND"):
-            left = self._joined(pc.and_kleene, left, self.negated())
-        return left
+        return self.chain("AND", pc.and_kleene, self.negated)
 
-    def _joined(self, how: Callable, left: _Value, right: _Value) -> _Value:
-        a, b = self.truth(left), self.truth(right)
-        return _Value(kind="boolean", of=lambda rows: how(a(rows), b(rows)))
+    def chain(self, word: str, how: Callable, part: Callable[[], _Value]) -> _Value:
+        parts = [part()]
+        while self.meets(word):
+            parts.append(part())
+        return _joined(how, parts)
 
     def negated(self) -> _Value:
-        if self.meets("NOT"):
-            inner = self.truth(self.negated())
-            return _Value(kind="boolean", of=lambda rows: pc.invert(inner(rows)))
-        return self.comparison()
+        return _inverted(self.nested(self.negated)) if self.meets("NOT") else self.comparison()
+
+    def nested(self, part: Callable[[], _Value]) -> _Value:
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            raise _UnknownError
+        found = part()
+        self.depth -= 1
+        return found
 
     def comparison(self) -> _Value:
         left = self.value()
         if self.meets("IS", "NULL"):
-            return self._null(left, pc.is_null)
+            return _mapped(pc.is_null, left)
         if self.meets("IS", "NOT", "NULL"):
-            return self._null(left, pc.is_valid)
+            return _mapped(pc.is_valid, left)
         if self.meets("~~"):
-            return self._like(left, self.value())
+            return _like(left, self.value())
         if self.meets("!~~"):
-            like = self._like(left, self.value())
-            return _Value(kind="boolean", of=lambda rows: pc.invert(like.of(rows)))
-        for sign, many, inverted in (("=", "ANY", False), ("<>", "ALL", True)):
-            if self.meets(sign, many):
-                return self._listed(left, inverted=inverted)
-        for sign, compare in _COMPARE.items():
+            return _inverted(_like(left, self.value()))
+        if self.meets("=", "ANY"):
+            return _among(left, self.array())
+        if self.meets("<>", "ALL"):
+            return _inverted(_among(left, self.array()))
+        for sign in _COMPARE:
             if self.meets(sign):
-                return _compared(sign, compare, left, self.value())
+                return _compared(sign, left, self.value())
         return left
 
-    def _null(self, value: _Value, how: Callable) -> _Value:
-        if value.of is None:
-            raise _UnknownError
-        return _Value(kind="boolean", of=lambda rows: how(value.of(rows)))
-
-    def _like(self, value: _Value, pattern: _Value) -> _Value:
-        kinds = (value.kind, pattern.kind)
-        if kinds != ("text", "text") or value.of is None or not isinstance(pattern.constant, str):
-            raise _UnknownError
-        if "\\" in pattern.constant:
-            raise _UnknownError
-        return _Value(
-            kind="boolean", of=lambda rows: pc.match_like(value.of(rows), pattern.constant)
-        )
-
-    def _listed(self, value: _Value, *, inverted: bool) -> _Value:
-        self.expect("(")
-        brackets = 0
-        while self.meets("("):
-            brackets += 1
-        self.expect("ARRAY", "[")
-        found = [_compared("=", pc.equal, value, self.value())]
-        while self.meets(","):
-            found.append(_compared("=", pc.equal, value, self.value()))
-        self.expect("]")
-        for _ in range(brackets):
+    def array(self) -> list[_Value]:
+        if self.meets("("):
+            found = self.nested(self.array)
             self.expect(")")
-            if self.meets("::") and (self.type() not in ("text", "character varying")):
+            if self.type() not in (None, "text", "character varying"):
                 raise _UnknownError
             self.meets("[", "]")
-        self.expect(")")
-        whole = found[0]
-        for one in found[1:]:
-            whole = self._joined(pc.or_kleene, whole, one)
-        if inverted:
-            return _Value(kind="boolean", of=lambda rows: pc.invert(whole.of(rows)))
-        return whole
+            return found
+        self.expect("ARRAY", "[")
+        found = [self.value()]
+        while self.meets(","):
+            found.append(self.value())
+        self.expect("]")
+        return found
 
     def value(self) -> _Value:
         found = self.primary()
-        while self.meets("::"):
-            found = _cast(found, self.type())
+        while name := self.type():
+            found = _cast(found, name)
         return found
+
+    def type(self) -> str | None:
+        """The type that a cast names here; it has no modifiers, which would change the value."""
+        return self.next()[1] if self.tokens[self.at][0] == "type" else None
 
     def primary(self) -> _Value:
         if self.meets("("):
-            inner = self.either()
+            inner = self.nested(self.either)
             self.expect(")")
             return inner
-        if self.meets("-"):
-            return _Value(kind="number", constant=-_number(self.next()[1]))
+        sign = "-" if self.meets("-") else ""
         group, token = self.next()
         if group == "number":
-            return _Value(kind="number", constant=_number(token))
-        if group == "text":
+            return _Value(kind="number", constant=Decimal(sign + token))
+        if group == "text" and not sign:
             return _Value(kind="text", constant=token[1:-1].replace("''", "'"))
-        if group != "name":
+        if group != "name" or sign:
             raise _UnknownError
         if token in _LENGTHS and self.meets("("):
-            inner, measure = self.either(), _LENGTHS[token]
+            inner = self.nested(self.either)
             self.expect(")")
-            if inner.kind != "text" or inner.of is None:
-                raise _UnknownError
-            return _Value(kind="number", of=lambda rows: measure(inner.of(rows)))
+            return _mapped(_LENGTHS[token], inner, takes="text", gives="number")
         name = token[1:-1].replace('""', '"') if token[0] == '"' else token
-        if name not in self.columns or (self.tokens and self.tokens[0][1] == "("):
+        if name not in self.columns or self.meets("("):
             raise _UnknownError
         kind = _KINDS.get(self.columns[name], "other")
         return _Value(kind=kind, of=lambda rows: rows.column(name))
 
-    def type(self) -> str:
-        """The name of a type, without modifiers: these would change the value."""
-        words = [self.next()[1]]
-        while self.tokens and self.tokens[0] in (
-            ("name", "varying"), ("name", "precision"), ("name", "with"), ("name", "without"),
-            ("name", "time"), ("name", "zone"),
-        ):  # fmt: skip
-            words.append(self.next()[1])
-        if self.tokens and self.tokens[0][1] == "(":
-            raise _UnknownError
-        return " ".join(words)
+
+def _mapped(how: Callable, value: _Value, takes: str = "", gives: str = "boolean") -> _Value:
+    """A function of what is taken from rows, of the kind `takes` (empty: of any)."""
+    if value.of is None or takes not in ("", value.kind):
+        raise _UnknownError
+    return _Value(kind=gives, of=lambda rows: how(value.of(rows)))
 
 
-def _number(token: str) -> Decimal:
-    return Decimal(token)
+def _truth(value: _Value) -> Judge:
+    return _mapped(lambda found: found, value, takes="boolean").of
+
+
+def _inverted(value: _Value) -> _Value:
+    return _mapped(pc.invert, value, takes="boolean")
+
+
+def _joined(how: Callable, parts: list[_Value]) -> _Value:
+    if len(parts) == 1:
+        return parts[0]
+    judges = [_truth(part) for part in parts]
+    return _Value(kind="boolean", of=lambda rows: reduce(how, (one(rows) for one in judges)))
+
+
+def _among(value: _Value, values: list[_Value]) -> _Value:
+    return _joined(pc.or_kleene, [_compared("=", value, one) for one in values])
+
+
+def _like(value: _Value, pattern: _Value) -> _Value:
+    if pattern.kind != "text" or pattern.constant is None or "\\" in pattern.constant:
+        raise _UnknownError
+    return _mapped(lambda texts: pc.match_like(texts, pattern.constant), value, takes="text")
 
 
 def _cast(value: _Value, name: str) -> _Value:
@@ -255,12 +249,13 @@ def _cast(value: _Value, name: str) -> _Value:
     if kind == "text" and isinstance(plain, str):
         return value
     if kind in ("number", "float"):
-        number = _number(str(plain).strip())
+        number = Decimal(str(plain).strip())
         whole = name in ("smallint", "integer", "bigint")
         if not number.is_finite() or (whole and number != number.to_integral_value()):
             raise _UnknownError
         if kind == "float":
-            as_held = float(number) if name != "real" else float(np.float32(float(number)))
+            wide = pa.float32() if name == "real" else pa.float64()
+            as_held = pa.scalar(float(number), wide).as_py()
             if not np.isfinite(as_held):
                 raise _UnknownError
             return _Value(kind="float", constant=as_held)
@@ -275,7 +270,8 @@ def _cast(value: _Value, name: str) -> _Value:
     raise _UnknownError
 
 
-def _compared(sign: str, compare: Callable, left: _Value, right: _Value) -> _Value:
+def _compared(sign: str, left: _Value, right: _Value) -> _Value:
+    compare = _COMPARE[sign]
     if left.kind != right.kind or left.of is None:
         raise _UnknownError
     if left.kind == "text" and sign not in ("=", "<>"):
@@ -284,8 +280,9 @@ def _compared(sign: str, compare: Callable, left: _Value, right: _Value) -> _Val
         raise _UnknownError
     if left.kind == "float" and right.of is not None:
         raise _UnknownError  # NaN equals itself there.
-    if left.kind == "number" and right.of is None and -right.constant.as_tuple().exponent > 38:
-        raise _UnknownError
+    if left.kind == "number" and right.of is None:
+        if -right.constant.as_tuple().exponent > _DIGITS_MAX:
+            raise _UnknownError
 
     def judge(rows: pa.Table) -> pa.ChunkedArray:
         a = left.of(rows)
@@ -312,10 +309,11 @@ def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray | Decimal) -> tuple[Any, Any]:
         whole = b == b.to_integral_value() and abs(b) < 2**63
         if whole and pa.types.is_integer(a.type):
             return a.cast(pa.int64()), pa.scalar(int(b), pa.int64())
-        scale = max(_scale(a.type), -b.as_tuple().exponent, 0)
-        common = pa.decimal256(_DIGITS_MAX, scale)
+        above = Decimal(f"1e{_DIGITS_MAX - _scale(a.type)}")  # All numbers of the column.
+        b = max(-above, min(b, above))
+        common = pa.decimal256(2 * _DIGITS_MAX, max(_scale(a.type), -b.as_tuple().exponent))
         return _wide(a, common), pa.scalar(b, common)
-    common = pa.decimal256(_DIGITS_MAX, max(_scale(a.type), _scale(b.type)))
+    common = pa.decimal256(2 * _DIGITS_MAX, max(_scale(a.type), _scale(b.type)))
     return _wide(a, common), _wide(b, common)
 
 

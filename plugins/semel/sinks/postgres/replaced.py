@@ -4,6 +4,8 @@ They are known by the numbers of the batches that wrote them and by their place 
 commits: a table has the batches of one pipeline alone.
 """
 
+from typing import Any
+
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
@@ -19,6 +21,7 @@ from semel.sinks.postgres.link import (
     is_refusal,
     is_there,
     reason,
+    rights,
 )
 from semel.sinks.postgres.target import PostgresTarget
 
@@ -42,10 +45,7 @@ def check(connection: Connection, target: PostgresTarget, old: Old) -> tuple[str
         )
     if not examine(connection, target, None).exists:
         return ()
-    schema, table = target.names
-    found = connection.execute(
-        query("postgres", "may_delete").text, {"schema": schema, "table": table}
-    ).fetchone()
+    found = rights(connection, target)
     acting = connection.execute(
         query("postgres", "of_deletes").text, {"oid": found["oid"]}
     ).fetchall()
@@ -75,14 +75,14 @@ def delete(connection: Connection, target: PostgresTarget, won: Won) -> None:
     old = Old(pipeline=won.pipeline, commit_seq=won.commit_seq, batches=won.replaces)
     values = _values(target, old)
     try:
-        connection.execute(filled(query("postgres", "delete"), **values))
+        connection.execute(filled("delete", **values))
     except psycopg.Error as error:
         if isinstance(error, _NOT_IDENTIFIED):
             raise _stayed(target, won, first_line(error)) from error
         if is_refusal(error):
             raise _stayed(target, won, reason(error)) from error
         raise
-    left = connection.execute(filled(query("postgres", "left"), **values)).fetchone()["rows"]
+    left = connection.execute(filled("left", **values)).fetchone()["rows"]
     if left:
         raise _stayed(target, won, f"a trigger of the table keeps {left} of them")
 
@@ -119,17 +119,17 @@ def _stayed(target: PostgresTarget, won: Won, why: str) -> StayedError:
     )
 
 
-def _values(target: PostgresTarget, old: Old) -> dict[str, sql.Composable]:
+def _values(target: PostgresTarget, old: Old) -> dict[str, Any]:
     return {
         "rows": target.identifier,
-        "commit_seq": sql.Literal(old.commit_seq),
+        "commit_seq": old.commit_seq,
         "replaced": sql.SQL(", ").join(map(sql.Literal, old.batches)),
     }
 
 
 def _tried(connection: Connection, target: PostgresTarget, old: Old) -> list[str]:
     """What the server itself says of such a DELETE, which is planned and not run."""
-    statement = filled(query("postgres", "delete"), **_values(target, old))
+    statement = filled("delete", **_values(target, old))
     try:
         connection.execute(sql.SQL("EXPLAIN ") + statement)
     except _NOT_IDENTIFIED as error:

@@ -45,7 +45,7 @@ from semel.sinks.postgres.link import (
     within,
 )
 from semel.sinks.postgres.refused import RowCheck
-from semel.sinks.postgres.target import BATCHES, PostgresTarget
+from semel.sinks.postgres.target import PostgresTarget
 
 
 class _SeenError(Exception):
@@ -101,8 +101,8 @@ class PostgresSink(Remote):
         return not self._target.key
 
     def forget(self, batches: Sequence[int]) -> str:
-        table, (schema, name) = self._target.shown, self._target.names
-        notes, shown = sql.Identifier(schema, BATCHES).as_string(), ", ".join(map(str, batches))
+        table, name = self._target.shown, self._target.names[1]
+        notes, shown = self._target.batches.as_string(), ", ".join(map(str, batches))
         return (
             f"Take them out: DELETE FROM {table} WHERE _semel_batch IN ({shown}); DELETE FROM "
             f"{notes} WHERE table_name = {sql.Literal(name).as_string()} AND batch_id IN ({shown})"
@@ -119,13 +119,8 @@ class PostgresSink(Remote):
 
     def strays(self, known: Collection[int]) -> dict[int, int]:
         with self._transaction() as connection:
-            found = connection.execute(
-                filled(
-                    query("postgres", "strays"),
-                    table=self._target.identifier,
-                    known=sql.Literal(sorted(known)),
-                )
-            ).fetchall()
+            strays = filled("strays", table=self._target.identifier, known=sorted(known))
+            found = connection.execute(strays).fetchall()
         return {row["batch_id"]: row["rows"] for row in found}
 
     def examine(self, schema: pa.Schema | None) -> TableFacts:
@@ -194,9 +189,8 @@ class PostgresSink(Remote):
             refused = [one.row for one in land_most(connection, self._target, won, facts)]
             columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
             table = pa.concat_tables(refused) if refused else columns.empty_table()
-            note = query("postgres", "note_refused")
-            count = sql.Literal(table.num_rows)
-            connection.execute(filled(note, **self._of_batch(won), refused=count))
+            note = filled("note_refused", **self._of_batch(won), refused=table.num_rows)
+            connection.execute(note)
             if table.num_rows:
                 keep(table)
             failpoints.point("sink.before_accepted")
@@ -243,10 +237,10 @@ class PostgresSink(Remote):
                 for form, column in zip(encode.selected(facts.columns), facts.columns, strict=True)
             ]
             text = filled(
-                query("postgres", "rows"),
+                "rows",
                 columns=sql.SQL(", ").join(parts),
                 table=self._target.identifier,
-                batch_id=sql.Literal(batch_id),
+                batch_id=batch_id,
             ).as_string(connection)
         try:
             with (
@@ -288,24 +282,16 @@ class PostgresSink(Remote):
         with self._connected() as connection, within(self._target, connection):
             yield connection
 
-    def _of_pipeline(self, pipeline: str) -> dict[str, sql.Composable]:
-        """What the rows of a pipeline's batches in semel_batch share, for a statement."""
-        return {
-            "batches": self._target.batches,
-            "table": sql.Literal(self._target.names[1]),
-            "pipeline": sql.Literal(pipeline),
-        }
-
-    def _of_batch(self, won: Won) -> dict[str, sql.Composable]:
+    def _of_batch(self, won: Won) -> dict[str, Any]:
         """The key of a batch in semel_batch, for a statement."""
-        return {**self._of_pipeline(won.pipeline), "batch_id": sql.Literal(won.batch_id)}
+        key = {"pipeline": won.pipeline, "batch_id": won.batch_id}
+        return {**noted.places(self._target), **key}
 
     def _found(self, connection: Connection, won: Won) -> dict[str, Any] | None:
         """The batch's row in semel_batch."""
         if not is_there(connection, self._target.batches):
             return None
-        look = query("postgres", "look")
-        return connection.execute(filled(look, **self._of_batch(won))).fetchone()
+        return connection.execute(filled("look", **self._of_batch(won))).fetchone()
 
     def _refused(self, connection: Connection, won: Won) -> int:
         found = self._found(connection, won)
@@ -329,15 +315,13 @@ class PostgresSink(Remote):
             # Two that make a table at once would fail, also with IF NOT EXISTS.
             connection.execute(query("postgres", "lock_schema").text, {"schema": target.names[0]})
             facts = examine(connection, target, won.schema)
-            connection.execute(filled(query("postgres", "create_batches"), batches=target.batches))
+            connection.execute(filled("create_batches", batches=target.batches))
             if not facts.exists:
                 connection.execute(create_statement(target, won.schema))
-                statement = query("postgres", "create_index")
-                connection.execute(filled(statement, table=target.identifier))
+                connection.execute(filled("create_index", table=target.identifier))
             elif not facts.has_key:
-                statement = query("postgres", "create_key")
                 key = named(target.key)
-                connection.execute(filled(statement, table=target.identifier, key=key))
+                connection.execute(filled("create_key", table=target.identifier, key=key))
 
     # Keeps PG1, PG2, PG3, PG9, PG13.
     def _begin(self, connection: Connection, won: Won) -> TableFacts | None:
@@ -348,21 +332,20 @@ class PostgresSink(Remote):
         Whether that was this one shows at the next look.
         """
         values = {
-            "fence": sql.Literal(won.fence),
-            "commit_seq": sql.Literal(won.commit_seq),
-            "digest": sql.Literal(won.digest),
-            "rows": sql.Literal(sum(file.records for file in won.files)),
-            "generation": sql.Literal(len(won.replaces) + 1),
-            "ledger": sql.Literal(won.ledger),
-            "mode": sql.Literal(self._target.mode),
+            "fence": won.fence,
+            "commit_seq": won.commit_seq,
+            "digest": won.digest,
+            "rows": sum(file.records for file in won.files),
+            "generation": len(won.replaces) + 1,
+            "ledger": won.ledger,
+            "mode": self._target.mode,
         }
         noted.refuse_others(connection, self._target, won)
-        note = query("postgres", "note")
-        if connection.execute(filled(note, **self._of_batch(won), **values)).fetchone() is None:
+        note = filled("note", **self._of_batch(won), **values)
+        if connection.execute(note).fetchone() is None:
             return None
         # From here on nobody changes its columns.
-        table = self._target.identifier
-        connection.execute(filled(query("postgres", "hold_table"), table=table))
+        connection.execute(filled("hold_table", table=self._target.identifier))
         # A refusal is to be known before COMMIT, whose error says nothing of it.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         facts = examine(connection, self._target, won.schema)

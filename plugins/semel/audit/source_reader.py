@@ -1,10 +1,8 @@
-"""The audit's engine: a DuckDB of its own that holds ids and hashes of records, not the records."""
+"""From lines of a source to ids and hashes of their records, in the audit's DuckDB."""
 
-import tempfile
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +11,7 @@ import xxhash
 from semel import limits
 from semel.audit.exact import Judge, Judged, Word, bytes_judge, csv_judge, json_judge
 from semel.audit.fast import Dialect, sift
-from semel.clients.sql import query
+from semel.clients.duck import Engine
 from semel.sources.reread import Lines
 
 
@@ -43,41 +41,6 @@ _JUDGED = pa.schema(
         ("word", pa.string()), ("why", pa.string()), ("f", pa.list_(pa.string())),
     ]
 )  # fmt: skip
-
-
-class Engine:
-    """Holds what the audit has read. Spills to a temporary folder when memory runs short."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
-        self.connection = duckdb.connect(
-            config={"temp_directory": self._folder.name, "preserve_insertion_order": False}
-        )
-        self.run("tables")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.connection.close()
-        self._folder.cleanup()
-
-    def run(
-        self, name: str, braces: dict[str, str] | None = None, **tables: pa.Table
-    ) -> None:
-        """Run a statement that returns nothing, with `braces` filled, and reads these tables."""
-        text = query("audit", name).text
-        for table, rows in tables.items():
-            self.connection.register(table, rows)
-        self.connection.execute(text.format_map(braces) if braces else text)
-        for table in tables:
-            self.connection.unregister(table)
-
-    def rows(self, name: str, **values: Any) -> list[dict[str, Any]]:
-        """The rows of a statement."""
-        found = self.connection.execute(query("audit", name).text, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 class SourceReader:
@@ -118,16 +81,16 @@ class SourceReader:
             tables.append(_table(lines, fast, base, text=self._dialect.form != "bytes"))
             exact += [(lines, int(at)) for at in np.flatnonzero(lines.kept & slow)]
             base += len(lines.kept)
-        self._engine.run(*sift(self._dialect), lines=pa.concat_tables(tables))
-        left = self._engine.connection.execute("SELECT line_no FROM sifted WHERE NOT good")
-        rest = left.fetchnumpy()["line_no"]
+        statement, braces = sift(self._dialect)
+        self._engine.run(statement, pa.concat_tables(tables), braces)
+        rest = self._engine.run("unsifted").fetchnumpy()["line_no"]
         starts = np.cumsum([0, *(len(lines.kept) for lines in held)])
         for number in np.sort(rest):
             at = int(np.searchsorted(starts, number, side="right")) - 1
             exact.append((held[at], int(number - starts[at])))
         d = self._dialect
         braces = {"table": self._table, "id": d.id, "bucket": d.bucket, "content": d.content}
-        self._engine.run("insert_source", braces, judged=self._judged(exact))
+        self._engine.run("insert_source", self._judged(exact), braces)
 
     def _slow(self, lines: Lines) -> np.ndarray:
         """Which lines only the exact path may judge: dead letters, what is bad by itself, and bytes
@@ -260,12 +223,3 @@ def letters_table(letters: Letters, wrong: set[tuple[int, int, int]]) -> pa.Tabl
 def _of_rows(rows: list[tuple], schema: pa.Schema) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table([list(column) for column in columns], schema=schema)
-
-
-def zoneless(table: pa.Table) -> pa.Table:
-    """Times in UTC without their zone, as the audit's engine holds them."""
-    for at, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz:
-            plain = pc.cast(table.column(at), pa.timestamp(field.type.unit))
-            table = table.set_column(at, field.name, plain)
-    return table
