@@ -119,3 +119,9 @@ class UnavailableError(RetryableError):
 
 class OutcomeUnknownError(RetryableError):
     """A commit was sent and its reply was lost: landed or not is unknown until read again."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; of one that says nothing, its class."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -141,3 +141,11 @@ def test_a_long_command_is_one_for_a_shell() -> None:
     assert all(line.endswith(" \\") for line in lines[:-1])
     joined = "".join(line.removesuffix("\\") for line in lines)
     assert joined.split() == f"next: {step}".split()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a\nb", "a"), ("\n a \n", "a"), ("", "OSError"), (" \n", "OSError")]
+)
+def test_the_first_line_of_an_error(text: str, line: str) -> None:
+    """An error that says nothing is named by its class, and ends no message."""
+    assert errors.first_line(OSError(text)) == line

@@ -35,7 +35,7 @@ from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.clients.duck import Engine, zoneless
 from semel.declare.wording import those
-from semel.errors import CorruptionError, TerminalError
+from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Counts, runs
@@ -287,7 +287,7 @@ class _Audit:
                 self._unreadable(marker, file.path, error)
 
     def _unreadable(self, marker: Marker, what: str, error: Exception) -> None:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         offender = Offender(what=f"{what} cannot be read: {why}", batch=marker.batch_id)
         self._findings.blame("files", offender)
 

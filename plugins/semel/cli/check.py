@@ -23,7 +23,7 @@ def check(
     Example: semel check flights
     """
     from semel import pipeline as pipelines
-    from semel.errors import SpecError
+    from semel.errors import SpecError, first_line
     from semel.spark.check import check as look
 
     broken = ""
@@ -34,7 +34,7 @@ def check(
         try:
             pipelines.load_all()
         except SpecError as error:
-            broken = str(error).splitlines()[0]
+            broken = first_line(error)
 
     found = look(specs, spark, console.say)
     for name in sorted({name for spec in specs for name in spec.notify}):

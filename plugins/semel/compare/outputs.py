@@ -15,7 +15,7 @@ from semel.archive.marker import Marker
 from semel.audit import fast
 from semel.clients.duck import Engine
 from semel.compare.path import Made
-from semel.errors import CorruptionError
+from semel.errors import CorruptionError, first_line
 from semel.formats.output import columns_in_files, rows_of
 from semel.formats.pieces import gathered, pieces
 from semel.model.manifest import Kind, MarkedFile
@@ -159,7 +159,7 @@ def _readable(made: Output, file: MarkedFile | None) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, duckdb.Error) as error:
         what = repr(str(made.path_of(file))) if file else "its output"
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise CorruptionError(
             f"batch {made.batch_id} of {made.pipeline}: {what} cannot be read: {why}",
             next=f"semel audit {made.pipeline}",

@@ -21,6 +21,7 @@ from semel.errors import (
     StateError,
     TerminalError,
     UnavailableError,
+    first_line,
 )
 
 UNUSED_CONNECTION_SECONDS = 30
@@ -82,7 +83,7 @@ class Ledger:
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         except sa.exc.OperationalError as error:
             raise UnavailableError(
-                f"the ledger {self} does not answer ({_first_line(error)})"
+                f"the ledger {self} does not answer ({first_line(error.orig)})"
             ) from error
         committing = False
         try:
@@ -95,24 +96,25 @@ class Ledger:
         except sa.exc.DBAPIError as error:
             if isinstance(error.orig, _CONTENTION):
                 raise RetryableError(
-                    f"the ledger did not give a lock in time ({_first_line(error)}); run this again"
+                    f"the ledger did not give a lock in time ({first_line(error.orig)}); run this "
+                    "again"
                 ) from error
             if why := _REFUSED.get(type(error.orig)):
                 raise UnavailableError(
-                    f"the ledger {self} {why} ({_first_line(error)}); nothing was written, run "
+                    f"the ledger {self} {why} ({first_line(error.orig)}); nothing was written, run "
                     "this again"
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
                 raise TerminalError(
                     f"the database {self} does not have the schema of this version of semel "
-                    f"({_first_line(error)}); migrate it, or install the version that made it",
+                    f"({first_line(error.orig)}); migrate it, or install the version that made it",
                     next="semel migrate",
                 ) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
                 what = "reply to a commit" if committing else "connection to the ledger"
-                told = f"the {what} was lost ({_first_line(error)}); run this again"
+                told = f"the {what} was lost ({first_line(error.orig)}); run this again"
                 raise kind(told) from error
             raise
 
@@ -172,8 +174,3 @@ def transition(
     if found is None:
         raise StateError(otherwise, next=next)
     return found
-
-
-def _first_line(error: sa.exc.DBAPIError) -> str:
-    text = str(error.orig).strip()
-    return text.splitlines()[0] if text else type(error.orig).__name__

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import psycopg
 import sqlalchemy as sa
 
+from semel.errors import first_line
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
 from semel.stack import Health, PartState, layout
 
@@ -40,7 +41,7 @@ def _ledger_trouble(url: sa.URL) -> str:
         with psycopg.connect(address, connect_timeout=ANSWER_SECONDS) as connection:
             connection.execute("SELECT 1")
     except psycopg.OperationalError as error:
-        return str(error).strip().splitlines()[0]
+        return first_line(error)
     return ""
 
 

@@ -19,7 +19,7 @@ from signal import SIGINT
 import psycopg
 from psycopg import sql
 
-from semel.errors import TerminalError
+from semel.errors import TerminalError, first_line
 from semel.stack import layout
 from semel.stack.layout import Echo
 from semel.stack.leader import Part
@@ -198,7 +198,7 @@ def trouble(port: int) -> str:
         with _connect(port) as connection:
             connection.execute("SELECT 1")
     except psycopg.OperationalError as error:
-        return str(error).strip().splitlines()[0]
+        return first_line(error)
     return ""
 
 

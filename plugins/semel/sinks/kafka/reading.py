@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from semel import limits
-from semel.errors import CorruptionError, TerminalError
+from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.pieces import PIECE_BYTES_MAX
 from semel.model.manifest import Kind, Published
 from semel.sinks import OutputGoneError, SupersededError
@@ -167,5 +167,5 @@ def typed(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Tab
     except (duckdb.Error, pa.ArrowException) as error:
         raise CorruptionError(
             f"{target.topic} has a message that ends as those of batch {marker.batch_id} do, and "
-            f"is none of its rows ({str(error).splitlines()[0]}); find out who else writes there"
+            f"is none of its rows ({first_line(error)}); find out who else writes there"
         ) from error

@@ -15,6 +15,7 @@ from semel.errors import (
     RetryableError,
     TerminalError,
     UnavailableError,
+    first_line,
 )
 from semel.sinks.postgres.target import PostgresTarget
 
@@ -171,8 +172,3 @@ def _meaning(
         f"{target.address} failed with an error that is unknown here ({said}, SQLSTATE {state}); "
         "nothing was written. Ask who runs that server"
     )
-
-
-def first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

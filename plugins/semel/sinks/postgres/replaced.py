@@ -11,13 +11,12 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from semel.clients.sql import query
-from semel.errors import AGAIN, TerminalError
+from semel.errors import AGAIN, TerminalError, first_line
 from semel.sinks import Old, Won
 from semel.sinks.postgres.facts import examine
 from semel.sinks.postgres.link import (
     Connection,
     filled,
-    first_line,
     is_refusal,
     is_there,
     reason,

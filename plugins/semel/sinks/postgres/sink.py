@@ -22,7 +22,7 @@ from psycopg import sql
 from semel import failpoints
 from semel.clients.sql import query
 from semel.declare.wording import FILES_NAMED_MAX
-from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError
+from semel.errors import AGAIN, RetryableError, TerminalError, UnavailableError, first_line
 from semel.model.manifest import ManifestFile, Published, StagedFile
 from semel.sinks import Newest, Notes, Old, Presence, Refuses, Remote, Won
 from semel.sinks.keys import twice
@@ -39,7 +39,6 @@ from semel.sinks.postgres.link import (
     Connection,
     connected,
     filled,
-    first_line,
     is_there,
     refuses_rows,
     within,
