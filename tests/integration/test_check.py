@@ -116,10 +116,11 @@ def test_folders_that_are_not_there(
     """
     away = tmp_path / "away"
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(away))
+    [sink, source] = driver()
+    assert (sink.name, sink.remedy) == ("sink", "make or mount it")
     user = f"let user {os.geteuid()} read all below it"
-    assert {one.name: one.remedy for one in driver()} == {
-        "sink": "make or mount it", "source": f"make or mount {away / 'in'}, and {user}",
-    }  # fmt: skip
+    assert source.detail.endswith(f"; make or mount {away / 'in'}, and {user}")
+    assert source.remedy == "do that, and run this again; docs/files.md has what is needed"
     assert not away.exists()
     (away / "in").mkdir(parents=True)
     assert driver() == []
@@ -137,7 +138,8 @@ def test_folders_of_the_driver(
     def look() -> dict[str, str]:
         with ordinary_user():
             found = check([spec], NOWHERE, quiet)
-        return {one.name: one.remedy for one in found.checks if one.name in ("sink", "source")}
+        checks = [one for one in found.checks if one.name in ("sink", "source")]
+        return {one.name: one.remedy and f"{one.detail}; {one.remedy}" for one in checks}
 
     with ordinary_user():
         spec.sink_path().mkdir(parents=True)

@@ -24,9 +24,8 @@ def probe(context: Context) -> tuple[str, Look]:
         trouble = str(error)
     if trouble:
         raise SourceError(
-            trouble,
-            next=f"make or mount {context.declared.folder()}, and let user {os.geteuid()} read all "
-            "below it",
+            f"{trouble}; make or mount {context.declared.folder()}, and let user {os.geteuid()} "
+            "read all below it"
         )
     root = str(listing.root)
     right = f"{root}, and its newest file" if newest else root
