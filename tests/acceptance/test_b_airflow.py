@@ -152,34 +152,37 @@ def attempts(stack: Stack, dag: str, run: str) -> list[tuple[int, str]]:
     )
 
 
-def staged_to_the_middle(stack: Stack, name: str) -> str:
-    """Start a run, and wait until stage has begun to write: there its transform holds it."""
+def staged_to_the_middle(stack: Stack, name: str) -> tuple[str, int]:
+    """Start a run, and wait until stage has begun to write: there its transform holds it. Returns
+    the run, and the process of its stage task.
+    """
     run = stack.airflow.trigger(name)
     staging = layout.of(pipeline.find(name)) / "staging"
     wait_for(lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill")
     assert attempts(stack, name, run) == [(1, "running")]
-    return run
+    ((driver,),) = stack.query(
+        "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
+        f"airflow:{name}:{run}",
+    )
+    return run, int(driver.rpartition(":")[2])
 
 
 def test_a_stage_ended_in_its_middle_is_done_again(stack: Stack) -> None:
-    """After SIGKILL of the stage task Airflow retries it; marked failed, it cancels its Spark
-    operation, and the run is cleared by hand. Both outputs are exact.
+    """After SIGKILL of the stage task Airflow retries it; marked failed, the task ends, and the run
+    is cleared by hand. Both outputs are exact.
 
     That Airflow retries what was killed, and ends what is marked, only Airflow shows.
     """
     stack.write("many/a.jsonl", events(0, KILLED_RECORDS))
-    killed = staged_to_the_middle(stack, "killed")
-    ((driver,),) = stack.query(
-        "SELECT driver FROM semel.attempt JOIN semel.batch USING (batch_id) WHERE request_key = %s",
-        f"airflow:killed:{killed}",
-    )
-    os.kill(int(driver.rpartition(":")[2]), signal.SIGKILL)
+    killed, process = staged_to_the_middle(stack, "killed")
+    os.kill(process, signal.SIGKILL)
     stack.let_go("killed")
 
     # This is done while Airflow waits before the other's retry.
-    failed = staged_to_the_middle(stack, "failed")
+    failed, process = staged_to_the_middle(stack, "failed")
     stack.airflow.fail("failed", failed, "stage")
-    wait_for(lambda: attempts(stack, "failed", failed) == [(1, "lost")], "the end of the attempt")
+    # Airflow kills it after 5 s: on a busy machine before it has given its attempt up.
+    wait_for(lambda: not psutil.pid_exists(process), "the end of the task")
     assert stack.airflow.ended("failed", failed) == "failed"
     stack.let_go("failed")
     stack.airflow.clear("failed", failed)

@@ -1,11 +1,20 @@
 """Opening Spark: what is said when it is away, and how progress is told."""
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkException
 
 from semel.errors import UnavailableError
-from semel.spark.session import PROGRESS_SECONDS, SPARK_ANSWER_SECONDS, _Progress, open_engine
+from semel.spark.session import (
+    PROGRESS_SECONDS,
+    SPARK_ANSWER_SECONDS,
+    _Progress,
+    interrupt,
+    open_engine,
+)
 
 
 def test_spark_away_is_said_at_once() -> None:
@@ -18,6 +27,24 @@ def test_spark_away_is_said_at_once() -> None:
         pass
     assert time.monotonic() - began < SPARK_ANSWER_SECONDS
     assert "secret" not in str(caught.value)
+
+
+def test_a_cancel_meets_the_job_that_begins_after_it() -> None:
+    """A signal between the two jobs of a stage with transforms cancels the second one too; the end
+    of the session ends that.
+    """
+    called, over = [], threading.Event()
+
+    def cancel_what_runs() -> None:
+        called.append(time.monotonic())
+        if len(called) == 3:
+            over.set()
+            raise PySparkException("the session is closed")
+
+    interrupt(SimpleNamespace(session=SimpleNamespace(interruptAll=cancel_what_runs)))
+    assert over.wait(10)
+    time.sleep(0.6)
+    assert len(called) == 3
 
 
 def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,15 @@ SPARK_ANSWER_SECONDS = 10.0
 PROGRESS_SECONDS = 3.0
 """Spark's progress is said at most this often, so that a long stage does not fill a log."""
 
+INTERRUPT_SECONDS = 30.0
+"""How long what a session begins is cancelled, once it was interrupted. Airflow kills after five."""
+
 SUBMITTED = "submitted"
 """In place of a master: the one that spark-submit was given."""
 
 _log = logging.getLogger(__name__)
 
+_INTERRUPT_AGAIN_SECONDS = 0.5
 _CONNECT_PORT = 15002  # Spark's own default
 
 
@@ -87,9 +91,22 @@ def _to_debug(*names: str) -> None:
 
 
 def interrupt(engine: SparkEngine) -> None:
-    """Cancel what the engine's session runs. Meant for signal handlers: it waits for nothing."""
+    """Cancel what the engine's session runs, and for some seconds what it begins: a job with
+    transforms is two, and a signal may come between them. Meant for signal handlers: it waits for
+    nothing.
+    """
+
+    def again() -> None:
+        until = time.monotonic() + INTERRUPT_SECONDS
+        while time.monotonic() < until:
+            try:
+                engine.session.interruptAll()
+            except (PySparkException, ValueError):  # The session, or its channel, is closed.
+                return
+            time.sleep(_INTERRUPT_AGAIN_SECONDS)
+
     if hasattr(engine.session, "interruptAll"):
-        threading.Thread(target=engine.session.interruptAll, daemon=True).start()
+        threading.Thread(target=again, daemon=True).start()
 
 
 def _connect(remote: str) -> SparkSession:
