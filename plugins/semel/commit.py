@@ -171,7 +171,7 @@ def _others(ledger: Ledger, batch: Batch, since: int) -> str:
     )  # fmt: skip
     shown = [f"batch {r['batch_id']} (run {run_of(r['request_key'])})" for r in found]
     more = ["others"] if len(shown) > HOLDERS_SHOWN else []
-    return " and ".join([*shown[: HOLDERS_SHOWN], *more])
+    return " and ".join([*shown[:HOLDERS_SHOWN], *more])
 
 
 def _compare(ledger: Ledger, attempt: Attempt, mine: list[Run], theirs: list[Run]) -> int:

@@ -32,6 +32,23 @@ def run(ledger: Ledger, spec: Spec, key: str) -> None:
     run_batch(ledger, spec, key, LocalEngine(), log=quiet)
 
 
+def landed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
+    """A pipeline with two finalized batches."""
+    spec = declared(bench, outlet.make())
+    for number in (1, 2):
+        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        run(ledger, spec, f"r{number}")
+    return spec
+
+
+def misses(bench: Workbench, ledger: Ledger, outlet: Outlet, spec: Spec, batch: int) -> None:
+    """The third batch is refused, as the note of one of two is gone, and nothing of it lands."""
+    bench.write("in/3.jsonl", events(30, 40))
+    with pytest.raises(TerminalError, match=f"does not say that it holds batch {batch}"):
+        run(ledger, spec, "r3")
+    assert outlet.ids == ids(10, 30)
+
+
 def other_name(outlet: Outlet) -> str:
     """The broker by another name of its host."""
     return outlet.kafka.broker.bootstrap.replace("127.0.0.1", "localhost")
@@ -134,16 +151,10 @@ def test_a_topic_whose_newest_note_is_gone(
     bench: Workbench, ledger: Ledger, outlet: Outlet, kafka: Kafka
 ) -> None:
     """Of a topic of an earlier time: whatever lies behind the notes that are left."""
-    spec = declared(bench, outlet.make())
-    for number in (1, 2):
-        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run(ledger, spec, f"r{number}")
+    spec = landed(bench, ledger, outlet)
     kafka.produce(outlet.control, [Record(value=None, key=b'["events",2]')])
     kafka.produce(outlet.control, [Record(value=b"of somebody", key=b"else")] * 300)
-    bench.write("in/3.jsonl", events(30, 40))
-    with pytest.raises(TerminalError, match="does not say that it holds batch 2"):
-        run(ledger, spec, "r3")
-    assert outlet.ids == ids(10, 30)
+    misses(bench, ledger, outlet, spec, 2)
 
 
 # Attacks H2.
@@ -158,10 +169,7 @@ def test_a_topic_whose_last_note_is_that_of_an_earlier_number(
     for batch in (2, 1):
         finalize(ledger, spec, batch)
     kafka.produce(outlet.control, [Record(value=None, key=b'["events",1]')])
-    bench.write("in/3.jsonl", events(30, 40))
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
-        run(ledger, spec, "r3")
-    assert outlet.ids == ids(10, 30)
+    misses(bench, ledger, outlet, spec, 1)
 
 
 # Attacks H2.
@@ -171,10 +179,7 @@ def test_a_topic_of_an_earlier_time(
     """A note that went is missed by `semel check` and by the audit; and messages of a batch that
     nobody knows are strays, by number.
     """
-    spec = declared(bench, outlet.make())
-    for number in (1, 2):
-        bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
-        run(ledger, spec, f"r{number}")
+    spec = landed(bench, ledger, outlet)
     owned.check_markers(spec, open_sink(spec))
     value = json.dumps({"id": "x", "n": 1, "at": None}).encode()[:-1]
     value += b',"_semel_batch":77,"_semel_seq":77}'

@@ -181,10 +181,11 @@ class KafkaSink(Remote):
         """
         if not control_is_there(self._target):
             return Notes(())
-        place, whole = (self._target.cluster, self._target.control), True
+        whole = True
         if newest is None:
             notes = self._all_notes()
         else:
+            place = (self._target.cluster, self._target.control)
             has = newest.has and (self._pipeline, newest.has)
             since = Ends.kept(newest.staged)
             notes, whole = control.newest(*place, _HIDDEN_SECONDS, since, has)
