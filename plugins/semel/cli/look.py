@@ -147,12 +147,12 @@ def find(
 
 def _files_not_finalized(spec: "Spec") -> int | None:
     """How many source files hold what no finalized batch has. None: the ledger does not answer."""
-    from semel.cli.connect import open_ledger
     from semel.errors import UnavailableError
+    from semel.ledger import Ledger
     from semel.reports.gaps import gaps as look_for
 
     try:
-        with open_ledger() as ledger:
+        with Ledger() as ledger:
             return look_for(ledger, spec).files
     except UnavailableError:
         return None
@@ -167,11 +167,11 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
     Example: semel gaps flights
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.reports.gaps import gaps as look_for
 
     spec = pipelines.find(pipeline)
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = look_for(ledger, spec)
     unit = spec.source.unit
 
@@ -253,10 +253,10 @@ def batches(
         return
 
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
 
     name = pipelines.find(pipeline).name if pipeline else None
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
@@ -302,11 +302,11 @@ def show(
 
     Example: semel show 17
     """
-    from semel.cli.connect import open_ledger
     from semel.errors import TerminalError
+    from semel.ledger import Ledger
     from semel.sources.spec import declaration
 
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = ledger.rows("look", "batch", batch_id=batch)
         if not found:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")

@@ -14,11 +14,11 @@ _DIGITS = 12
 def show(pipeline: str, *, as_json: bool) -> None:
     """Print the finalized batches of a pipeline by the code that made them, the newest first."""
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
+    from semel.ledger import Ledger
     from semel.reports.code_versions import made_by
 
     spec = pipelines.find(pipeline)
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         found = made_by(ledger, spec)
 
     def render() -> None:

@@ -57,15 +57,15 @@ def replay(
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
     from semel import pipeline as pipelines
-    from semel.cli.connect import open_ledger
     from semel.cli.requarantine import judge_again
+    from semel.ledger import Ledger
     from semel.runs import replay as verb
 
     between, numbers = options.range_of(interval, batches)
     spec = pipelines.find(pipeline)
     request = request or verb.request_of(spec)
     act = judge_again if requarantine else _compute_again
-    with open_ledger() as ledger:
+    with Ledger() as ledger:
         roots = verb.roots(ledger, spec, batches=numbers, interval=between)
         act(ledger, spec, request, roots, spark, dry_run=dry_run, as_json=as_json)
 
