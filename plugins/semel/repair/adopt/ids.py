@@ -117,18 +117,10 @@ def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
     found = []
     for number in np.unique(shard):
         own = shard == number
-        once = distinct(h1[own], h2[own])
+        once = sortedids.distinct(h1[own], h2[own])
         found.append(ShardIds(shard=int(number), h1=once[0], h2=once[1], buckets=buckets))
     _check_count(marker, sum(len(part.h1) for part in found))
     return found
-
-
-def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort ids by h1, and drop repeats."""
-    order = sortedids.grouped_order(h1, h2)
-    h1, h2 = h1[order], h2[order]
-    once = sortedids.is_first(h1, h2)
-    return h1[once], h2[once]
 
 
 def _check_count(marker: Marker, found: int) -> None:
