@@ -33,7 +33,6 @@ from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
 from semel.stage.read import read_again
-from semel.storage import checksum
 
 _EVER = 1 << 62  # Seconds beyond any clock: records ahead of time are in the dead letters.
 
@@ -102,10 +101,9 @@ def _kept(marker: Marker) -> list[ShardIds]:
 
 def whole_file(marker: Marker, file: MarkedFile) -> Path:
     """A listed file that matches its marker. OSError, ValueError otherwise."""
-    path = marker.path_of(file)
-    if path.lstat().st_size != file.bytes or checksum(path) != file.checksum:
+    if not marker.is_whole(file):
         raise ValueError(f"{file.path} is not what its marker says")
-    return path
+    return marker.path_of(file)
 
 
 def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
