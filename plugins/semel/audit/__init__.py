@@ -34,6 +34,7 @@ from semel.audit.reading import Reading, claims_of
 from semel.audit.source_reader import Kept, Letters, letters_table
 from semel.audit.verdict import AUDIT_OFFENDERS_SHOWN, Check, Findings, Offender, Verdict
 from semel.clients.duck import Engine, zoneless
+from semel.declare.parts import Scope
 from semel.declare.wording import those
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import columns_in_files, rows_of
@@ -41,8 +42,8 @@ from semel.formats.pieces import gathered, pieces
 from semel.model.batch import Counts, runs
 from semel.model.manifest import Kind
 from semel.model.reasons import DecidedBy, Reason
-from semel.pipeline import Scope, Spec
 from semel.pipeline.opening import open_sink, open_sinks
+from semel.pipeline.spec import Spec
 from semel.sinks import MiscountError, Note, Notes, OutputGoneError, Sink, SupersededError, held
 from semel.sinks.held import Told
 

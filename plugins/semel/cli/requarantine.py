@@ -6,7 +6,7 @@ from semel import console
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
-    from semel.pipeline import Spec
+    from semel.pipeline.spec import Spec
 
 
 def judge_again(
